@@ -1,0 +1,86 @@
+"""wherry: an inference server and an in-process inference runtime in one small package."""
+
+from wherry.config import InstanceGroup, ModelConfig
+from wherry.datatypes import (
+    BF16,
+    BOOL,
+    BYTES,
+    FP16,
+    FP32,
+    FP64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+)
+from wherry.errors import (
+    BadModelOutput,
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    ExecutionTimeout,
+    InvalidRequest,
+    LoadFailed,
+    ModelFailed,
+    ModelNotFound,
+    ModelNotReady,
+    Overloaded,
+    QueueFull,
+    RequestTooLarge,
+    Unsupported,
+    WherryError,
+    WorkerDied,
+)
+from wherry.model import Device, Model, model, pipeline
+from wherry.pipelines.fan_out import gather
+from wherry.pipelines.text import split_text
+from wherry.runtime import Runtime
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BF16",
+    "BOOL",
+    "BYTES",
+    "FP16",
+    "FP32",
+    "FP64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "BadModelOutput",
+    "Cancelled",
+    "ConfigError",
+    "DeadlineExceeded",
+    "Device",
+    "ExecutionTimeout",
+    "InstanceGroup",
+    "InvalidRequest",
+    "LoadFailed",
+    "Model",
+    "ModelConfig",
+    "ModelFailed",
+    "ModelNotFound",
+    "ModelNotReady",
+    "Overloaded",
+    "QueueFull",
+    "RequestTooLarge",
+    "Runtime",
+    "Unsupported",
+    "WherryError",
+    "WorkerDied",
+    "__version__",
+    "gather",
+    "model",
+    "pipeline",
+    "split_text",
+]

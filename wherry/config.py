@@ -1,0 +1,157 @@
+"""How is a model to be run: what can be set, what are the defaults, and what is refused?
+
+The same fields may be class attributes or decorator arguments, a table in wherry.toml, or
+overrides of `Runtime.load`; times are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import msgspec
+
+from wherry.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """`count` copies of a model on one device ("auto", "cpu", "cuda", "cuda:1")."""
+
+    count: int = 1
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"instances: count must be at least 1, not {self.count}")
+        if not re.fullmatch(r"auto|cpu|cuda|cuda:\d+", self.device):
+            raise ConfigError(
+                f"device {self.device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Everything that can be set for one model."""
+
+    name: str
+    version: str = "1"
+    description: str = ""
+
+    #: Most rows in one call of the model; 0: the model takes its inputs without a batch dimension.
+    max_batch_size: int = 1
+    #: Seconds that a batch which is not full may wait for company; 0: never wait.
+    max_queue_delay: float = 0.0
+    #: With a delay: leave as soon as one of these sizes is reached.
+    preferred_batch_sizes: tuple[int, ...] = ()
+    #: Requests that may wait; one more is refused (429). None: no bound.
+    max_queue_size: int | None = 1024
+    #: Default timeout of a request, seconds; None: none.
+    request_timeout: float | None = None
+    #: Priorities are 1 (first) to `priority_levels`; 0 in a request means the default level.
+    priority_levels: int = 10
+    default_priority: int = 5
+
+    instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    #: "thread", "process", or "auto": thread in-process, process when served.
+    isolation: str = "auto"
+    #: A batch that runs longer (seconds) fails and its worker is replaced; None: no limit.
+    execution_timeout: float | None = None
+    #: A model whose every instance has been in one batch for longer (seconds) is not ready.
+    stall_timeout: float = 30.0
+    #: When a batch raises, run its halves, so that a bad row fails alone.
+    isolate_errors: bool = True
+    #: A local call that finds an idle thread instance may run in the caller's own thread.
+    run_in_caller: bool = True
+    #: Crashes within `crash_window` seconds after which an instance is given up.
+    crash_budget: int = 5
+    crash_window: float = 60.0
+    #: A streaming request that nobody reads is failed at so many unread responses.
+    max_unread_responses: int = 4096
+
+    #: Rows that every instance runs before it is ready; `examples` are used if there are none.
+    warmup: tuple[Mapping[str, Any], ...] = ()
+    #: Rows shown in the metadata, on the start page and run by `wherry check`.
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", self.name):
+            raise ConfigError(
+                f"model name {self.name!r}: use letters, digits, '_', '-' and '.' only"
+            )
+        if not self.version.isdigit() or int(self.version) < 1:
+            self._fail("version", "must be a whole number from 1 up, as a string")
+        for field in ("max_batch_size", "max_queue_delay", "crash_budget"):
+            if getattr(self, field) < 0:
+                self._fail(field, "must not be negative")
+        for field in ("request_timeout", "execution_timeout", "stall_timeout", "crash_window"):
+            value = getattr(self, field)
+            if value is not None and value <= 0:
+                self._fail(field, "must be more than 0 seconds")
+        if self.max_queue_size is not None and self.max_queue_size < 1:
+            self._fail("max_queue_size", "must be at least 1, or None for no bound")
+        if self.max_unread_responses < 1:
+            self._fail("max_unread_responses", "must be at least 1")
+        if self.isolation not in ("auto", "thread", "process"):
+            self._fail("isolation", "must be 'auto', 'thread' or 'process'")
+        if not self.instances:
+            self._fail("instances", "must name at least one instance")
+        if not 1 <= self.default_priority <= self.priority_levels:
+            self._fail("default_priority", "must be between 1 and priority_levels")
+        for size in self.preferred_batch_sizes:
+            if not 1 <= size <= self.max_batch_size:
+                self._fail(
+                    "preferred_batch_sizes",
+                    f"must lie between 1 and max_batch_size ({self.max_batch_size})",
+                )
+
+    def _fail(self, field: str, problem: str) -> None:
+        value = getattr(self, field)
+        raise ConfigError(f"model {self.name!r}: {field} {problem}; it is {value!r}")
+
+
+FIELDS = {field.name: field for field in fields(ModelConfig)}
+
+
+def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
+    """Build a configuration from loosely typed settings; unknown or mistyped ones are errors.
+
+    `instances` may be a number or a list of groups, `device` a shorthand for one group's device.
+    """
+    settings = {"name": name, **settings}
+    device = settings.pop("device", None)
+    for key in settings:
+        if key not in FIELDS:
+            close = difflib.get_close_matches(key, [*FIELDS, "device"], n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"model {name!r}: unknown setting {key!r}{hint}")
+    instances = settings.get("instances", 1)
+    if isinstance(instances, int) and not isinstance(instances, bool):
+        instances = ({"count": instances},)
+    elif isinstance(instances, InstanceGroup | Mapping):
+        instances = (instances,)
+    if device is not None:
+        instances = [
+            {"device": device, **group}
+            if isinstance(group, Mapping)
+            else InstanceGroup(group.count, device)
+            for group in instances
+        ]
+    settings["instances"] = tuple(instances)
+    if isinstance(settings.get("version"), int):
+        settings["version"] = str(settings["version"])
+    settings["instances"] = [
+        {"count": g.count, "device": g.device} if isinstance(g, InstanceGroup) else g
+        for g in settings["instances"]
+    ]
+    # Samples hold arrays and other values of the user's own: they are kept as they are.
+    warmup, examples = tuple(settings.pop("warmup", ())), tuple(settings.pop("examples", ()))
+    try:
+        return replace(msgspec.convert(settings, ModelConfig), warmup=warmup, examples=examples)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        raise ConfigError(f"model {name!r}: {error}") from None

@@ -1,0 +1,151 @@
+"""Which errors can a caller see, who must act, and which codes do they carry on the wire?
+
+    WherryError
+    ├── ConfigError          the author of the model or the operator must change something
+    ├── InvalidRequest       the caller sent something wrong (400)
+    │   └── RequestTooLarge  the caller sent too much (413)
+    ├── Unsupported          the caller asked for what this model or protocol cannot do (501)
+    ├── ModelNotFound        no such model or version (404)
+    ├── Overloaded           try again later, nothing was queued (429)
+    │   └── QueueFull
+    ├── ModelNotReady        loading, unloading, or could not be kept alive (503)
+    │   └── LoadFailed       the model's load or warm-up raised
+    ├── DeadlineExceeded     not finished in time (504)
+    ├── Cancelled            the caller left (499)
+    ├── ModelFailed          the model's own code raised (500)
+    │   └── BadModelOutput   the model returned something else than it declares (500)
+    └── WorkerDied           the process that ran the request is gone (503)
+        └── ExecutionTimeout a batch ran longer than `execution_timeout` (504)
+
+A frontend reads the codes from the class and never looks at types. Messages name the model, the
+field and the remedy; they hold no paths and no tracebacks.
+"""
+
+from __future__ import annotations
+
+
+class WherryError(Exception):
+    """Base of everything wherry raises on purpose."""
+
+    http_status = 500
+    grpc_code = "INTERNAL"
+    #: Seconds after which a retry makes sense (the Retry-After header), if that is known.
+    retry_after: float | None = None
+    #: Why a request counts as failed in the metrics: Triton's four reasons.
+    reason = "OTHER"
+
+
+class ConfigError(WherryError, ValueError):
+    """A model, a configuration or an option is wrong: its author must change it."""
+
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class InvalidRequest(WherryError, ValueError):
+    """The request is malformed. A model's own code may raise this too: the caller gets a 400."""
+
+    http_status = 400
+    grpc_code = "INVALID_ARGUMENT"
+
+
+class RequestTooLarge(InvalidRequest):
+    """The request, once decoded, is larger than the server accepts."""
+
+    http_status = 413
+
+
+class Unsupported(WherryError):
+    """The model or the protocol has no such feature."""
+
+    http_status = 501
+    grpc_code = "UNIMPLEMENTED"
+
+
+class ModelNotFound(WherryError, LookupError):
+    """No model of that name (and version) is loaded."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class Overloaded(WherryError):
+    """Refused at the door: the request was never queued."""
+
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    reason = "REJECTED"
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class QueueFull(Overloaded):
+    """The model's queue is at `max_queue_size`: the request was never queued."""
+
+    def __init__(self, model: str, size: int, retry_after: float | None = None) -> None:
+        super().__init__(
+            f"model {model!r}: queue is full ({size} requests waiting);"
+            " retry later, or raise max_queue_size or the instance count",
+            retry_after,
+        )
+
+
+class ModelNotReady(WherryError):
+    """The model is loading, unloading, or could not be kept alive; the message says which."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+
+class LoadFailed(ModelNotReady):
+    """The model could not be loaded; in-process, `__cause__` is what its code raised."""
+
+
+class DeadlineExceeded(WherryError, TimeoutError):
+    """The request was not finished within its timeout."""
+
+    http_status = 504
+    grpc_code = "DEADLINE_EXCEEDED"
+    reason = "REJECTED"
+
+
+class Cancelled(WherryError):
+    """The caller cancelled the request, or left."""
+
+    http_status = 499
+    grpc_code = "CANCELLED"
+    reason = "CANCELED"
+
+
+class ModelFailed(WherryError):
+    """The model's own code raised; in-process, `__cause__` is its exception."""
+
+    reason = "BACKEND"
+
+
+class BadModelOutput(ModelFailed):
+    """The model returned something else than its signature declares."""
+
+
+class WorkerDied(WherryError):
+    """The worker process that ran the request ended before it answered."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+    reason = "BACKEND"
+
+
+class ExecutionTimeout(WorkerDied):
+    """The batch ran longer than the model's `execution_timeout`."""
+
+    http_status = 504
+    grpc_code = "DEADLINE_EXCEEDED"
+
+
+#: Errors that may cross from a worker process, by name; anything else arrives as ModelFailed.
+BY_NAME: dict[str, type[WherryError]] = {
+    cls.__name__: cls
+    for cls in (InvalidRequest, RequestTooLarge, Unsupported, ModelFailed, BadModelOutput)
+}

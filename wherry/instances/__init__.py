@@ -1,0 +1,1 @@
+"""Where does a batch run, and who hands it over?"""

@@ -1,0 +1,568 @@
+"""Which free instance gets a batch, and what happens when it does not come back?
+
+The shell around one model's scheduler: the real clock, one lock, one serving thread for each
+instance. Whoever changes something (a request arrives, a batch is finished, a moment has come)
+asks the scheduler under the lock and acts outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from enum import Enum
+from time import perf_counter_ns
+
+from wherry.config import ModelConfig
+from wherry.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ExecutionTimeout,
+    LoadFailed,
+    ModelNotReady,
+    QueueFull,
+    WherryError,
+    WorkerDied,
+)
+from wherry.instances.executable import MODEL_ERRORS, Executable, Failure
+from wherry.instances.instance import Instance
+from wherry.instances.restart import RestartPolicy
+from wherry.instances.timer import Timer
+from wherry.observability.statistics import ModelStatistics
+from wherry.reply import StreamReply
+from wherry.request import Batch, Columns, InferRequest, InferResponse
+from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+
+log = logging.getLogger("wherry")
+
+
+class ModelState(Enum):
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class Dispatcher:
+    """One loaded model: its queue, its instances, its counters."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        scheduler: Scheduler,
+        make_instances: Sequence[Callable[[], Instance]],
+        *,
+        clock: Callable[[], float],
+        timer: Timer,
+        statistics: ModelStatistics,
+    ) -> None:
+        self.config = config
+        self.statistics = statistics
+        self.state = ModelState.LOADING
+        #: Why it is not ready, for people.
+        self.reason = "loading"
+        self._scheduler = scheduler
+        self._clock = clock
+        self._timer = timer
+        self._make_instances = make_instances
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._idle: list[Instance] = []
+        #: Loaded instances, idle or running.
+        self._alive: list[Instance] = []
+        self._threads: list[threading.Thread] = []
+        #: Instances in `load`, which is the user's code and may take for ever.
+        self._loading: list[Instance] = []
+        self._closing = False
+        self._starting = 0
+        self._given_up = 0
+        self._load_error: Exception | None = None
+        self._wakes_at = float("inf")
+
+    # Life
+
+    def start(self) -> None:
+        """Start loading every instance, each in its serving thread."""
+        self._starting = len(self._make_instances)
+        for number, make in enumerate(self._make_instances):
+            self._start_thread(number, make)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._starting, timeout)
+            error = self._load_error
+            if not error and done and self.state is ModelState.LOADING:
+                self.state, self.reason = ModelState.READY, ""
+        if error is not None:
+            self._fail_waiting(ModelNotReady(str(error)))
+            raise error
+        if not done:
+            raise LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
+
+    def drain(self, timeout: float | None) -> bool:
+        """Take no more requests; wait for those that are here. False if time ran out."""
+        with self._changed:
+            self.state, self.reason = ModelState.UNLOADING, "unloading"
+            return self._changed.wait_for(self._is_quiet, timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Stop the instances. Requests that still wait are answered with ModelNotReady.
+
+        What still runs after `timeout` seconds is answered with ExecutionTimeout; its worker is
+        killed, a thread is left behind.
+        """
+        with self._changed:
+            self._closing = True
+            if self.state is not ModelState.UNAVAILABLE:
+                self.state, self.reason = ModelState.UNLOADING, "unloading"
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
+        for instance in idle:
+            instance.give(None)
+        self._join(timeout)
+        with self._lock:
+            stuck = [*self._alive, *self._loading]
+        for instance in stuck:
+            self._abandon(instance, "the server is stopping")
+        self._join(1.0)
+        with self._lock:
+            self.state, self.reason = ModelState.UNAVAILABLE, "unloaded"
+
+    def _join(self, timeout: float) -> None:
+        deadline = self._clock() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock()))
+
+    @property
+    def ready(self) -> bool:
+        return self.not_ready_reason() == ""
+
+    def not_ready_reason(self) -> str:
+        """Why a new request would not make progress; "" if it would."""
+        with self._lock:
+            if self.state is not ModelState.READY:
+                return self.reason
+            if not self._alive:
+                return "every instance is being restarted"
+            oldest_start = self._clock() - self.config.stall_timeout
+            if all(i.busy_since is not None and i.busy_since < oldest_start for i in self._alive):
+                return (
+                    f"every instance has been in one batch for more than"
+                    f" {self.config.stall_timeout:g} s (stall_timeout)"
+                )
+            return ""
+
+    # Requests
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests and start what can be started. Never blocks; any thread.
+
+        A request that is refused is settled with the reason.
+        """
+        refused: list[tuple[InferRequest, WherryError]] = []
+        handed: list[tuple[Instance, Batch]] = []
+        with self._lock:
+            now = self._clock()
+            closed = self._closed_error()
+            for request in requests:
+                request.enqueued_at = now
+                if closed is not None:
+                    refused.append((request, closed))
+                elif not self._scheduler.enqueue(request, now):
+                    full = QueueFull(self.config.name, self._scheduler.queued_requests, 1.0)
+                    refused.append((request, full))
+            if closed is None:
+                handed = self._assign(now)
+        for instance, batch in handed:
+            instance.give(batch)
+        for request, error in refused:
+            self._fail(request, error)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone: forget the request where it waits, ignore it where it runs."""
+        if not request.reply.settle(Cancelled("the request was cancelled")):
+            return False
+        with self._lock:
+            queued = self._scheduler.cancel(request)
+            if queued:
+                self._changed.notify_all()
+            seconds = self._clock() - request.enqueued_at
+        self.statistics.failed(Cancelled.reason, seconds)
+        return True
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        """Run one row in this very thread if an instance is idle and nothing waits, else None."""
+        with self._lock:
+            if not self._idle or self.state is not ModelState.READY:
+                return None
+            instance = self._idle[-1]
+            if not instance.runs_in_caller or not self._scheduler.runs_alone_now():
+                return None
+            self._idle.pop()
+            instance.busy_since = self._clock()
+        executable: Executable = instance.executable  # type: ignore[attr-defined]
+        started = perf_counter_ns()
+        outcome: Columns | Failure
+        try:
+            outcome = executable.execute(columns, 1)
+        except MODEL_ERRORS as error:
+            outcome = executable.failure(error)
+        ns = perf_counter_ns() - started
+        if isinstance(outcome, Failure):
+            self.statistics.failed(outcome.as_exception().reason, ns * 1e-9)
+        else:
+            self.statistics.inlined(ns)
+        batch = self._next(instance)
+        if batch is not None:
+            instance.give(batch)
+        return outcome
+
+    @property
+    def queued_requests(self) -> int:
+        return self._scheduler.queued_requests
+
+    def running(self) -> list[tuple[str, int, float]]:
+        """Instances that run something: name, rows, since when."""
+        with self._lock:
+            return [
+                (i.name, i.batch.rows if i.batch else 1, i.busy_since)
+                for i in self._alive
+                if i.busy_since is not None
+            ]
+
+    @property
+    def instances(self) -> list[Instance]:
+        with self._lock:
+            return list(self._alive)
+
+    # Under the lock: ask the scheduler
+
+    def _assign(self, now: float) -> list[tuple[Instance, Batch]]:
+        """Give free instances what the scheduler lets go; arm the timer for the rest."""
+        handed: list[tuple[Instance, Batch]] = []
+        wake_at = float("inf")
+        while self._idle:
+            action = self._scheduler.next_action(now)
+            if isinstance(action, Dispatch):
+                instance = self._idle.pop()
+                instance.batch, instance.busy_since = action.batch, now
+                handed.append((instance, action.batch))
+                continue
+            if isinstance(action, Wait):
+                wake_at = action.until
+            break
+        deadline = self._scheduler.next_deadline()
+        if deadline is not None and deadline < wake_at:
+            wake_at = deadline
+        if self.config.execution_timeout is not None:
+            wake_at = min([wake_at, *(overruns_at for overruns_at, _ in self._overruns())])
+        if wake_at < self._wakes_at:
+            self._wakes_at = wake_at
+            self._timer.wake_at(wake_at, self._tick)
+        return handed
+
+    def _overruns(self) -> list[tuple[float, Instance]]:
+        """When each running instance will have run for `execution_timeout`."""
+        limit = self.config.execution_timeout
+        return [
+            (instance.busy_since + limit, instance)
+            for instance in self._alive
+            if limit is not None and instance.batch and instance.busy_since is not None
+        ]
+
+    def _closed_error(self) -> WherryError | None:
+        if self.state in (ModelState.READY, ModelState.LOADING):
+            return None
+        return ModelNotReady(f"model {self.config.name!r} is not ready: {self.reason}")
+
+    def _is_quiet(self) -> bool:
+        return not self._scheduler.queued_requests and all(
+            instance.busy_since is None for instance in self._alive
+        )
+
+    # Moments
+
+    def _tick(self) -> None:
+        """The timer: a wait is over, or a deadline has passed."""
+        with self._changed:
+            now = self._clock()
+            self._wakes_at = float("inf")
+            expired = self._scheduler.expire(now)
+            hung = [instance for overruns_at, instance in self._overruns() if overruns_at <= now]
+            for instance in hung:
+                instance.busy_since = None  # looked after below, not again at the next tick
+            handed = self._assign(now)
+            if expired:
+                self._changed.notify_all()
+        for instance, batch in handed:
+            instance.give(batch)
+        for request in expired:
+            waited = now - request.enqueued_at
+            error = DeadlineExceeded(
+                f"model {self.config.name!r}: not finished within the request's timeout"
+                f" ({waited:.3f} s); allow more time, or add instances"
+            )
+            self._fail(request, error)
+        limit = self.config.execution_timeout
+        for instance in hung:
+            self._abandon(instance, f"the batch ran longer than {limit} s (execution_timeout)")
+
+    def _abandon(self, instance: Instance, why: str) -> None:
+        """Give up what an instance runs. A thread cannot be stopped: it is left behind."""
+        error = ExecutionTimeout(f"model {self.config.name!r}: {why}")
+        with self._lock:
+            requests = instance.batch.requests if instance.batch else ()
+        for request in requests:
+            self._fail(request, error)
+        if instance.abort(why):
+            return
+        with self._changed:
+            if instance not in self._alive:
+                return
+            self._alive.remove(instance)
+            self._changed.notify_all()
+            if self._closing:
+                return
+        log.error("instance hangs, replaced", extra={"model": self.config.name, "why": why})
+        number = int(instance.name.rpartition("_")[2])
+        self._start_thread(number, self._make_instances[number], lost=True)
+
+    # The serving thread of one instance
+
+    def _start_thread(
+        self, number: int, make: Callable[[], Instance], *, lost: bool = False
+    ) -> None:
+        thread = threading.Thread(
+            target=self._serve,
+            args=(make, lost),
+            name=f"wherry-{self.config.name}-{number}",
+            daemon=True,  # a hung model must not keep the program alive
+        )
+        self._threads = [t for t in self._threads if t.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, make: Callable[[], Instance], lost: bool) -> None:
+        """Load the instance, run its batches, and bring it back when its worker dies."""
+        policy = RestartPolicy(budget=self.config.crash_budget, window=self.config.crash_window)
+        if lost:
+            policy.died(self._clock())
+        first = not lost
+        while True:
+            instance = make()
+            with self._lock:
+                self._loading.append(instance)
+            try:
+                instance.load()
+            except MODEL_ERRORS as error:
+                self._went_down(instance)
+                instance.unload_quietly()
+                if first:
+                    self._could_not_load(error)
+                    return
+                cause = str(error)
+            else:
+                self._came_up(instance, first)
+                first = False
+                try:
+                    self._work(instance)
+                    self._went_down(instance)
+                    instance.unload_quietly()
+                    return
+                except WorkerDied as error:
+                    cause = str(error)
+                    self._went_down(instance)
+                    instance.unload_quietly()
+            if not self._wait_for_restart(policy, cause):
+                return
+
+    def _work(self, instance: Instance) -> None:
+        batch = self._next(instance)
+        while (batch := batch or instance.wait()) is not None:
+            try:
+                self._run(instance, batch)
+            except WorkerDied as error:
+                self._lost(batch, error)
+                raise
+            except Exception:  # our own bug: its requests must be answered all the same
+                log.exception("internal error", extra={"model": self.config.name})
+                for request in batch.requests:
+                    self._fail(request, WherryError("internal error; see the server's log"))
+            batch = self._next(instance)
+
+    def _run(self, instance: Instance, batch: Batch) -> None:
+        requests = [r for r in batch.requests if not r.reply.settled]
+        if not requests:
+            return
+        started = self._clock()
+        if requests[0].streams:
+            self._run_stream(instance, batch, requests, started)
+            return
+        execution = instance.execute(requests)
+        statistics = self.statistics
+        statistics.executed(
+            requests,
+            execution.executed_rows,
+            batch.reason,
+            started,
+            execution.input_ns,
+            execution.infer_ns,
+            execution.output_ns,
+        )
+        good: list[InferRequest] = []
+        answers: list[InferResponse] = []
+        for request, outcome in zip(requests, execution.outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                self._fail(request, outcome.as_exception())
+            elif not request.reply.settled:
+                good.append(request)
+                answers.append(InferResponse(outcome, request.rows))
+        statistics.succeeded(good, self._clock())  # before the answers leave: clients subtract
+        for request, answer in zip(good, answers, strict=True):
+            request.reply.settle(answer)
+
+    def _run_stream(
+        self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float
+    ) -> None:
+        may_wait = len(requests) == 1
+
+        def respond(index: int, columns: Columns) -> bool:
+            request = requests[index]
+            reply = request.reply
+            assert isinstance(reply, StreamReply)
+            instance.busy_since = self._clock()  # progress
+            with self.statistics.lock:
+                self.statistics.responses += 1
+            if reply.send(InferResponse(columns, request.rows), may_wait=may_wait):
+                return True
+            self._fail(
+                request,
+                Cancelled(
+                    f"model {self.config.name!r}: the caller left {reply.limit} responses unread"
+                ),
+            )
+            return False
+
+        clock = perf_counter_ns()
+        outcomes = instance.stream(requests, respond)
+        rows = [sum(r.rows for r in requests)]
+        self.statistics.executed(
+            requests, rows, batch.reason, started, 0, perf_counter_ns() - clock, 0
+        )
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                self._fail(request, outcome.as_exception())
+            elif not request.reply.settled:
+                self.statistics.succeeded([request], self._clock())
+                request.reply.settle(InferResponse({}, 0))
+
+    def _next(self, instance: Instance) -> Batch | None:
+        """This instance is free: what should it run? None: nothing, it is idle now."""
+        with self._changed:
+            instance.batch = None
+            instance.busy_since = None
+            if self._closing or instance not in self._alive:
+                instance.give(None)  # it ends, or its place is taken since it hung
+                return None
+            if self.state is ModelState.UNLOADING:
+                self._changed.notify_all()
+            now = self._clock()
+            self._idle.append(instance)
+            mine: Batch | None = None
+            handed = self._assign(now)
+            for other, batch in handed:
+                if other is instance:
+                    mine = batch
+        for other, batch in handed:
+            if other is not instance:
+                other.give(batch)
+        return mine
+
+    # Coming up, going down
+
+    def _came_up(self, instance: Instance, first: bool) -> None:
+        with self._changed:
+            self._loading.remove(instance)
+            self._alive.append(instance)
+            if first:
+                self._starting -= 1
+            else:
+                self.statistics.worker_restarts += 1
+            self._changed.notify_all()
+        if not first:
+            log.warning("instance is back", extra={"model": self.config.name})
+
+    def _went_down(self, instance: Instance) -> None:
+        with self._changed:
+            for group in (self._loading, self._alive, self._idle):
+                if instance in group:
+                    group.remove(instance)
+            self._changed.notify_all()
+
+    def _could_not_load(self, error: BaseException) -> None:
+        name = self.config.name
+        failed = LoadFailed(f"model {name!r} could not be loaded: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        with self._changed:
+            self._starting -= 1
+            self._load_error = self._load_error or failed
+            self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
+            self._changed.notify_all()
+
+    def _lost(self, batch: Batch, error: WorkerDied) -> None:
+        """A worker died with this batch. What was not answered yet is tried once more, alone."""
+        retry: list[InferRequest] = []
+        for request in batch.requests:
+            if request.reply.settled:
+                continue
+            request.attempts += 1
+            if request.attempts > 1 or request.streams or isinstance(error, ExecutionTimeout):
+                self._fail(request, error)
+            else:
+                retry.append(request)
+        with self._lock:
+            now = self._clock()
+            for request in retry:
+                self._scheduler.requeue(request, now)
+            handed = self._assign(now)
+        for instance, other_batch in handed:
+            instance.give(other_batch)
+
+    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
+        """Wait out the back-off; False if the instance is not to come back."""
+        delay = policy.died(self._clock())
+        name = self.config.name
+        with self._changed:
+            if delay is not None and not self._closing:
+                log.error("worker died, restarting", extra={"model": name, "why": cause})
+                self._changed.wait_for(lambda: self._closing, delay)
+            if self._closing:
+                return False
+            if delay is not None:
+                return True
+            self._given_up += 1
+            gone = self._given_up == len(self._make_instances)
+            if gone:
+                self.state = ModelState.UNAVAILABLE
+                self.reason = (
+                    f"every instance died more than {policy.budget} times within"
+                    f" {policy.window:g} s; the last time: {cause}"
+                )
+        log.error("instance given up", extra={"model": name, "why": cause})
+        if gone:
+            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self.reason}"))
+        return False
+
+    def _fail_waiting(self, error: WherryError) -> None:
+        with self._lock:
+            waiting = self._scheduler.clear()
+        for request in waiting:
+            self._fail(request, error)
+
+    def _fail(self, request: InferRequest, error: WherryError) -> None:
+        # Counted first, so that a client that reads the statistics next finds it there.
+        if not request.reply.settled:
+            self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
+            request.reply.settle(error)

@@ -1,0 +1,74 @@
+"""What must an instance be able to do, wherever its model lives?"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from wherry.instances.executable import Execution, Outcome
+from wherry.model import Device
+from wherry.request import Batch, Columns, InferRequest
+
+log = logging.getLogger("wherry")
+
+#: Called for each response of a stream: which request of the batch, and its rows. False: this
+#: caller is gone, spare yourself the rest.
+Respond = Callable[[int, Columns], bool]
+
+
+class Instance(ABC):
+    """One loaded copy of a model, served by one thread of this process.
+
+    Everything but `give` and `abort` is called by that thread (or, for a local call that runs in
+    its caller's thread, by that one, while the serving thread waits).
+    """
+
+    #: May `execute` run in another thread than the one that called `load`?
+    runs_in_caller = False
+
+    def __init__(self, name: str, device: Device) -> None:
+        self.name = name
+        self.device = device
+        #: What it runs at the moment, and since when (seconds of the runtime's clock).
+        self.batch: Batch | None = None
+        self.busy_since: float | None = None
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the model and warm it up. Raises what goes wrong."""
+
+    @abstractmethod
+    def give(self, batch: Batch | None) -> None:
+        """Wake the serving thread with a batch, or with None to stop. Any thread."""
+
+    @abstractmethod
+    def wait(self) -> Batch | None:
+        """Wait for `give`. Raises WorkerDied if the worker ends meanwhile."""
+
+    @abstractmethod
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        """Run a batch. Raises WorkerDied only; what the model raises is an outcome."""
+
+    @abstractmethod
+    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
+        """Run a generator model to its end. The outcome of each request is None or a Failure."""
+
+    @abstractmethod
+    def abort(self, reason: str) -> bool:
+        """Stop what runs now, from another thread; False if that is impossible (a thread)."""
+
+    @abstractmethod
+    def unload(self) -> None:
+        """Unload the model and give everything back."""
+
+    def unload_quietly(self) -> None:
+        """`unload` at the end of an instance's life: what it raises is logged."""
+        try:
+            self.unload()
+        except Exception:  # the user's code: anything may come
+            log.exception("unload failed", extra={"instance": self.name})
+
+    def __repr__(self) -> str:
+        state = "idle" if self.batch is None else f"running {self.batch.rows} rows"
+        return f"<{type(self).__name__} {self.name} on {self.device}: {state}>"

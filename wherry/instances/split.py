@@ -1,0 +1,56 @@
+"""How does a request with more rows than a batch holds run in parts and end as one?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wherry.reply import Reply
+from wherry.request import InferRequest, InferResponse, concatenate, rows_of
+
+
+def split(
+    request: InferRequest, max_rows: int, cancel: Callable[[InferRequest], object]
+) -> list[InferRequest]:
+    """Cut `request` into requests of at most `max_rows` rows, whose outcomes are joined.
+
+    The first part that fails is the whole request's outcome; `cancel` is called for the others.
+    Whoever cancels the request cancels `request.parts`.
+    """
+    parts: list[InferRequest] = []
+    lock = threading.Lock()
+    missing = -(-request.rows // max_rows)
+
+    def part_done(reply: Reply[InferResponse]) -> None:
+        nonlocal missing
+        with lock:
+            missing -= 1
+            last = missing == 0
+        if isinstance(reply.outcome, Exception):
+            if request.reply.settle(reply.outcome):
+                cancel_parts()
+        elif last and not request.reply.settled:
+            outputs = concatenate([part.reply.result().outputs for part in parts])
+            request.reply.settle(InferResponse(outputs, request.rows))
+
+    def cancel_parts() -> None:
+        for part in parts:
+            if not part.reply.settled:
+                cancel(part)
+
+    for start in range(0, request.rows, max_rows):
+        stop = min(start + max_rows, request.rows)
+        parts.append(
+            InferRequest(
+                rows_of(request.inputs, start, stop),
+                stop - start,
+                Reply(part_done),
+                id=request.id,
+                priority=request.priority,
+                deadline=request.deadline,
+                shape_key=request.shape_key,
+                parameters=request.parameters,
+            )
+        )
+    request.parts = parts
+    return parts

@@ -1,0 +1,84 @@
+"""How does an instance run in a thread of this process?
+
+For work that releases the GIL (ONNX Runtime, torch, I/O) and for calls from the user's own
+program: nothing is copied, and an idle instance may lend itself to the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from time import perf_counter_ns
+
+from wherry.config import ModelConfig
+from wherry.instances.executable import MODEL_ERRORS, Executable, Execution, Outcome
+from wherry.instances.instance import Instance, Respond
+from wherry.model import Device, Model
+from wherry.request import Batch, Columns, InferRequest, concatenate, rows_of
+
+
+class ThreadInstance(Instance):
+    """A model called by its serving thread."""
+
+    def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:
+        super().__init__(name, device)
+        self.executable = Executable(model, config)
+        self.runs_in_caller = config.run_in_caller and not self.executable.signature.is_async
+        self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
+
+    def load(self) -> None:
+        self.executable.load(self.device)
+
+    def give(self, batch: Batch | None) -> None:
+        self._inbox.put(batch)
+
+    def wait(self) -> Batch | None:
+        return self._inbox.get()
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        started = perf_counter_ns()
+        columns = concatenate([request.inputs for request in requests])
+        gathered = perf_counter_ns()
+        execution = self.executable.run(columns, [request.rows for request in requests])
+        execution.input_ns += gathered - started
+        return execution
+
+    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
+        columns = concatenate([request.inputs for request in requests])
+        return stream(self.executable, columns, [r.rows for r in requests], respond)
+
+    def abort(self, reason: str) -> bool:
+        return False
+
+    def unload(self) -> None:
+        self.executable.unload()
+
+
+def stream(
+    executable: Executable, columns: Columns, counts: Sequence[int], respond: Respond
+) -> list[Outcome | None]:
+    """Run a generator model and hand each caller its rows, until it ends or all are gone."""
+    live = dict(enumerate(counts))
+    try:
+        for item in executable.stream(columns, sum(counts)):
+            start = 0
+            for index, count in enumerate(counts):
+                rows = rows_of(item, start, start + count)
+                start += count
+                if index in live and not _empty(rows) and not respond(index, rows):
+                    del live[index]
+            if not live:
+                break
+    except MODEL_ERRORS as error:
+        return [executable.failure(error)] * len(counts)
+    return [None] * len(counts)
+
+
+def _empty(rows: Columns) -> bool:
+    """A generator says None for a row that has no response this time."""
+    return all(
+        isinstance(column, list) and all(row is None for row in column)
+        for column in rows.values()
+    )
+
+

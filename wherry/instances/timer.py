@@ -1,0 +1,61 @@
+"""Who wakes the dispatchers when a deadline passes or a wait is over?
+
+One thread for a whole runtime, started by the first wake-up that anybody asks for.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable
+from itertools import count
+
+
+class Timer:
+    """Calls `callback()` at or soon after a moment of `clock`. Safe from any thread.
+
+    Callbacks run in the timer's thread and must be short.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def wake_at(self, when: float, callback: Callable[[], None]) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            heapq.heappush(self._heap, (when, next(self._order), callback))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wherry-timer", daemon=True)
+                self._thread.start()
+            elif self._heap[0][0] == when:
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._heap.clear()
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (callback := self._next()) is not None:
+            callback()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            while not self._closed:
+                if not self._heap:
+                    self._changed.wait()
+                    continue
+                remaining = self._heap[0][0] - self._clock()
+                if remaining <= 0:
+                    return heapq.heappop(self._heap)[2]
+                self._changed.wait(remaining)
+            return None

@@ -1,0 +1,1 @@
+"""What happened, as numbers and log lines?"""

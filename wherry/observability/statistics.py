@@ -1,0 +1,145 @@
+"""What did we count on the way, for each model?
+
+Counters only grow and are updated before the answer is sent, so that a client may subtract two
+snapshots (perf tools do). Durations are nanoseconds; compute durations count once for each
+request of a batch, as in the V2 statistics extension.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wherry.request import InferRequest
+
+#: Upper bounds in seconds; latency of a whole request and time in the queue share them.
+SECONDS_BUCKETS = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Duration:
+    """How often something happened, and how long it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int, count: int = 1) -> None:
+        self.count += count
+        self.ns += ns * count
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Counts by upper bound; the last one is everything above."""
+
+    bounds: Sequence[float] = SECONDS_BUCKETS
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class BatchStatistics:
+    """What happened in all executions of one batch size."""
+
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+
+
+class ModelStatistics:
+    """The counters of one model version. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.last_inference_ms = 0
+        self.inference_count = 0
+        self.execution_count = 0
+        self.success = Duration()
+        self.fail = Duration()
+        self.queue = Duration()
+        self.compute_input = Duration()
+        self.compute_infer = Duration()
+        self.compute_output = Duration()
+        self.batch_sizes: dict[int, BatchStatistics] = {}
+        self.cut_reasons: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.responses = 0
+        self.worker_restarts = 0
+        self.request_seconds = Histogram()
+        self.queue_seconds = Histogram()
+
+    def executed(
+        self,
+        requests: Sequence[InferRequest],
+        executed_rows: Sequence[int],
+        reason: str,
+        started: float,
+        input_ns: int,
+        infer_ns: int,
+        output_ns: int,
+    ) -> None:
+        """A batch has run, whatever became of its requests. `started` is the runtime's clock."""
+        count = len(requests)
+        with self.lock:
+            self.execution_count += len(executed_rows)
+            self.cut_reasons[reason] += 1
+            self.compute_input.add(input_ns, count)
+            self.compute_infer.add(infer_ns, count)
+            self.compute_output.add(output_ns, count)
+            for rows in executed_rows:
+                batch = self.batch_sizes.get(rows)
+                if batch is None:
+                    batch = self.batch_sizes[rows] = BatchStatistics()
+                batch.compute_input.add(input_ns // len(executed_rows))
+                batch.compute_infer.add(infer_ns // len(executed_rows))
+                batch.compute_output.add(output_ns // len(executed_rows))
+            for request in requests:
+                waited = started - request.enqueued_at
+                self.queue.add(int(waited * 1e9))
+                self.queue_seconds.observe(waited)
+
+    def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
+        """These requests are about to be answered with their outputs."""
+        with self.lock:
+            self.last_inference_ms = int(time.time() * 1000)
+            for request in requests:
+                seconds = now - request.enqueued_at
+                self.inference_count += request.rows
+                self.success.add(int(seconds * 1e9))
+                self.request_seconds.observe(seconds)
+
+    def failed(self, reason: str, seconds: float) -> None:
+        with self.lock:
+            self.failures[reason] += 1
+            self.fail.add(int(seconds * 1e9))
+
+    def inlined(self, infer_ns: int) -> None:
+        """One row ran in its caller's own thread."""
+        with self.lock:
+            self.last_inference_ms = int(time.time() * 1000)
+            self.inference_count += 1
+            self.execution_count += 1
+            self.cut_reasons["idle"] += 1
+            self.success.add(infer_ns)
+            self.compute_infer.add(infer_ns)
+            self.queue.count += 1
+            self.compute_input.count += 1
+            self.compute_output.count += 1
+            batch = self.batch_sizes.get(1)
+            if batch is None:
+                batch = self.batch_sizes[1] = BatchStatistics()
+            batch.compute_infer.add(infer_ns)
+            self.request_seconds.observe(infer_ns * 1e-9)

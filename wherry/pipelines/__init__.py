@@ -1,0 +1,1 @@
+"""Models that call models, in this process."""

@@ -1,0 +1,216 @@
+"""How does an async function that calls models run as a model of its own?
+
+Its coroutines run in one event loop on a thread of the runtime, so that code which blocks for a
+moment never holds up a frontend. There is no queue: each row is a task, bounded in number, and
+the models it calls do the batching across all callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from time import perf_counter_ns
+from typing import Any
+
+from wherry.config import ModelConfig
+from wherry.errors import Cancelled, DeadlineExceeded, ModelNotReady, QueueFull, WherryError
+from wherry.instances.executable import MODEL_ERRORS, Executable
+from wherry.model import Caller, Pipeline, current_caller
+from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.fan_out import gather
+from wherry.reply import StreamReply
+from wherry.request import Columns, InferRequest, InferResponse, concatenate, rows_of
+
+
+class LoopThread:
+    """An event loop on a thread of its own, started when it is first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                started: Future[asyncio.AbstractEventLoop] = Future()
+                self._thread = threading.Thread(
+                    target=lambda: asyncio.run(self._main(started)), name=self._name, daemon=True
+                )
+                self._thread.start()
+                self._loop = started.result()
+            return self._loop
+
+    async def _main(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        self._stopped = asyncio.Event()
+        started.set_result(asyncio.get_running_loop())
+        await self._stopped.wait()
+
+    def close(self) -> None:
+        """Cancel what still runs there and end the thread."""
+        with self._lock:
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(self._stopped.set)
+            thread.join()
+
+
+class PipelineRunner:
+    """One loaded pipeline: to the runtime what a Dispatcher is for a model with instances."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline[Any, Any],
+        config: ModelConfig,
+        caller: Caller,
+        thread: LoopThread,
+        *,
+        clock: Callable[[], float],
+        statistics: ModelStatistics,
+    ) -> None:
+        self.config = config
+        self.statistics = statistics
+        self._executable = Executable(pipeline, config)
+        self._caller = caller
+        self._thread = thread
+        self._clock = clock
+        self._tasks: dict[InferRequest, asyncio.Task[None]] = {}
+        self._quiet = threading.Condition()
+        self._in_flight = 0
+        self._reason = ""
+
+    @property
+    def queued_requests(self) -> int:
+        return 0
+
+    def running(self) -> list[tuple[str, int, float]]:
+        return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
+
+    def not_ready_reason(self) -> str:
+        return self._reason
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Start requests. Never blocks; any thread. A refused one is settled with the reason."""
+        now = self._clock()
+        for request in requests:
+            request.enqueued_at = now
+            error: WherryError | None = None
+            with self._quiet:
+                limit = self.config.max_queue_size
+                if self._reason:
+                    error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._reason}")
+                elif limit is not None and self._in_flight >= limit:
+                    error = QueueFull(self.config.name, self._in_flight, 1.0)
+                else:
+                    self._in_flight += 1
+            if error is not None:
+                self._fail(request, error)
+            else:
+                self._thread.loop.call_soon_threadsafe(self._start, request)
+
+    def cancel(self, request: InferRequest) -> bool:
+        if not request.reply.settle(Cancelled("the request was cancelled")):
+            return False
+        self.statistics.failed(Cancelled.reason, self._clock() - request.enqueued_at)
+        self._thread.loop.call_soon_threadsafe(self._stop, request)
+        return True
+
+    def run_in_caller(self, columns: Columns) -> None:
+        """A coroutine does not run in its caller's thread."""
+
+    def drain(self, timeout: float | None) -> bool:
+        with self._quiet:
+            self._reason = "unloading"
+            return self._quiet.wait_for(lambda: not self._in_flight, timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        with self._quiet:
+            self._reason = "unloading"
+        for request in list(self._tasks):
+            self._fail(request, ModelNotReady(f"model {self.config.name!r} is unloading"))
+            self._thread.loop.call_soon_threadsafe(self._stop, request)
+        with self._quiet:
+            self._quiet.wait_for(lambda: not self._in_flight, timeout)
+
+    # In the loop
+
+    def _start(self, request: InferRequest) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(request))
+        self._tasks[request] = task
+        task.add_done_callback(lambda _: self._ended(request))
+
+    def _stop(self, request: InferRequest) -> None:
+        task = self._tasks.get(request)
+        if task is not None:
+            task.cancel()
+
+    def _ended(self, request: InferRequest) -> None:
+        self._tasks.pop(request, None)
+        with self._quiet:
+            self._in_flight -= 1
+            self._quiet.notify_all()
+        self._fail(request, Cancelled("the request was cancelled"))  # unless it has its outcome
+
+    async def _run(self, request: InferRequest) -> None:
+        if request.reply.settled:
+            return
+        current_caller.set(self._caller)
+        started = perf_counter_ns()
+        try:
+            async with asyncio.timeout(self._remaining(request)):
+                if isinstance(request.reply, StreamReply):
+                    outputs = await self._stream(request, request.reply)
+                else:
+                    outputs = await self._rows(request)
+        except TimeoutError as error:
+            if isinstance(error, WherryError):
+                self._fail(request, error)
+            else:
+                text = f"model {self.config.name!r}: not finished within the request's timeout"
+                self._fail(request, DeadlineExceeded(text))
+        except WherryError as error:  # of a model it called: its code is the caller's code
+            self._fail(request, error)
+        except MODEL_ERRORS as error:
+            if isinstance(error, asyncio.CancelledError) and request.reply.settled:
+                raise
+            self._fail(request, self._executable.failure(error).as_exception())
+        else:
+            self._succeed(request, outputs, perf_counter_ns() - started)
+
+    def _remaining(self, request: InferRequest) -> float | None:
+        return None if request.deadline is None else max(0.0, request.deadline - self._clock())
+
+    async def _rows(self, request: InferRequest) -> Columns:
+        async def run(columns: Columns) -> Columns:
+            return self._executable.outputs(await self._executable.call(columns, 1), 1)
+
+        if request.rows == 1:
+            return await run(request.inputs)
+        rows = range(request.rows)
+        return concatenate(await gather(run(rows_of(request.inputs, r, r + 1)) for r in rows))
+
+    async def _stream(self, request: InferRequest, reply: StreamReply[InferResponse]) -> Columns:
+        async for item in self._executable.call(request.inputs, 1):
+            response = InferResponse(self._executable.outputs(item, 1), 1)
+            # The loop must not block: a reader that lags too far behind ends its stream.
+            if not reply.send(response, may_wait=False):
+                raise Cancelled(f"model {self.config.name!r}: the caller does not read")
+        return {}
+
+    def _succeed(self, request: InferRequest, outputs: Columns, ns: int) -> None:
+        if not request.reply.settled:
+            requests = [request]
+            self.statistics.executed(
+                requests, [request.rows], "idle", request.enqueued_at, 0, ns, 0
+            )
+            self.statistics.succeeded(requests, self._clock())
+            request.reply.settle(InferResponse(outputs, request.rows))
+
+    def _fail(self, request: InferRequest, error: WherryError) -> None:
+        if not request.reply.settled:
+            self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
+            request.reply.settle(error)

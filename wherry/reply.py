@@ -1,0 +1,95 @@
+"""Where and how does a request end, exactly once?
+
+Whoever takes the one token out of a reply gives it its outcome; everybody else is too late, which
+is normal: callers leave, deadlines pass and workers die while a batch runs. Nothing else in the
+package ends a request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Reply(Generic[T]):
+    """The one outcome of one request. `on_done(reply)` is called once, in the settling thread."""
+
+    __slots__ = ("_token", "outcome")
+
+    outcome: T | Exception
+
+    def __init__(self, on_done: Callable[[Reply[T]], None]) -> None:
+        # list.pop() is atomic in every CPython: cheaper than a lock for each request.
+        self._token = [on_done]
+
+    @property
+    def settled(self) -> bool:
+        return not self._token
+
+    def settle(self, outcome: T | Exception) -> bool:
+        """Give the request its outcome unless it has one; say whether we did. Any thread."""
+        try:
+            on_done = self._token.pop()
+        except IndexError:
+            return False
+        self.outcome = outcome
+        on_done(self)
+        return True
+
+    def result(self) -> T:
+        """The outcome, raised if it is an error. Only after it was settled."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+class StreamReply(Reply[T]):
+    """A reply that also carries responses before its outcome.
+
+    `send` is called in the thread that runs the model, `on_response(reply, response)` too. The
+    reader says `consumed()` for each response it is done with; with more than `window` of them
+    outstanding, `send` waits (a lone slow reader slows its own generation), and past `limit` the
+    stream fails instead, when others share the batch and must not be held back.
+    """
+
+    __slots__ = ("_changed", "_on_response", "_outstanding", "limit", "window")
+
+    def __init__(
+        self,
+        on_response: Callable[[StreamReply[T], T], None],
+        on_done: Callable[[Reply[T]], None],
+        *,
+        window: int = 64,
+        limit: int = 4096,
+    ) -> None:
+        super().__init__(on_done)
+        self._on_response = on_response
+        self._outstanding = 0
+        self._changed = threading.Condition()
+        self.window = window
+        self.limit = limit
+
+    def send(self, response: T, *, may_wait: bool) -> bool:
+        """Hand on one response; False if the caller is gone or too far behind."""
+        with self._changed:
+            while may_wait and self._outstanding >= self.window and not self.settled:
+                self._changed.wait()
+            if self.settled or self._outstanding >= self.limit:
+                return False
+            self._outstanding += 1
+        self._on_response(self, response)
+        return True
+
+    def consumed(self) -> None:
+        with self._changed:
+            self._outstanding -= 1
+            self._changed.notify()
+
+    def settle(self, outcome: T | Exception) -> bool:
+        first = super().settle(outcome)
+        with self._changed:  # wake a sender that waits for a reader who has just left
+            self._changed.notify_all()
+        return first

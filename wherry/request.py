@@ -1,0 +1,116 @@
+"""What travels through the core: a request, its answer, and the batch they run in?
+
+A column holds all rows of one tensor: a list (text, bytes, JSON, arrays of different shapes) or
+one array with the rows first. Row i of every output belongs to row i of every input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wherry.reply import Reply, StreamReply
+
+Array = npt.NDArray[Any]
+Column = list[Any] | Array
+Columns = dict[str, Column]
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """One answer (a stream has several): the rows of one caller."""
+
+    outputs: Columns
+    rows: int = 1
+
+
+class InferRequest:
+    """One caller's rows on their way through one model.
+
+    The scheduler reads `rows`, `priority`, `deadline` and `shape_key`; the shell keeps
+    `queued` and `attempts`. Times are seconds of the runtime's clock.
+    """
+
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "enqueued_at",
+        "id",
+        "inputs",
+        "parameters",
+        "parts",
+        "priority",
+        "queued",
+        "reply",
+        "rows",
+        "shape_key",
+    )
+
+    def __init__(
+        self,
+        inputs: Columns,
+        rows: int,
+        reply: Reply[InferResponse],
+        *,
+        id: str = "",
+        priority: int = 5,
+        deadline: float | None = None,
+        shape_key: Hashable = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.inputs = inputs
+        self.rows = rows
+        self.reply = reply
+        self.id = id
+        #: 1 runs first.
+        self.priority = priority
+        #: A moment, not a length of time.
+        self.deadline = deadline
+        #: Requests with different keys never share a batch.
+        self.shape_key = shape_key
+        self.parameters = parameters
+        self.enqueued_at = 0.0
+        self.queued = False
+        #: If it has more rows than a batch holds: the requests that it was split into.
+        self.parts: Sequence[InferRequest] = ()
+        #: How often a worker died with this request in its batch.
+        self.attempts = 0
+
+    @property
+    def streams(self) -> bool:
+        return isinstance(self.reply, StreamReply)
+
+    def __repr__(self) -> str:
+        state = "settled" if self.reply.settled else "queued" if self.queued else "running"
+        return f"<InferRequest {self.id or '?'}: {self.rows} rows, {state}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The requests that one instance executes together, and why the batch was cut there."""
+
+    requests: tuple[InferRequest, ...]
+    rows: int
+    reason: str
+
+
+def concatenate(parts: Sequence[Columns]) -> Columns:
+    """Put the rows of several requests after each other; one request's columns are not copied."""
+    if len(parts) == 1:
+        return parts[0]
+    return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}
+
+
+def concatenate_column(columns: Sequence[Column]) -> Column:
+    if isinstance(columns[0], list):
+        return [value for column in columns for value in column]
+    return np.concatenate(columns)
+
+
+def rows_of(columns: Columns, start: int, stop: int) -> Columns:
+    """Rows `start` to `stop` of every column; arrays are views."""
+    return {name: column[start:stop] for name, column in columns.items()}

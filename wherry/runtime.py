@@ -1,0 +1,734 @@
+"""Which loaded model and version is meant, and how do a thread, an event loop and a frontend reach
+it? No sockets here.
+
+The runtime builds the parts below it. Everybody enters here: frontends have no private door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from wherry.config import ModelConfig
+from wherry.datatypes import Form
+from wherry.errors import (
+    Cancelled,
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    Unsupported,
+)
+from wherry.instances.devices import place
+from wherry.instances.dispatcher import Dispatcher
+from wherry.instances.executable import Failure, column_of_value, columns_of_row
+from wherry.instances.instance import Instance
+from wherry.instances.split import split
+from wherry.instances.thread import ThreadInstance
+from wherry.instances.timer import Timer
+from wherry.model import Device, FunctionModel, Model, Pipeline
+from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.pipeline import LoopThread, PipelineRunner
+from wherry.reply import Reply, StreamReply
+from wherry.request import Columns, InferRequest, InferResponse
+from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.signature import Signature
+
+log = logging.getLogger("wherry")
+
+OnDone = Callable[[Reply[InferResponse]], None]
+OnResponse = Callable[[StreamReply[InferResponse], InferResponse], None]
+
+
+class Runner(Protocol):
+    """What runs a loaded model's requests: a Dispatcher or a PipelineRunner."""
+
+    config: ModelConfig
+    statistics: ModelStatistics
+
+    @property
+    def queued_requests(self) -> int: ...
+    def submit(self, requests: Sequence[InferRequest]) -> None: ...
+    def cancel(self, request: InferRequest) -> bool: ...
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
+    def not_ready_reason(self) -> str: ...
+    def running(self) -> list[tuple[str, int, float]]: ...
+    def drain(self, timeout: float | None) -> bool: ...
+    def close(self, timeout: float = 10.0) -> None: ...
+
+
+class LoadedModel:
+    """One version of one model, ready to be asked."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        signature: Signature,
+        runner: Runner,
+        clock: Callable[[], float],
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.signature = signature
+        self.runner = runner
+        self.statistics = runner.statistics
+        self._clock = clock
+        self._optional = any(spec.optional for spec in signature.inputs)
+        self._variable = [
+            spec.name
+            for spec in signature.inputs
+            if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
+        ]
+        self.runs_in_caller = (
+            not signature.is_async
+            and not signature.streams
+            and config.execution_timeout is None
+            and config.request_timeout is None
+        )
+        self._unwrap = signature.outputs[0] if signature.returns == "single" else None
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def version(self) -> str:
+        return self.config.version
+
+    @property
+    def is_pipeline(self) -> bool:
+        return isinstance(self.model, Pipeline)
+
+    def request(
+        self,
+        columns: Columns,
+        rows: int,
+        reply: Reply[InferResponse],
+        *,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> InferRequest:
+        """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
+        config = self.config
+        if isinstance(reply, StreamReply):
+            if not self.signature.streams:
+                raise Unsupported(f"model {self.name!r} does not stream: use infer")
+            reply.limit = config.max_unread_responses
+            if rows > max(1, config.max_batch_size):
+                raise InvalidRequest(
+                    f"model {self.name!r}: a streaming request has at most"
+                    f" {config.max_batch_size} rows, not {rows}"
+                )
+        elif self.signature.streams:
+            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
+        if not 0 <= priority <= config.priority_levels:
+            raise InvalidRequest(
+                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
+                f" {config.priority_levels}, or 0 (default)"
+            )
+        if timeout is None:
+            timeout = config.request_timeout
+        return InferRequest(
+            columns,
+            rows,
+            reply,
+            id=id,
+            priority=priority or config.default_priority,
+            deadline=None if timeout is None else self._clock() + timeout,
+            shape_key=self._shape_key(columns),
+            parameters=parameters,
+        )
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
+        most = self.config.max_batch_size or 1
+        if any(request.rows > most for request in requests) and not self.is_pipeline:
+            requests = [
+                part
+                for request in requests
+                for part in (
+                    (request,)
+                    if request.rows <= most
+                    else split(request, most, self.runner.cancel)
+                )
+            ]
+        self.runner.submit(requests)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone. False if the request was answered already."""
+        if not request.parts:
+            return self.runner.cancel(request)
+        cancelled = request.reply.settle(Cancelled("the request was cancelled"))
+        for part in request.parts:
+            self.runner.cancel(part)
+        return cancelled
+
+    def not_ready_reason(self) -> str:
+        return self.runner.not_ready_reason()
+
+    def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
+        """One caller's arguments as columns of one row."""
+        if args:
+            specs = self.signature.inputs
+            if len(args) > len(specs):
+                raise InvalidRequest(
+                    f"model {self.name!r} has {len(specs)} inputs, not {len(args)}"
+                )
+            inputs = {
+                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
+                **inputs,
+            }
+        return columns_of_row(self.signature, self.config, inputs)
+
+    def row(self, outputs: Columns) -> Any:
+        """One row's outputs as the caller wants them: the value, or a dict of several."""
+        if self._unwrap is not None:
+            return _value(self._unwrap.form, outputs[self._unwrap.name])
+        return {
+            spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs
+        }
+
+    def _shape_key(self, columns: Columns) -> Hashable:
+        if not self._variable and not self._optional:
+            return None
+        shapes = tuple(
+            (name, columns[name].shape[1:])  # type: ignore[union-attr]
+            for name in self._variable
+            if name in columns
+        )
+        return (shapes, tuple(columns)) if self._optional else shapes
+
+
+def _value(form: Form, column: Any) -> Any:
+    return column[0].item() if form is Form.SCALARS else column[0]
+
+
+class LoopPort:
+    """One event loop's way into the runtime.
+
+    Requests of one turn of the loop are submitted together at its end, so that an idle instance
+    gets all of them as one batch and not the first one alone; outcomes that other threads bring
+    share one wake-up of the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._requests: dict[LoadedModel, list[InferRequest]] = {}
+        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._awake = False
+
+    def submit(self, model: LoadedModel, request: InferRequest) -> None:
+        """In the loop's thread."""
+        if not self._requests:
+            self._loop.call_soon(self._flush)
+        waiting = self._requests.get(model)
+        if waiting is None:
+            waiting = self._requests[model] = []
+        waiting.append(request)
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        """Have `callback(argument)` called in the loop. Any thread."""
+        self._calls.append((callback, argument))
+        if not self._awake:
+            self._awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                self._calls.clear()
+
+    def _flush(self) -> None:
+        requests, self._requests = self._requests, {}
+        for model, waiting in requests.items():
+            model.submit(waiting)
+
+    def _drain(self) -> None:
+        # First, so that whoever appends after the last popleft() wakes the loop again.
+        self._awake = False
+        calls = self._calls
+        while calls:
+            callback, argument = calls.popleft()
+            callback(argument)
+
+
+class Runtime:
+    """Models in this process, called from any thread or event loop.
+
+        with wherry.Runtime(sentiment, Embedder()) as runtime:
+            runtime.infer("sentiment", text="good")
+
+    `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
+    `overrides` are settings by model name, over those of the model itself.
+    """
+
+    def __init__(
+        self,
+        *models: Model,
+        isolation: str = "thread",
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self.isolation = isolation
+        self.overrides = dict(overrides or {})
+        self._to_load = models
+        self._models: dict[str, dict[str, LoadedModel]] = {}
+        self._lock = threading.Lock()
+        self._timer = Timer(clock)
+        self._pipeline_thread = LoopThread("wherry-pipelines")
+        self._ports: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPort] = WeakKeyDictionary()
+        self._closed = False
+
+    # Life
+
+    def __enter__(self) -> Runtime:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> Runtime:
+        """Load the models given to the constructor. Blocks until all are ready, or raises."""
+        try:
+            self.load_all(self._to_load)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def load(self, model: Model, **overrides: Any) -> LoadedModel:
+        """Load one model, warm it up and make it callable. Blocks; the others go on serving.
+
+        Loading a version again replaces it without a gap: the old one serves until the new one
+        is ready, then finishes what it has. Raises ConfigError or LoadFailed.
+        """
+        return self.load_all([model], **overrides)[0]
+
+    def load_all(
+        self,
+        models: Iterable[Model],
+        *,
+        on_ready: Callable[[LoadedModel, float], None] | None = None,
+        **overrides: Any,
+    ) -> list[LoadedModel]:
+        """Load several models side by side; `on_ready(model, seconds)` tells of each."""
+        made = [self._make(model, overrides) for model in models]
+        names = [(one.name, one.version) for one in made]
+        for name, version in names:
+            if names.count((name, version)) > 1:
+                raise ConfigError(f"two models are called {name!r} (version {version})")
+        started = self.clock()
+        for loaded in made:
+            if isinstance(loaded.runner, Dispatcher):
+                loaded.runner.start()
+        try:
+            for loaded in made:
+                if isinstance(loaded.runner, Dispatcher):
+                    loaded.runner.wait_ready()
+                if on_ready is not None:
+                    on_ready(loaded, self.clock() - started)
+        except BaseException:
+            for loaded in made:
+                loaded.runner.close()
+            raise
+        for loaded in made:
+            self._install(loaded)
+        return made
+
+    def unload(
+        self, name: str, version: str | None = None, *, drain_timeout: float | None = 30.0
+    ) -> None:
+        """Stop taking requests for `name` (all its versions), finish the running ones, free it.
+
+        Requests still there after `drain_timeout` seconds fail. Blocks; safe from any thread.
+        """
+        with self._lock:
+            versions = self._models.get(name, {})
+            chosen = [v for v in versions.values() if version in (None, v.version)]
+            if not chosen:
+                raise _unknown(name, version)
+            for loaded in chosen:
+                del versions[loaded.version]
+            if not versions:
+                self._models.pop(name, None)
+        for loaded in chosen:
+            self._retire(loaded, drain_timeout)
+
+    def drain(self, timeout: float | None = 30.0) -> bool:
+        """Finish what is here, take no more. False if some of it was not finished in time."""
+        ends_at = None if timeout is None else self.clock() + timeout
+        # Pipelines first: they still need the models that they call.
+        models = sorted(self.models(), key=lambda loaded: not loaded.is_pipeline)
+        return all(
+            [
+                loaded.runner.drain(None if ends_at is None else max(0.0, ends_at - self.clock()))
+                for loaded in models
+            ]
+        )
+
+    def close(self) -> None:
+        """End everything: no thread, process or descriptor is left. Waiting requests fail."""
+        with self._lock:
+            self._closed = True
+            models = [m for versions in self._models.values() for m in versions.values()]
+            self._models = {}
+        for loaded in sorted(models, key=lambda loaded: not loaded.is_pipeline):
+            self._retire(loaded, 0.0)
+        self._pipeline_thread.close()
+        self._timer.close()
+
+    # Which model
+
+    def model(self, name: str, version: str | None = None) -> LoadedModel:
+        """The loaded model; without a version the highest one. ModelNotFound if there is none."""
+        versions = self._models.get(name)
+        if versions is None:
+            raise _unknown(name, version)
+        if version is None:
+            if len(versions) == 1:
+                return next(iter(versions.values()))
+            return versions[max(versions, key=int)]
+        loaded = versions.get(version)
+        if loaded is None:
+            raise _unknown(name, version)
+        return loaded
+
+    def models(self) -> list[LoadedModel]:
+        with self._lock:
+            return [m for versions in self._models.values() for m in versions.values()]
+
+    # Calls
+
+    def infer(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        priority: int = 0,
+        **inputs: Any,
+    ) -> Any:
+        """Run one row, batched with whoever else calls: the value of the only output, or a dict.
+
+        Blocks; safe from any thread. With an idle thread instance the model may run right here,
+        in the caller's thread. `timeout` in seconds. Raises WherryError.
+        """
+        loaded = self.model(model)
+        columns = loaded.row_columns(args, inputs)
+        if loaded.runs_in_caller and timeout is None:
+            outcome = loaded.runner.run_in_caller(columns)
+            if outcome is not None:
+                if isinstance(outcome, Failure):
+                    raise outcome.as_exception()
+                return loaded.row(outcome)
+        return loaded.row(self._call(loaded, columns, 1, timeout, priority).outputs)
+
+    def infer_batch(
+        self,
+        model: str,
+        /,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        **columns: Any,
+    ) -> Columns:
+        """Run many rows of one caller: columns in, columns out by output name. Blocks.
+
+        More rows than the model's max_batch_size are split and joined again.
+        """
+        loaded = self.model(model)
+        checked, rows = _checked_columns(loaded, columns)
+        return self._call(loaded, checked, rows, timeout, priority).outputs
+
+    async def ainfer(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        priority: int = 0,
+        **inputs: Any,
+    ) -> Any:
+        """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
+        loaded = self.model(model)
+        port = self.port()
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply[InferResponse]) -> None:
+            if not future.done():
+                if isinstance(reply.outcome, Exception):
+                    future.set_exception(reply.outcome)
+                else:
+                    future.set_result(reply.outcome)
+
+        request = loaded.request(
+            loaded.row_columns(args, inputs),
+            1,
+            Reply(lambda reply: port.call(done, reply)),
+            timeout=timeout,
+            priority=priority,
+        )
+        port.submit(loaded, request)
+        try:
+            return loaded.row((await future).outputs)
+        except asyncio.CancelledError:
+            loaded.cancel(request)
+            raise
+
+    def map(self, model: str, rows: Iterable[Any], /) -> Iterator[Any]:
+        """Results for many rows in their order, enough in flight to fill batches.
+
+        Lazy: rows are taken as results are asked for. The first error is raised in its place;
+        closing the iterator cancels what is in flight.
+        """
+        loaded = self.model(model)
+        config = loaded.config
+        window = 4 * max(1, config.max_batch_size) * sum(g.count for g in config.instances)
+        window = max(16, min(window, (config.max_queue_size or window) // 2))
+        pending: deque[tuple[InferRequest, threading.Lock]] = deque()
+        try:
+            for row in rows:
+                args, inputs = ((), dict(row)) if _is_row(loaded, row) else ((row,), {})
+                pending.append(self._begin(loaded, loaded.row_columns(args, inputs), 1))
+                if len(pending) >= window:
+                    yield loaded.row(_wait(pending.popleft()).outputs)
+            while pending:
+                yield loaded.row(_wait(pending.popleft()).outputs)
+        finally:
+            for request, _ in pending:
+                loaded.cancel(request)
+
+    def stream(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        priority: int = 0,
+        **inputs: Any,
+    ) -> Iterator[Any]:
+        """The responses of a generator model as they come. Closing the iterator cancels."""
+        loaded = self.model(model)
+        queue: SimpleQueue[InferResponse | None] = SimpleQueue()
+        reply: StreamReply[InferResponse] = StreamReply(
+            lambda _, response: queue.put(response), lambda _: queue.put(None)
+        )
+        request = loaded.request(
+            loaded.row_columns(args, inputs), 1, reply, timeout=timeout, priority=priority
+        )
+        loaded.submit([request])
+        try:
+            while (response := queue.get()) is not None:
+                reply.consumed()
+                yield loaded.row(response.outputs)
+            reply.result()
+        finally:
+            loaded.cancel(request)
+
+    async def astream(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        priority: int = 0,
+        **inputs: Any,
+    ) -> AsyncIterator[Any]:
+        """`stream` for asyncio."""
+        loaded = self.model(model)
+        port = self.port()
+        queue: asyncio.Queue[InferResponse | None] = asyncio.Queue()
+        reply: StreamReply[InferResponse] = StreamReply(
+            lambda _, response: port.call(queue.put_nowait, response),
+            lambda _: port.call(queue.put_nowait, None),
+        )
+        request = loaded.request(
+            loaded.row_columns(args, inputs), 1, reply, timeout=timeout, priority=priority
+        )
+        port.submit(loaded, request)
+        try:
+            while (response := await queue.get()) is not None:
+                reply.consumed()
+                yield loaded.row(response.outputs)
+            reply.result()
+        finally:
+            loaded.cancel(request)
+
+    def port(self) -> LoopPort:
+        """The running event loop's way into this runtime."""
+        loop = asyncio.get_running_loop()
+        port = self._ports.get(loop)
+        if port is None:
+            port = self._ports[loop] = LoopPort(loop)
+        return port
+
+    # Parts
+
+    def _begin(
+        self,
+        loaded: LoadedModel,
+        columns: Columns,
+        rows: int,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> tuple[InferRequest, threading.Lock]:
+        answered = threading.Lock()
+        answered.acquire()
+        request = loaded.request(
+            columns, rows, Reply(lambda _: answered.release()), timeout=timeout, priority=priority
+        )
+        loaded.submit([request])
+        return request, answered
+
+    def _call(
+        self,
+        loaded: LoadedModel,
+        columns: Columns,
+        rows: int,
+        timeout: float | None,
+        priority: int,
+    ) -> InferResponse:
+        call = self._begin(loaded, columns, rows, timeout, priority)
+        try:
+            return _wait(call)
+        except BaseException:
+            loaded.cancel(call[0])  # a KeyboardInterrupt while it runs; else it is settled
+            raise
+
+    def _make(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
+        if isinstance(model, type):
+            model = model()
+        if not isinstance(model, Model):
+            raise ConfigError(
+                f"{model!r} is no model: decorate a function with @wherry.model, or subclass"
+                " wherry.Model"
+            )
+        config = model.config(**{**self.overrides.get(model.name, {}), **overrides})
+        signature = model.signature(config.name)
+        statistics = ModelStatistics()
+        runner: Runner
+        if isinstance(model, Pipeline):
+            runner = PipelineRunner(
+                model,
+                config,
+                self,
+                self._pipeline_thread,
+                clock=self.clock,
+                statistics=statistics,
+            )
+        else:
+            runner = Dispatcher(
+                config,
+                DynamicBatcher(
+                    max_batch_size=config.max_batch_size,
+                    max_queue_delay=config.max_queue_delay,
+                    preferred_batch_sizes=config.preferred_batch_sizes,
+                    max_queue_size=config.max_queue_size,
+                ),
+                self._instances(model, config),
+                clock=self.clock,
+                timer=self._timer,
+                statistics=statistics,
+            )
+        return LoadedModel(model, config, signature, runner, self.clock)
+
+    def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Instance]]:
+        isolation = self.isolation if config.isolation == "auto" else config.isolation
+        if isolation == "process":
+            from wherry.instances.process import ProcessInstance
+
+            def make(number: int, device: Device) -> Instance:
+                return ProcessInstance(f"{config.name}_{number}", device, model, config)
+        else:
+
+            def make(number: int, device: Device) -> Instance:
+                own = model if number == 0 or isinstance(model, FunctionModel) else _copy(model)
+                return ThreadInstance(f"{config.name}_{number}", device, own, config)
+
+        return [
+            lambda number=number, device=device: make(number, device)  # type: ignore[misc]
+            for number, device in enumerate(place(config.instances))
+        ]
+
+    def _install(self, loaded: LoadedModel) -> None:
+        with self._lock:
+            closed = self._closed
+            old = None
+            if not closed:
+                versions = self._models.setdefault(loaded.name, {})
+                old = versions.get(loaded.version)
+                versions[loaded.version] = loaded
+        if closed:
+            loaded.runner.close()
+            raise ModelNotReady("the runtime is closed")
+        loaded.model._caller = self
+        if old is not None:
+            self._retire(old, 30.0)
+
+    def _retire(self, loaded: LoadedModel, drain_timeout: float | None) -> None:
+        loaded.runner.drain(drain_timeout)
+        loaded.runner.close()
+        still_loaded = any(m.model is loaded.model for m in self.models())
+        if loaded.model._caller is self and not still_loaded:
+            loaded.model._caller = None
+
+
+def _copy(model: Model) -> Model:
+    """Another object of the same class and arguments, with nothing loaded yet."""
+    args, kwargs = model._source
+    return type(model)(*args, **kwargs)
+
+
+def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:
+    request, answered = call
+    answered.acquire()
+    return request.reply.result()
+
+
+def _is_row(loaded: LoadedModel, row: Any) -> bool:
+    """Is this a dict of inputs, or the value of the only input?"""
+    names = {spec.name for spec in loaded.signature.inputs}
+    return isinstance(row, Mapping) and set(row) <= names
+
+
+def _checked_columns(loaded: LoadedModel, columns: Mapping[str, Any]) -> tuple[Columns, int]:
+    checked: Columns = {}
+    rows: int | None = None
+    for name, values in columns.items():
+        spec = loaded.signature.input(name)
+        if spec is None:
+            columns_of_row(loaded.signature, loaded.config, columns)  # says what is wrong
+            continue
+        parts = [column_of_value(spec, value, loaded.name) for value in values]
+        if rows is not None and len(parts) != rows:
+            raise InvalidRequest(
+                f"model {loaded.name!r}: input {name!r} has {len(parts)} rows, others have {rows}"
+            )
+        rows = len(parts)
+        checked[name] = [part[0] for part in parts]
+        if parts and not isinstance(parts[0], list):
+            checked[name] = np.concatenate(parts)
+    if not rows:
+        raise InvalidRequest(f"model {loaded.name!r}: a request needs at least one row")
+    for spec in loaded.signature.inputs:
+        if spec.name not in checked and not spec.optional:
+            raise InvalidRequest(f"model {loaded.name!r}: input {spec.name!r} is missing")
+    return checked, rows
+
+
+def _unknown(name: str, version: str | None) -> ModelNotFound:
+    which = f"{name!r}" if version is None else f"{name!r} version {version}"
+    return ModelNotFound(f"Request for unknown model: {which} is not found")
+
+

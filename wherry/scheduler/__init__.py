@@ -1,0 +1,1 @@
+"""Which requests run next, and when? Pure policies: no clock, no lock, no I/O."""

@@ -1,0 +1,78 @@
+"""What does the shell ask of a scheduler, and what can it be told?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wherry.request import Batch, InferRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Give this batch to a free instance, and ask again."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to run yet; ask again at `until`, or when something happens."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing waits; ask again when a request arrives."""
+
+
+Action = Dispatch | Wait | Idle
+
+
+class Scheduler(Protocol):
+    """Decides what runs next. Knows no clock, lock or thread: every call brings the time.
+
+    The caller holds one lock around every call. `next_action` is asked only while an instance
+    is free, after each arrival, each finished batch and each `Wait.until`.
+    """
+
+    @property
+    def queued_requests(self) -> int: ...
+
+    def enqueue(self, request: InferRequest, now: float) -> bool:
+        """Take a request in; False if the queue is full."""
+        ...
+
+    def requeue(self, request: InferRequest, now: float) -> None:
+        """Take back a request whose batch killed its worker: it runs alone from now on."""
+        ...
+
+    def cancel(self, request: InferRequest) -> bool:
+        """Forget a waiting request; False if it does not wait here."""
+        ...
+
+    def expire(self, now: float) -> Sequence[InferRequest]:
+        """Give up the unanswered requests, waiting or running, whose deadline has passed."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do, at the earliest."""
+        ...
+
+    def next_action(self, now: float) -> Action:
+        """Decide for one free instance. Call again after each `Dispatch`."""
+        ...
+
+    def runs_alone_now(self) -> bool:
+        """Would a single request that arrived now leave at once, an instance being idle?"""
+        ...
+
+    def finished(self, batch: Batch, seconds: float, now: float) -> None:
+        """A batch has run: for policies that learn."""
+        ...
+
+    def clear(self) -> Sequence[InferRequest]:
+        """Give up everything that waits."""
+        ...

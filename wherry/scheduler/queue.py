@@ -1,0 +1,134 @@
+"""Which requests wait, in which order, and which of them may share a batch?
+
+Requests that may share a batch stand in one lane: the same priority and the same shape key. Lanes
+are served by priority, then by the age of their first request.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Iterator
+
+from wherry.request import InferRequest
+
+
+class Lane:
+    """Requests in order of arrival that may share a batch."""
+
+    __slots__ = ("key", "requests", "rows")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.requests: deque[InferRequest] = deque()
+        self.rows = 0
+
+    @property
+    def head(self) -> InferRequest:
+        return self.requests[0]
+
+
+class RequestQueue:
+    """Waiting requests by lane, with deadlines and cancellation.
+
+    A cancelled request leaves the counts at once and its lane when it comes to the head, so
+    cancelling costs the same in a queue of any length.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: dict[Hashable, Lane] = {}
+        self._deadlines: list[tuple[float, int, InferRequest]] = []
+        self._order = 0
+        self.queued_requests = 0
+
+    def push(self, request: InferRequest, *, alone: bool = False) -> None:
+        """Put a request at the end of its lane, or into a lane of its own."""
+        self._order += 1
+        key = (request.priority, ("alone", self._order) if alone else request.shape_key)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+        lane.requests.append(request)
+        lane.rows += request.rows
+        request.queued = True
+        self.queued_requests += 1
+        if request.deadline is not None:
+            heapq.heappush(self._deadlines, (request.deadline, self._order, request))
+
+    def lanes(self) -> Iterator[Lane]:
+        """The lanes that hold requests, in the order in which they should be served."""
+        if len(self._lanes) > 1:
+            live = [lane for lane in list(self._lanes.values()) if self._tidy(lane)]
+            yield from sorted(live, key=lambda lane: (lane.head.priority, lane.head.enqueued_at))
+            return
+        for lane in list(self._lanes.values()):
+            if self._tidy(lane):
+                yield lane
+
+    def take(self, lane: Lane, max_rows: int) -> list[InferRequest]:
+        """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows.
+
+        The first one is taken in any case.
+        """
+        taken: list[InferRequest] = []
+        rows = 0
+        requests = lane.requests
+        while requests:
+            request = requests[0]
+            if request.queued:
+                if taken and rows + request.rows > max_rows:
+                    break
+                request.queued = False
+                rows += request.rows
+                taken.append(request)
+            requests.popleft()
+        lane.rows -= rows
+        self.queued_requests -= len(taken)
+        self._tidy(lane)
+        return taken
+
+    def remove(self, request: InferRequest) -> bool:
+        """Take a request out of the queue; False if it is not in there (any more)."""
+        if not request.queued:
+            return False
+        request.queued = False
+        request.inputs = {}  # its place in the lane may stay a while: do not hold its tensors
+        self.queued_requests -= 1
+        lane = self._lanes.get((request.priority, request.shape_key))
+        if lane is not None:
+            lane.rows -= request.rows
+        return True
+
+    def expire(self, now: float) -> list[InferRequest]:
+        """Return the unanswered requests whose deadline has passed, waiting or running."""
+        expired = []
+        while (deadline := self.next_deadline) is not None and deadline <= now:
+            request = heapq.heappop(self._deadlines)[2]
+            self.remove(request)
+            expired.append(request)
+        return expired
+
+    @property
+    def next_deadline(self) -> float | None:
+        """The earliest deadline of an unanswered request that is or was in this queue."""
+        while self._deadlines and self._deadlines[0][2].reply.settled:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def clear(self) -> list[InferRequest]:
+        """Remove and return everything that waits."""
+        everything = [r for lane in self._lanes.values() for r in lane.requests if r.queued]
+        for request in everything:
+            request.queued = False
+        self._lanes.clear()
+        self.queued_requests = 0
+        return everything
+
+    def _tidy(self, lane: Lane) -> bool:
+        """Drop what was cancelled from the head; forget the lane and say False if it is empty."""
+        requests = lane.requests
+        while requests and not requests[0].queued:
+            requests.popleft()
+        if not requests:
+            self._lanes.pop(lane.key, None)
+        return bool(requests)
