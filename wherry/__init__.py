@@ -1,44 +1,56 @@
-"""wherry: an inference server and an in-process inference runtime in one small package."""
+"""wherry: an inference server and an in-process inference runtime in one small package.
 
-from wherry.config import InstanceGroup, ModelConfig
-from wherry.datatypes import (
-    BF16,
-    BOOL,
-    BYTES,
-    FP16,
-    FP32,
-    FP64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-)
-from wherry.errors import (
-    BadModelOutput,
-    Cancelled,
-    ConfigError,
-    DeadlineExceeded,
-    ExecutionTimeout,
-    InvalidRequest,
-    LoadFailed,
-    ModelFailed,
-    ModelNotFound,
-    ModelNotReady,
-    Overloaded,
-    QueueFull,
-    RequestTooLarge,
-    Unsupported,
-    WherryError,
-    WorkerDied,
-)
-from wherry.model import Device, Model, model, pipeline
-from wherry.pipelines.fan_out import gather
-from wherry.pipelines.text import split_text
-from wherry.runtime import Runtime
+This file is the table of contents. A name is loaded when it is first used, so that
+`wherry --help`, and a worker process that needs no server, do not pay for the rest.
+"""
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wherry.client import Client
+    from wherry.config import InstanceGroup, ModelConfig
+    from wherry.datatypes import (
+        BF16,
+        BOOL,
+        BYTES,
+        FP16,
+        FP32,
+        FP64,
+        INT8,
+        INT16,
+        INT32,
+        INT64,
+        UINT8,
+        UINT16,
+        UINT32,
+        UINT64,
+    )
+    from wherry.errors import (
+        BadModelOutput,
+        Cancelled,
+        ConfigError,
+        DeadlineExceeded,
+        ExecutionTimeout,
+        InvalidRequest,
+        LoadFailed,
+        ModelFailed,
+        ModelNotFound,
+        ModelNotReady,
+        Overloaded,
+        QueueFull,
+        RequestTooLarge,
+        Unsupported,
+        WherryError,
+        WorkerDied,
+    )
+    from wherry.model import Device, Model, model, pipeline
+    from wherry.pipelines.fan_out import gather
+    from wherry.pipelines.text import split_text
+    from wherry.runtime import Runtime
+    from wherry.server import Server, asgi
 
 __version__ = "0.1.0"
 
@@ -59,6 +71,7 @@ __all__ = [
     "UINT64",
     "BadModelOutput",
     "Cancelled",
+    "Client",
     "ConfigError",
     "DeadlineExceeded",
     "Device",
@@ -75,12 +88,59 @@ __all__ = [
     "QueueFull",
     "RequestTooLarge",
     "Runtime",
+    "Server",
     "Unsupported",
     "WherryError",
     "WorkerDied",
     "__version__",
+    "asgi",
     "gather",
     "model",
     "pipeline",
     "split_text",
 ]
+
+_DATATYPES = [name for name in __all__ if name[-1].isdigit() or name in ("BOOL", "BYTES")]
+
+#: Where each name lives; those left out are errors.
+_HOMES = {
+    **dict.fromkeys(_DATATYPES, "wherry.datatypes"),
+    "Client": "wherry.client",
+    "Device": "wherry.model",
+    "InstanceGroup": "wherry.config",
+    "Model": "wherry.model",
+    "ModelConfig": "wherry.config",
+    "Runtime": "wherry.runtime",
+    "Server": "wherry.server",
+    "asgi": "wherry.server",
+    "gather": "wherry.pipelines.fan_out",
+    "pipeline": "wherry.model",
+    "split_text": "wherry.pipelines.text",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'wherry' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(types.ModuleType):
+    """`wherry.model` is the decorator, whatever the import of the submodule of that name says."""
+
+    @property
+    def model(self) -> Any:
+        return importlib.import_module("wherry.model").model
+
+    @model.setter
+    def model(self, submodule: object) -> None:
+        """The import system binds each submodule to its package: not this one."""
+
+
+sys.modules[__name__].__class__ = _Package

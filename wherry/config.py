@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,9 +28,7 @@ class InstanceGroup:
         if self.count < 1:
             raise ConfigError(f"instances: count must be at least 1, not {self.count}")
         if not re.fullmatch(r"auto|cpu|cuda|cuda:\d+", self.device):
-            raise ConfigError(
-                f"device {self.device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'"
-            )
+            raise ConfigError(f"device {self.device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +80,14 @@ class ModelConfig:
             raise ConfigError(
                 f"model name {self.name!r}: use letters, digits, '_', '-' and '.' only"
             )
-        if not self.version.isdigit() or int(self.version) < 1:
+        if not re.fullmatch(r"[1-9][0-9]*", self.version):
             self._fail("version", "must be a whole number from 1 up, as a string")
         for field in ("max_batch_size", "max_queue_delay", "crash_budget"):
-            if getattr(self, field) < 0:
+            if not getattr(self, field) >= 0:  # nan too
                 self._fail(field, "must not be negative")
         for field in ("request_timeout", "execution_timeout", "stall_timeout", "crash_window"):
             value = getattr(self, field)
-            if value is not None and value <= 0:
+            if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")
         if self.max_queue_size is not None and self.max_queue_size < 1:
             self._fail("max_queue_size", "must be at least 1, or None for no bound")
@@ -108,12 +106,17 @@ class ModelConfig:
                     f"must lie between 1 and max_batch_size ({self.max_batch_size})",
                 )
 
+        for field in ("warmup", "examples"):
+            if not all(isinstance(row, Mapping) for row in getattr(self, field)):
+                self._fail(field, "must be a list of rows, each a dict of the inputs by name")
+
     def _fail(self, field: str, problem: str) -> None:
         value = getattr(self, field)
         raise ConfigError(f"model {self.name!r}: {field} {problem}; it is {value!r}")
 
 
 FIELDS = {field.name: field for field in fields(ModelConfig)}
+GROUP_FIELDS = {field.name: field for field in fields(InstanceGroup)}
 
 
 def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
@@ -123,35 +126,51 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     """
     settings = {"name": name, **settings}
     device = settings.pop("device", None)
-    for key in settings:
-        if key not in FIELDS:
-            close = difflib.get_close_matches(key, [*FIELDS, "device"], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"model {name!r}: unknown setting {key!r}{hint}")
-    instances = settings.get("instances", 1)
-    if isinstance(instances, int) and not isinstance(instances, bool):
-        instances = ({"count": instances},)
-    elif isinstance(instances, InstanceGroup | Mapping):
-        instances = (instances,)
-    if device is not None:
-        instances = [
-            {"device": device, **group}
-            if isinstance(group, Mapping)
-            else InstanceGroup(group.count, device)
-            for group in instances
-        ]
-    settings["instances"] = tuple(instances)
+    _refuse_unknown(settings, [*FIELDS, "device"], f"model {name!r}: unknown setting")
+    settings["instances"] = _groups(name, settings.get("instances", 1), device)
     if isinstance(settings.get("version"), int):
         settings["version"] = str(settings["version"])
-    settings["instances"] = [
-        {"count": g.count, "device": g.device} if isinstance(g, InstanceGroup) else g
-        for g in settings["instances"]
-    ]
     # Samples hold arrays and other values of the user's own: they are kept as they are.
-    warmup, examples = tuple(settings.pop("warmup", ())), tuple(settings.pop("examples", ()))
+    warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
     try:
         return replace(msgspec.convert(settings, ModelConfig), warmup=warmup, examples=examples)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
         raise ConfigError(f"model {name!r}: {error}") from None
+
+
+def _groups(name: str, instances: Any, device: Any) -> list[Any]:
+    """Instance groups as msgspec reads them, from a number, a group or several."""
+    if isinstance(instances, int) and not isinstance(instances, bool):
+        instances = [{"count": instances}]
+    elif isinstance(instances, InstanceGroup | Mapping):
+        instances = [instances]
+    if not isinstance(instances, list | tuple):
+        raise ConfigError(
+            f"model {name!r}: instances must be a number, or a list of"
+            f" {{'count': ..., 'device': ...}}; it is {instances!r}"
+        )
+    groups: list[Any] = []
+    for group in instances:
+        if isinstance(group, InstanceGroup):
+            group = {"count": group.count, "device": device or group.device}
+        elif isinstance(group, Mapping):
+            _refuse_unknown(group, GROUP_FIELDS, f"model {name!r}: instances: unknown setting")
+            if device is not None:
+                group = {"device": device, **group}
+        groups.append(group)
+    return groups
+
+
+def _samples(rows: Any) -> tuple[Any, ...]:
+    # What is no list of rows becomes one bad row, which ModelConfig refuses with its reason.
+    return (rows,) if isinstance(rows, str) or not isinstance(rows, Iterable) else tuple(rows)
+
+
+def _refuse_unknown(settings: Iterable[str], known: Iterable[str], what: str) -> None:
+    for key in settings:
+        if key not in known:
+            close = difflib.get_close_matches(key, list(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"{what} {key!r}{hint}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.config import FIELDS, ModelConfig, model_config
+from wherry.datatypes import Form
 from wherry.errors import ConfigError, ModelNotReady
 from wherry.signature import Signature, read_signature
 
@@ -43,6 +44,9 @@ class Caller(Protocol):
     def astream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]: ...
 
 
+#: What infer() takes beside the inputs: no input may have such a name.
+RESERVED = ("timeout", "priority")
+
 #: The Runtime that runs the current pipeline: the models it calls are that Runtime's.
 current_caller: ContextVar[Caller | None] = ContextVar("wherry_current_caller", default=None)
 
@@ -69,7 +73,7 @@ class Model:
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
         """Columns in, columns out: exactly one row out for each row in."""
-        raise ConfigError(f"{type(self).__name__} has no execute() method")
+        raise NotImplementedError
 
     def unload(self) -> None:
         """Free what `load` took."""
@@ -90,15 +94,14 @@ class Model:
         settings.update(overrides)
         name = settings.pop("name", None) or _snake_case(type(self).__name__)
         config = model_config(name, settings)
-        if self.signature(config.name).row_wise and config.max_batch_size > 1:
-            raise ConfigError(
-                f"model {config.name!r}: max_batch_size is {config.max_batch_size}, but the code"
-                " takes one row at a time; make its parameters columns, for example list[str]"
-            )
+        _check_signature(self.signature(config.name), config)
         return config
 
     def signature(self, name: str = "") -> Signature:
-        return read_signature(self.execute, name or type(self).__name__)
+        name = name or type(self).__name__
+        if getattr(self.execute, "__func__", None) is Model.execute:
+            raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
+        return read_signature(self.execute, name)
 
     # One caller's view: a row in, a row out, through the batcher.
 
@@ -188,6 +191,30 @@ def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
         return made
 
     return decorate if function is None else decorate(function)
+
+
+def _check_signature(signature: Signature, config: ModelConfig) -> None:
+    """Do the code and its configuration go together?"""
+    where = f"model {config.name!r}"
+    for spec in signature.inputs:
+        if spec.name in RESERVED:
+            raise ConfigError(
+                f"{where}: parameter {spec.name!r} is also an argument of infer(); rename it"
+            )
+    if signature.row_wise:
+        if config.max_batch_size > 1:
+            raise ConfigError(
+                f"{where}: max_batch_size is {config.max_batch_size}, but the code"
+                " takes one row at a time; make its parameters columns, for example list[str]"
+            )
+    elif not config.max_batch_size:
+        for spec in (*signature.inputs, *signature.outputs):
+            if spec.form is not Form.ARRAY:
+                raise ConfigError(
+                    f"{where}: max_batch_size is 0, so there is no batch dimension, but"
+                    f" {spec.name!r} is a column ({spec.form.value}); use arrays or single"
+                    " values, or max_batch_size=1"
+                )
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

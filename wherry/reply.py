@@ -17,13 +17,14 @@ T = TypeVar("T")
 class Reply(Generic[T]):
     """The one outcome of one request. `on_done(reply)` is called once, in the settling thread."""
 
-    __slots__ = ("_token", "outcome")
+    __slots__ = ("_on_done", "_token", "outcome")
 
     outcome: T | Exception
 
     def __init__(self, on_done: Callable[[Reply[T]], None]) -> None:
+        self._on_done = on_done
         # list.pop() is atomic in every CPython: cheaper than a lock for each request.
-        self._token = [on_done]
+        self._token = [True]
 
     @property
     def settled(self) -> bool:
@@ -31,13 +32,22 @@ class Reply(Generic[T]):
 
     def settle(self, outcome: T | Exception) -> bool:
         """Give the request its outcome unless it has one; say whether we did. Any thread."""
+        if not self.claim():
+            return False
+        self.deliver(outcome)
+        return True
+
+    def claim(self) -> bool:
+        """Be the one who settles it, with `deliver`; False if somebody else is. Any thread."""
         try:
-            on_done = self._token.pop()
+            return self._token.pop()
         except IndexError:
             return False
+
+    def deliver(self, outcome: T | Exception) -> None:
+        """Give the request its outcome. Only for whom `claim` said yes to."""
         self.outcome = outcome
-        on_done(self)
-        return True
+        self._on_done(self)
 
     def result(self) -> T:
         """The outcome, raised if it is an error. Only after it was settled."""
@@ -88,8 +98,7 @@ class StreamReply(Reply[T]):
             self._outstanding -= 1
             self._changed.notify()
 
-    def settle(self, outcome: T | Exception) -> bool:
-        first = super().settle(outcome)
+    def deliver(self, outcome: T | Exception) -> None:
+        super().deliver(outcome)
         with self._changed:  # wake a sender that waits for a reader who has just left
             self._changed.notify_all()
-        return first

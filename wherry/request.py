@@ -37,6 +37,7 @@ class InferRequest:
 
     __slots__ = (
         "attempts",
+        "cost",
         "deadline",
         "enqueued_at",
         "id",
@@ -73,6 +74,8 @@ class InferRequest:
         #: Requests with different keys never share a batch.
         self.shape_key = shape_key
         self.parameters = parameters
+        #: Work in one of its rows (tokens, pixels), if the model tells: padded to the longest.
+        self.cost = 1.0
         self.enqueued_at = 0.0
         self.queued = False
         #: If it has more rows than a batch holds: the requests that it was split into.

@@ -57,6 +57,8 @@ class Runner(Protocol):
 
     @property
     def queued_requests(self) -> int: ...
+    @property
+    def instances(self) -> Sequence[Instance]: ...
     def submit(self, requests: Sequence[InferRequest]) -> None: ...
     def cancel(self, request: InferRequest) -> bool: ...
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
@@ -81,7 +83,6 @@ class LoadedModel:
         self.config = config
         self.signature = signature
         self.runner = runner
-        self.statistics = runner.statistics
         self._clock = clock
         self._optional = any(spec.optional for spec in signature.inputs)
         self._variable = [
@@ -104,6 +105,10 @@ class LoadedModel:
     @property
     def version(self) -> str:
         return self.config.version
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        return self.runner.statistics.fold()
 
     @property
     def is_pipeline(self) -> bool:
@@ -159,9 +164,7 @@ class LoadedModel:
                 part
                 for request in requests
                 for part in (
-                    (request,)
-                    if request.rows <= most
-                    else split(request, most, self.runner.cancel)
+                    (request,) if request.rows <= most else split(request, most, self.runner.cancel)
                 )
             ]
         self.runner.submit(requests)
@@ -196,9 +199,7 @@ class LoadedModel:
         """One row's outputs as the caller wants them: the value, or a dict of several."""
         if self._unwrap is not None:
             return _value(self._unwrap.form, outputs[self._unwrap.name])
-        return {
-            spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs
-        }
+        return {spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs}
 
     def _shape_key(self, columns: Columns) -> Hashable:
         if not self._variable and not self._optional:
@@ -284,6 +285,7 @@ class Runtime:
         self.overrides = dict(overrides or {})
         self._to_load = models
         self._models: dict[str, dict[str, LoadedModel]] = {}
+        self._loading: list[LoadedModel] = []
         self._lock = threading.Lock()
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
@@ -298,13 +300,14 @@ class Runtime:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def start(self) -> Runtime:
+    def start(self, on_ready: Callable[[LoadedModel, float], None] | None = None) -> Runtime:
         """Load the models given to the constructor. Blocks until all are ready, or raises."""
         try:
-            self.load_all(self._to_load)
+            self.load_all(self._to_load, on_ready=on_ready)
         except BaseException:
             self.close()
             raise
+        self._to_load = ()
         return self
 
     def load(self, model: Model, **overrides: Any) -> LoadedModel:
@@ -329,10 +332,14 @@ class Runtime:
             if names.count((name, version)) > 1:
                 raise ConfigError(f"two models are called {name!r} (version {version})")
         started = self.clock()
-        for loaded in made:
-            if isinstance(loaded.runner, Dispatcher):
-                loaded.runner.start()
+        with self._lock:
+            if self._closed:
+                raise ModelNotReady("the runtime is closed")
+            self._loading += made
         try:
+            for loaded in made:
+                if isinstance(loaded.runner, Dispatcher):
+                    loaded.runner.start()
             for loaded in made:
                 if isinstance(loaded.runner, Dispatcher):
                     loaded.runner.wait_ready()
@@ -341,9 +348,11 @@ class Runtime:
         except BaseException:
             for loaded in made:
                 loaded.runner.close()
+            self._loaded(made)
             raise
         for loaded in made:
             self._install(loaded)
+        self._loaded(made)
         return made
 
     def unload(
@@ -377,14 +386,16 @@ class Runtime:
             ]
         )
 
-    def close(self) -> None:
-        """End everything: no thread, process or descriptor is left. Waiting requests fail."""
+    def close(self, timeout: float = 10.0) -> None:
+        """End everything: no thread, process or descriptor is left. Waiting requests fail, and
+        so do those that still run after `timeout` seconds. May be called while models load."""
         with self._lock:
             self._closed = True
             models = [m for versions in self._models.values() for m in versions.values()]
+            models += [loaded for loaded in self._loading if loaded not in models]
             self._models = {}
         for loaded in sorted(models, key=lambda loaded: not loaded.is_pipeline):
-            self._retire(loaded, 0.0)
+            self._retire(loaded, 0.0, timeout)
         self._pipeline_thread.close()
         self._timer.close()
 
@@ -407,6 +418,18 @@ class Runtime:
     def models(self) -> list[LoadedModel]:
         with self._lock:
             return [m for versions in self._models.values() for m in versions.values()]
+
+    def not_ready(self) -> dict[str, str]:
+        """Models that cannot answer now, and why; those still loading for the first time, too."""
+        reasons = {m.name: reason for m in self.models() if (reason := m.not_ready_reason())}
+        with self._lock:
+            names = [loaded.name for loaded in self._loading]
+            if not names:  # start() has not come so far yet
+                names = [getattr(m, "__name__", type(m).__name__) for m in self._to_load]
+            return {
+                **dict.fromkeys((n for n in names if n not in self._models), "loading"),
+                **reasons,
+            }
 
     # Calls
 
@@ -647,6 +670,9 @@ class Runtime:
         isolation = self.isolation if config.isolation == "auto" else config.isolation
         if isolation == "process":
             from wherry.instances.process import ProcessInstance
+            from wherry.instances.source import source_of
+
+            source_of(model, config.name)  # if it cannot be sent: a ConfigError now
 
             def make(number: int, device: Device) -> Instance:
                 return ProcessInstance(f"{config.name}_{number}", device, model, config)
@@ -676,9 +702,15 @@ class Runtime:
         if old is not None:
             self._retire(old, 30.0)
 
-    def _retire(self, loaded: LoadedModel, drain_timeout: float | None) -> None:
+    def _loaded(self, made: list[LoadedModel]) -> None:
+        with self._lock:
+            self._loading = [loaded for loaded in self._loading if loaded not in made]
+
+    def _retire(
+        self, loaded: LoadedModel, drain_timeout: float | None, close_timeout: float = 10.0
+    ) -> None:
         loaded.runner.drain(drain_timeout)
-        loaded.runner.close()
+        loaded.runner.close(close_timeout)
         still_loaded = any(m.model is loaded.model for m in self.models())
         if loaded.model._caller is self and not still_loaded:
             loaded.model._caller = None
@@ -730,5 +762,3 @@ def _checked_columns(loaded: LoadedModel, columns: Mapping[str, Any]) -> tuple[C
 def _unknown(name: str, version: str | None) -> ModelNotFound:
     which = f"{name!r}" if version is None else f"{name!r} version {version}"
     return ModelNotFound(f"Request for unknown model: {which} is not found")
-
-

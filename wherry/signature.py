@@ -35,7 +35,8 @@ from wherry.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpe
 from wherry.errors import ConfigError
 
 SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
-STREAMS = (Iterator, Iterable, Generator, AsyncIterator, AsyncIterable, AsyncGenerator)
+ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+STREAMS = (Iterator, Iterable, Generator, *ASYNC_STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,13 @@ def read_signature(function: Callable[..., Any], model: str) -> Signature:
     """Read a function's (bound method's) annotations; ConfigError says what is missing."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+        remedy = "; import that name at module level" if isinstance(error, NameError) else ""
         raise ConfigError(
-            f"model {model!r}: an annotation of {function.__qualname__} cannot be read: {error};"
-            " import that name at module level"
+            f"model {model!r}: an annotation of {function.__qualname__} cannot be read: {error}"
+            f"{remedy}"
         ) from None
-    parameters = [
-        p for p in inspect.signature(function).parameters.values() if p.name != "self"
-    ]
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
     for parameter in parameters:
@@ -99,22 +99,34 @@ def read_signature(function: Callable[..., Any], model: str) -> Signature:
             " write for example -> list[str]"
         )
     by_row = row_wise == {True}
-    result, streams = _unwrap_stream(hints["return"])
+    result, streams, is_async = _unwrap_stream(hints["return"])
+    if inspect.isgeneratorfunction(function) and not streams:
+        raise ConfigError(
+            f"model {model!r}: {function.__qualname__} yields, so it returns an iterator;"
+            " write for example -> Iterator[list[str]]"
+        )
+    if inspect.iscoroutinefunction(function) and streams:
+        raise ConfigError(
+            f"model {model!r}: an async function that streams must `yield`;"
+            f" {function.__qualname__} does not"
+        )
     outputs, returns = _outputs(result, by_row, f"model {model!r}: return value")
     return Signature(
         inputs=tuple(inputs),
         outputs=outputs,
         row_wise=by_row,
         streams=streams,
-        is_async=inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function),
+        is_async=is_async or inspect.iscoroutinefunction(function),
         returns=returns,
     )
 
 
-def _unwrap_stream(hint: Any) -> tuple[Any, bool]:
-    if get_origin(hint) in STREAMS:
-        return get_args(hint)[0], True
-    return hint, False
+def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
+    """What each response is, whether there is more than one, and whether they are awaited."""
+    origin = get_origin(hint)
+    if origin in STREAMS and get_args(hint):
+        return get_args(hint)[0], True, origin in ASYNC_STREAMS
+    return hint, False, False
 
 
 def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, ...], str]:
@@ -181,10 +193,9 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
         return spec, False if in_list else None
     by_row = not in_list
     if marker is not None:
-        if marker.shape or element not in SCALARS:
-            raise ConfigError(
-                f"{where}: {marker.datatype}{list(marker.shape)} needs np.ndarray beside it"
-            )
+        if marker.shape or element not in SCALARS or marker.datatype is BYTES:
+            shape = list(marker.shape) or ""
+            raise ConfigError(f"{where}: {marker.datatype}{shape} needs np.ndarray beside it")
         return TensorSpec(name, marker.datatype, (), Form.SCALARS, optional), by_row
     if element is str:
         return TensorSpec(name, BYTES, (), Form.TEXT, optional), by_row

@@ -24,7 +24,7 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.executable import MODEL_ERRORS, Executable, Failure
+from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.instance import Instance
 from wherry.instances.restart import RestartPolicy
 from wherry.instances.timer import Timer
@@ -77,21 +77,28 @@ class Dispatcher:
         self._starting = 0
         self._given_up = 0
         self._load_error: Exception | None = None
-        self._wakes_at = float("inf")
+        #: When the timer will call `_tick`, latest first.
+        self._wake_ups: list[float] = []
+        self._policies = [
+            RestartPolicy(budget=config.crash_budget, window=config.crash_window)
+            for _ in make_instances
+        ]
 
     # Life
 
     def start(self) -> None:
         """Start loading every instance, each in its serving thread."""
         self._starting = len(self._make_instances)
-        for number, make in enumerate(self._make_instances):
-            self._start_thread(number, make)
+        for number in range(self._starting):
+            self._start_thread(number)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
         with self._changed:
-            done = self._changed.wait_for(lambda: not self._starting, timeout)
+            done = self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
             error = self._load_error
+            if self._closing and error is None:
+                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
             if not error and done and self.state is ModelState.LOADING:
                 self.state, self.reason = ModelState.READY, ""
         if error is not None:
@@ -123,9 +130,9 @@ class Dispatcher:
             instance.give(None)
         self._join(timeout)
         with self._lock:
-            stuck = [*self._alive, *self._loading]
-        for instance in stuck:
-            self._abandon(instance, "the server is stopping")
+            stuck = [(i, i.batch) for i in (*self._alive, *self._loading)]
+        for instance, batch in stuck:
+            self._abandon(instance, batch, "the server is stopping")
         self._join(1.0)
         with self._lock:
             self.state, self.reason = ModelState.UNAVAILABLE, "unloaded"
@@ -167,14 +174,18 @@ class Dispatcher:
             now = self._clock()
             closed = self._closed_error()
             for request in requests:
+                if request.reply.settled:
+                    continue  # its caller has just left
                 request.enqueued_at = now
                 if closed is not None:
                     refused.append((request, closed))
-                elif not self._scheduler.enqueue(request, now):
+                elif request.deadline is not None and request.deadline <= now:
+                    refused.append((request, self._too_late(request, now)))
+                elif not self._enqueue(request, now, handed):
                     full = QueueFull(self.config.name, self._scheduler.queued_requests, 1.0)
                     refused.append((request, full))
             if closed is None:
-                handed = self._assign(now)
+                handed += self._assign(now)
         for instance, batch in handed:
             instance.give(batch)
         for request, error in refused:
@@ -182,7 +193,7 @@ class Dispatcher:
 
     def cancel(self, request: InferRequest) -> bool:
         """The caller is gone: forget the request where it waits, ignore it where it runs."""
-        if not request.reply.settle(Cancelled("the request was cancelled")):
+        if not request.reply.claim():
             return False
         with self._lock:
             queued = self._scheduler.cancel(request)
@@ -190,6 +201,7 @@ class Dispatcher:
                 self._changed.notify_all()
             seconds = self._clock() - request.enqueued_at
         self.statistics.failed(Cancelled.reason, seconds)
+        request.reply.deliver(Cancelled("the request was cancelled"))
         return True
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
@@ -207,17 +219,27 @@ class Dispatcher:
         outcome: Columns | Failure
         try:
             outcome = executable.execute(columns, 1)
-        except MODEL_ERRORS as error:
+        except model_errors() as error:
             outcome = executable.failure(error)
-        ns = perf_counter_ns() - started
+        finally:  # Ctrl-C may have interrupted the caller: the instance is free all the same
+            ns = perf_counter_ns() - started
+            self._returned(instance)
         if isinstance(outcome, Failure):
             self.statistics.failed(outcome.as_exception().reason, ns * 1e-9)
         else:
             self.statistics.inlined(ns)
+        return outcome
+
+    def _returned(self, instance: Instance) -> None:
+        """A caller that ran this instance is done."""
+        with self._lock:
+            instance.busy_since = None
+            if not self._scheduler.queued_requests and self.state is ModelState.READY:
+                self._idle.append(instance)
+                return
         batch = self._next(instance)
         if batch is not None:
             instance.give(batch)
-        return outcome
 
     @property
     def queued_requests(self) -> int:
@@ -239,6 +261,16 @@ class Dispatcher:
 
     # Under the lock: ask the scheduler
 
+    def _enqueue(
+        self, request: InferRequest, now: float, handed: list[tuple[Instance, Batch]]
+    ) -> bool:
+        if self._scheduler.enqueue(request, now):
+            return True
+        if not self._idle:
+            return False
+        handed += self._assign(now)  # the queue is full of what an idle instance may take
+        return self._scheduler.enqueue(request, now)
+
     def _assign(self, now: float) -> list[tuple[Instance, Batch]]:
         """Give free instances what the scheduler lets go; arm the timer for the rest."""
         handed: list[tuple[Instance, Batch]] = []
@@ -258,8 +290,8 @@ class Dispatcher:
             wake_at = deadline
         if self.config.execution_timeout is not None:
             wake_at = min([wake_at, *(overruns_at for overruns_at, _ in self._overruns())])
-        if wake_at < self._wakes_at:
-            self._wakes_at = wake_at
+        if wake_at < (self._wake_ups[-1] if self._wake_ups else float("inf")):
+            self._wake_ups.append(wake_at)
             self._timer.wake_at(wake_at, self._tick)
         return handed
 
@@ -288,10 +320,15 @@ class Dispatcher:
         """The timer: a wait is over, or a deadline has passed."""
         with self._changed:
             now = self._clock()
-            self._wakes_at = float("inf")
+            while self._wake_ups and self._wake_ups[-1] <= now:
+                self._wake_ups.pop()
             expired = self._scheduler.expire(now)
-            hung = [instance for overruns_at, instance in self._overruns() if overruns_at <= now]
-            for instance in hung:
+            hung = [
+                (instance, instance.batch)
+                for overruns_at, instance in self._overruns()
+                if overruns_at <= now
+            ]
+            for instance, _ in hung:
                 instance.busy_since = None  # looked after below, not again at the next tick
             handed = self._assign(now)
             if expired:
@@ -299,44 +336,46 @@ class Dispatcher:
         for instance, batch in handed:
             instance.give(batch)
         for request in expired:
-            waited = now - request.enqueued_at
-            error = DeadlineExceeded(
-                f"model {self.config.name!r}: not finished within the request's timeout"
-                f" ({waited:.3f} s); allow more time, or add instances"
-            )
-            self._fail(request, error)
+            self._fail(request, self._too_late(request, now))
         limit = self.config.execution_timeout
-        for instance in hung:
-            self._abandon(instance, f"the batch ran longer than {limit} s (execution_timeout)")
+        for instance, overdue in hung:
+            self._abandon(
+                instance, overdue, f"the batch ran longer than {limit} s (execution_timeout)"
+            )
 
-    def _abandon(self, instance: Instance, why: str) -> None:
+    def _too_late(self, request: InferRequest, now: float) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"model {self.config.name!r}: not finished within the request's timeout"
+            f" ({now - request.enqueued_at:.3f} s); allow more time, or add instances"
+        )
+
+    def _abandon(self, instance: Instance, batch: Batch | None, why: str) -> None:
         """Give up what an instance runs. A thread cannot be stopped: it is left behind."""
-        error = ExecutionTimeout(f"model {self.config.name!r}: {why}")
+        kind = ModelNotReady if self._closing else ExecutionTimeout
+        error = kind(f"model {self.config.name!r}: {why}")
         with self._lock:
-            requests = instance.batch.requests if instance.batch else ()
-        for request in requests:
+            if instance.batch is not batch:
+                return  # it has just finished
+        for request in batch.requests if batch else ():
             self._fail(request, error)
         if instance.abort(why):
             return
         with self._changed:
-            if instance not in self._alive:
+            if instance not in self._alive or instance.batch is not batch:
                 return
             self._alive.remove(instance)
             self._changed.notify_all()
             if self._closing:
                 return
-        log.error("instance hangs, replaced", extra={"model": self.config.name, "why": why})
-        number = int(instance.name.rpartition("_")[2])
-        self._start_thread(number, self._make_instances[number], lost=True)
+            # Under the lock, so that close() waits for the new thread too.
+            self._start_thread(int(instance.name.rpartition("_")[2]), hung=why)
 
     # The serving thread of one instance
 
-    def _start_thread(
-        self, number: int, make: Callable[[], Instance], *, lost: bool = False
-    ) -> None:
+    def _start_thread(self, number: int, *, hung: str = "") -> None:
         thread = threading.Thread(
             target=self._serve,
-            args=(make, lost),
+            args=(number, hung),
             name=f"wherry-{self.config.name}-{number}",
             daemon=True,  # a hung model must not keep the program alive
         )
@@ -344,21 +383,26 @@ class Dispatcher:
         self._threads.append(thread)
         thread.start()
 
-    def _serve(self, make: Callable[[], Instance], lost: bool) -> None:
-        """Load the instance, run its batches, and bring it back when its worker dies."""
-        policy = RestartPolicy(budget=self.config.crash_budget, window=self.config.crash_window)
-        if lost:
-            policy.died(self._clock())
-        first = not lost
+    def _serve(self, number: int, hung: str) -> None:
+        """Load the instance, run its batches, and bring it back when its worker dies.
+
+        `hung` is why it takes the place of another one, if it does.
+        """
+        policy = self._policies[number]
+        if hung and not self._wait_for_restart(policy, hung):
+            return
+        first = not hung
         while True:
-            instance = make()
-            with self._lock:
-                self._loading.append(instance)
+            instance: Instance | None = None
             try:
+                instance = self._make_instances[number]()
+                with self._lock:
+                    self._loading.append(instance)
                 instance.load()
-            except MODEL_ERRORS as error:
-                self._went_down(instance)
-                instance.unload_quietly()
+            except model_errors() as error:
+                if instance is not None:
+                    self._went_down(instance)
+                    instance.unload_quietly()
                 if first:
                     self._could_not_load(error)
                     return
@@ -373,7 +417,7 @@ class Dispatcher:
                     return
                 except WorkerDied as error:
                     cause = str(error)
-                    self._went_down(instance)
+                    self._lost(instance, error)
                     instance.unload_quietly()
             if not self._wait_for_restart(policy, cause):
                 return
@@ -383,10 +427,9 @@ class Dispatcher:
         while (batch := batch or instance.wait()) is not None:
             try:
                 self._run(instance, batch)
-            except WorkerDied as error:
-                self._lost(batch, error)
+            except WorkerDied:
                 raise
-            except Exception:  # our own bug: its requests must be answered all the same
+            except BaseException:  # our own bug: its requests must be answered all the same
                 log.exception("internal error", extra={"model": self.config.name})
                 for request in batch.requests:
                     self._fail(request, WherryError("internal error; see the server's log"))
@@ -411,17 +454,19 @@ class Dispatcher:
             execution.infer_ns,
             execution.output_ns,
         )
-        good: list[InferRequest] = []
-        answers: list[InferResponse] = []
+        good: list[tuple[InferRequest, InferResponse]] = []
         for request, outcome in zip(requests, execution.outcomes, strict=True):
             if isinstance(outcome, Failure):
                 self._fail(request, outcome.as_exception())
-            elif not request.reply.settled:
-                good.append(request)
-                answers.append(InferResponse(outcome, request.rows))
-        statistics.succeeded(good, self._clock())  # before the answers leave: clients subtract
-        for request, answer in zip(good, answers, strict=True):
-            request.reply.settle(answer)
+            elif request.reply.claim():
+                good.append((request, InferResponse(outcome, request.rows)))
+        # Before the answers leave: clients subtract.
+        statistics.succeeded([request for request, _ in good], self._clock())
+        for request, answer in good:
+            try:
+                request.reply.deliver(answer)
+            except Exception:  # our own bug: its neighbours must be answered all the same
+                log.exception("internal error", extra={"model": self.config.name})
 
     def _run_stream(
         self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float
@@ -454,9 +499,9 @@ class Dispatcher:
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 self._fail(request, outcome.as_exception())
-            elif not request.reply.settled:
+            elif request.reply.claim():
                 self.statistics.succeeded([request], self._clock())
-                request.reply.settle(InferResponse({}, 0))
+                request.reply.deliver(InferResponse({}, 0))
 
     def _next(self, instance: Instance) -> Batch | None:
         """This instance is free: what should it run? None: nothing, it is idle now."""
@@ -496,14 +541,19 @@ class Dispatcher:
 
     def _went_down(self, instance: Instance) -> None:
         with self._changed:
-            for group in (self._loading, self._alive, self._idle):
-                if instance in group:
-                    group.remove(instance)
-            self._changed.notify_all()
+            self._forget(instance)
+
+    def _forget(self, instance: Instance) -> None:
+        for group in (self._loading, self._alive, self._idle):
+            if instance in group:
+                group.remove(instance)
+        self._changed.notify_all()
 
     def _could_not_load(self, error: BaseException) -> None:
         name = self.config.name
-        failed = LoadFailed(f"model {name!r} could not be loaded: {type(error).__name__}: {error}")
+        # Our own errors say what it is; of others the type says half of it.
+        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
+        failed = LoadFailed(f"model {name!r} could not be loaded: {what}")
         failed.__cause__ = error
         with self._changed:
             self._starting -= 1
@@ -511,24 +561,26 @@ class Dispatcher:
             self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
             self._changed.notify_all()
 
-    def _lost(self, batch: Batch, error: WorkerDied) -> None:
-        """A worker died with this batch. What was not answered yet is tried once more, alone."""
-        retry: list[InferRequest] = []
-        for request in batch.requests:
-            if request.reply.settled:
-                continue
-            request.attempts += 1
-            if request.attempts > 1 or request.streams or isinstance(error, ExecutionTimeout):
-                self._fail(request, error)
-            else:
-                retry.append(request)
-        with self._lock:
+    def _lost(self, instance: Instance, error: WorkerDied) -> None:
+        """A worker died. What it had and was not answered yet is tried once more, alone."""
+        failed: list[InferRequest] = []
+        with self._changed:
             now = self._clock()
-            for request in retry:
-                self._scheduler.requeue(request, now)
+            # One that was handed to it in the moment of its death counts, too.
+            for request in instance.batch.requests if instance.batch else ():
+                if request.reply.settled:
+                    continue
+                request.attempts += 1
+                if request.attempts > 1 or request.streams or self._closing:
+                    failed.append(request)
+                else:
+                    self._scheduler.requeue(request, now)
+            self._forget(instance)
             handed = self._assign(now)
-        for instance, other_batch in handed:
-            instance.give(other_batch)
+        for other, batch in handed:
+            other.give(batch)
+        for request in failed:
+            self._fail(request, error)
 
     def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
         """Wait out the back-off; False if the instance is not to come back."""
@@ -556,13 +608,14 @@ class Dispatcher:
         return False
 
     def _fail_waiting(self, error: WherryError) -> None:
-        with self._lock:
+        with self._changed:
             waiting = self._scheduler.clear()
+            self._changed.notify_all()
         for request in waiting:
             self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         # Counted first, so that a client that reads the statistics next finds it there.
-        if not request.reply.settled:
+        if request.reply.claim():
             self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
-            request.reply.settle(error)
+            request.reply.deliver(error)

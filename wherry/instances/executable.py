@@ -7,12 +7,12 @@ worker process, so nothing here knows of requests, sockets or locks.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,15 +21,28 @@ from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
 from wherry.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
 from wherry.model import Device, Model
-from wherry.request import Column, Columns, rows_of
+from wherry.request import Array, Column, Columns, rows_of
 from wherry.signature import Signature
+
+if TYPE_CHECKING:
+    import asyncio
 
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256
 #: takes 2 * log2(256) = 16 runs.
 MAX_RERUNS = 48
 
-#: What the user's code may raise without taking its instance down with it.
-MODEL_ERRORS = (Exception, SystemExit, asyncio.CancelledError)
+#: What has a length, and yet is no column.
+NO_COLUMNS = (str, bytes, Mapping, Set)
+
+
+def model_errors() -> tuple[type[BaseException], ...]:
+    """What the user's code may raise without taking its instance down with it.
+
+    `except model_errors()` asks only when something was raised: a worker whose model is not
+    async never loads asyncio (7 MB, 30 ms).
+    """
+    asyncio = sys.modules.get("asyncio")
+    return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +58,33 @@ class Failure:
     def as_exception(self) -> WherryError:
         error = BY_NAME.get(self.error, ModelFailed)(self.message)
         error.__cause__ = self.exception
+        if self.traceback and self.exception is None:  # it was raised in another process
+            error.add_note(self.traceback)
         return error
 
 
 Outcome = Columns | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one call of the model gave for neighbours in a batch, `counts[i]` rows each."""
+
+    outcome: Outcome
+    counts: Sequence[int]
+
+    def scatter(self) -> list[Outcome]:
+        """Give each caller its rows, or the same failure."""
+        outputs = self.outcome
+        if isinstance(outputs, Failure) or len(self.counts) == 1:
+            return [outputs] * len(self.counts)
+        answers: list[Outcome] = []
+        start = 0
+        for count in self.counts:
+            stop = start + count
+            answers.append({name: column[start:stop] for name, column in outputs.items()})
+            start = stop
+        return answers
 
 
 @dataclass(slots=True)
@@ -115,7 +151,7 @@ class Executable:
             for name, convert in self._convert_inputs:
                 if name in columns:
                     columns[name] = convert(columns[name])
-        if not self.config.max_batch_size:
+        if not self.config.max_batch_size and not self.signature.row_wise:
             # Without a batch dimension arrays go in as they are.
             columns = {name: column[0] for name, column in columns.items()}
         return self._call(columns, rows)
@@ -126,9 +162,19 @@ class Executable:
         If the model raises, the halves of the batch are run again, so that a bad row fails alone.
         """
         execution = Execution()
+        parts = self.run_parts(columns, counts, execution)
+        started = perf_counter_ns()
+        execution.outcomes = [outcome for part in parts for outcome in part.scatter()]
+        execution.output_ns = perf_counter_ns() - started
+        return execution
+
+    def run_parts(
+        self, columns: Columns, counts: Sequence[int], execution: Execution
+    ) -> list[Part]:
+        """`run` for whoever scatters the outputs elsewhere; `execution` gets the times only."""
         reruns = MAX_RERUNS if self.config.isolate_errors else 0
 
-        def run(start_row: int, counts: Sequence[int]) -> list[Outcome]:
+        def run(start_row: int, counts: Sequence[int]) -> list[Part]:
             nonlocal reruns
             rows = sum(counts)
             part = columns
@@ -138,24 +184,20 @@ class Executable:
             execution.executed_rows.append(rows)
             try:
                 outputs = self.execute(part, rows)
-            except MODEL_ERRORS as error:
+            except model_errors() as error:
                 execution.infer_ns += perf_counter_ns() - started
                 failure = self.failure(error)
                 if len(counts) == 1 or reruns < 2 or isinstance(error, BadModelOutput):
-                    return [failure] * len(counts)
+                    return [Part(failure, counts)]
                 reruns -= 2
                 half = len(counts) // 2
                 first = run(start_row, counts[:half])
                 return first + run(start_row + sum(counts[:half]), counts[half:])
-            finished = perf_counter_ns()
-            execution.infer_ns += finished - started
-            answers = _scatter(outputs, counts)
-            execution.output_ns += perf_counter_ns() - finished
-            return answers
+            execution.infer_ns += perf_counter_ns() - started
+            return [Part(outputs, counts)]
 
         all_counts = counts
-        execution.outcomes = run(0, counts)
-        return execution
+        return run(0, counts)
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
         """Call a generator model: each item is one response of every row that is not None."""
@@ -172,6 +214,8 @@ class Executable:
 
     def _run_async(self, awaitable: Any) -> Any:
         if self._runner is None:
+            import asyncio
+
             self._runner = asyncio.Runner()
         return self._runner.run(awaitable)
 
@@ -195,8 +239,11 @@ class Executable:
         """
         signature = self.signature
         if signature.returns == "single":
-            result = {signature.outputs[0].name: result}
-        elif signature.returns == "tuple":
+            spec = signature.outputs[0]
+            if signature.row_wise or not self.config.max_batch_size:
+                result = [result]
+            return {spec.name: self._checked(spec, result, rows, sparse)}
+        if signature.returns == "tuple":
             if not isinstance(result, tuple) or len(result) != len(signature.outputs):
                 raise BadModelOutput(
                     f"model {self.config.name!r} must return a tuple of"
@@ -210,9 +257,7 @@ class Executable:
         outputs: Columns = {}
         for spec in signature.outputs:
             if spec.name not in result:
-                raise BadModelOutput(
-                    f"model {self.config.name!r} returned no output {spec.name!r}"
-                )
+                raise BadModelOutput(f"model {self.config.name!r} returned no output {spec.name!r}")
             value = result[spec.name]
             if signature.row_wise or not self.config.max_batch_size:
                 value = [value]
@@ -221,48 +266,64 @@ class Executable:
 
     def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
         """The column as the core keeps it; BadModelOutput if it is not what was declared."""
+        count = len(value) if hasattr(value, "__len__") else None
+        if count != rows or isinstance(value, NO_COLUMNS):
+            raise self._wrong_rows(spec, value, rows)
+        if spec.form is Form.TEXT:
+            return self._checked_elements(spec, list(value), str, sparse)
+        if spec.form is Form.BYTES:
+            return self._checked_elements(spec, list(value), bytes, sparse)
+        if spec.form is Form.JSON:
+            return list(value)
         where = f"model {self.config.name!r}: output {spec.name!r}"
+        column: Column
         try:
-            count = len(value)
-        except TypeError:
-            raise BadModelOutput(
+            if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
+                column = [
+                    None if row is None and sparse else _as_array(row, spec) for row in value
+                ]
+                shapes = [row.shape for row in column if row is not None]
+            else:
+                column = _as_array(value, spec)
+                shapes = [column.shape[1:]]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadModelOutput(f"{where} must be {spec.datatype}: {error}") from None
+        for shape in shapes:
+            if not spec.fits(shape):
+                raise BadModelOutput(_bad_shape(where, spec, shape))
+        return column
+
+    def _wrong_rows(self, spec: TensorSpec, value: Any, rows: int) -> BadModelOutput:
+        where = f"model {self.config.name!r}: output {spec.name!r}"
+        if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
+            return BadModelOutput(
                 f"{where} must hold one row for each of the {rows} input rows, not"
                 f" {_describe(value)}"
-            ) from None
-        if count != rows:
-            raise BadModelOutput(
-                f"{where} has {count} rows for {rows} input rows; return exactly one row out for"
-                " each row in"
             )
-        if spec.form.is_bytes:
-            column = value if isinstance(value, list) else list(value)
-            wanted = str if spec.form is Form.TEXT else bytes if spec.form is Form.BYTES else None
-            if wanted is not None:
-                _check_elements(column, wanted, spec, where, sparse)
-            return column
-        if sparse and isinstance(value, list) and any(row is None for row in value):
-            return [None if row is None else np.asarray(row, spec.datatype.dtype) for row in value]
-        if spec.form is Form.ARRAYS:
-            arrays = [np.asarray(row, spec.datatype.dtype) for row in value]
-            for row in arrays:
-                if not spec.fits(row.shape):
-                    raise BadModelOutput(_bad_shape(where, spec, row.shape))
-            return arrays
-        try:
-            array = np.asarray(value)
-            if array.dtype != spec.datatype.dtype:
-                array = array.astype(spec.datatype.dtype, casting="same_kind")
-        except (TypeError, ValueError) as error:
-            raise BadModelOutput(f"{where} must be {spec.datatype}: {error}") from None
-        if not spec.fits(array.shape[1:]):
-            raise BadModelOutput(_bad_shape(where, spec, array.shape[1:]))
-        return array
+        return BadModelOutput(
+            f"{where} has {len(value)} rows for {rows} input rows; return exactly one row out for"
+            " each row in"
+        )
+
+    def _checked_elements(
+        self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
+    ) -> list[Any]:
+        for kind in set(map(type, column)) - {wanted}:
+            if issubclass(kind, wanted) or (sparse and kind is type(None)):
+                continue
+            wrong: Any = next(row for row in column if type(row) is kind)
+            if spec.shape and kind is list and all(isinstance(e, wanted) for e in wrong):
+                continue
+            raise BadModelOutput(
+                f"model {self.config.name!r}: output {spec.name!r} must hold {wanted.__name__}"
+                f" rows, not {_describe(wrong)}"
+            )
+        return column
 
     def failure(self, error: BaseException) -> Failure:
-        if isinstance(error, InvalidRequest | BadModelOutput):
-            return Failure(type(error).__name__, str(error), exception=error)
-        if isinstance(error, ModelFailed):
-            return Failure("ModelFailed", str(error), exception=error)
+        for cls in type(error).__mro__:  # a user's own subclass too
+            if BY_NAME.get(cls.__name__) is cls:
+                return Failure(cls.__name__, str(error), exception=error)
         return Failure(
             "ModelFailed",
             f"model {self.config.name!r} failed: {type(error).__name__}: {error}",
@@ -303,9 +364,7 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
     if form is Form.JSON:
         return [value]
     try:
-        array = np.asarray(value)
-        if array.dtype != spec.datatype.dtype:
-            array = array.astype(spec.datatype.dtype, casting=_casting(array, spec))
+        array = _as_array(value, spec)
     except (TypeError, ValueError, OverflowError):
         raise InvalidRequest(_wrong_value(model, spec, f"{spec.datatype} data", value)) from None
     if not spec.fits(array.shape):
@@ -316,15 +375,23 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
     return [array] if form is Form.ARRAYS else array[np.newaxis]
 
 
-def _casting(array: np.ndarray[Any, Any], spec: TensorSpec) -> Any:
-    """Python numbers have no width: a value that fits is welcome in any datatype of its kind."""
+def _as_array(value: Any, spec: TensorSpec) -> Array:
+    """`value` in the datatype of `spec`; TypeError, ValueError or OverflowError if it cannot be.
+
+    Python numbers have no width: a value that fits is welcome in any datatype of its kind.
+    """
+    array = np.asarray(value)
     wanted = spec.datatype.dtype
+    if array.dtype == wanted:
+        return array
+    if not array.size:  # of an empty list numpy cannot know the kind
+        return array.astype(wanted)
     if array.dtype.kind in "iu" and wanted.kind in "iu":
         limits = np.iinfo(wanted.name)
-        if array.size and (array.min() < limits.min or array.max() > limits.max):
-            raise OverflowError
-        return "unsafe"
-    return "same_kind"
+        if array.min() < limits.min or array.max() > limits.max:
+            raise OverflowError(f"values lie outside of {limits.min} to {limits.max}")
+        return array.astype(wanted)
+    return array.astype(wanted, casting="same_kind")
 
 
 def _wrong_value(model: str, spec: TensorSpec, wanted: str, value: Any) -> str:
@@ -338,20 +405,6 @@ def _describe(value: Any) -> str:
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
     return f"{where} has rows of shape {list(shape)}, declared is {list(spec.shape)}"
-
-
-def _check_elements(
-    column: list[Any], wanted: type, spec: TensorSpec, where: str, sparse: bool
-) -> None:
-    for row in column:
-        if type(row) is wanted or (sparse and row is None):
-            continue
-        if spec.shape and isinstance(row, list) and all(isinstance(e, wanted) for e in row):
-            continue
-        if not isinstance(row, wanted):
-            raise BadModelOutput(
-                f"{where} must hold {wanted.__name__} rows, not {_describe(row)}"
-            )
 
 
 def _input_converter(spec: TensorSpec) -> Callable[[Any], Any] | None:
@@ -381,16 +434,3 @@ def _caller(signature: Signature, execute: Callable[..., Any]) -> Callable[[Colu
         return execute(**{name: column[0] for name, column in columns.items()})
 
     return call_with_row
-
-
-def _scatter(outputs: Columns, counts: Sequence[int]) -> list[Outcome]:
-    """Give each caller its rows."""
-    if len(counts) == 1:
-        return [outputs]
-    answers: list[Outcome] = []
-    start = 0
-    for count in counts:
-        answers.append({n: column[start : start + count] for n, column in outputs.items()})
-        start += count
-    return answers
-

@@ -6,12 +6,12 @@ program: nothing is copied, and an idle instance may lend itself to the caller's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
 from wherry.config import ModelConfig
-from wherry.instances.executable import MODEL_ERRORS, Executable, Execution, Outcome
+from wherry.instances.executable import Executable, Execution, Outcome, model_errors
 from wherry.instances.instance import Instance, Respond
 from wherry.model import Device, Model
 from wherry.request import Batch, Columns, InferRequest, concatenate, rows_of
@@ -55,9 +55,16 @@ class ThreadInstance(Instance):
 
 
 def stream(
-    executable: Executable, columns: Columns, counts: Sequence[int], respond: Respond
+    executable: Executable,
+    columns: Columns,
+    counts: Sequence[int],
+    respond: Respond,
+    after_each: Callable[[], None] = lambda: None,
 ) -> list[Outcome | None]:
-    """Run a generator model and hand each caller its rows, until it ends or all are gone."""
+    """Run a generator model and hand each caller its rows, until it ends or all are gone.
+
+    `after_each` is called when all have their rows of one item, before the next is asked for.
+    """
     live = dict(enumerate(counts))
     try:
         for item in executable.stream(columns, sum(counts)):
@@ -67,9 +74,10 @@ def stream(
                 start += count
                 if index in live and not _empty(rows) and not respond(index, rows):
                     del live[index]
+            after_each()
             if not live:
                 break
-    except MODEL_ERRORS as error:
+    except model_errors() as error:
         return [executable.failure(error)] * len(counts)
     return [None] * len(counts)
 
@@ -77,8 +85,5 @@ def stream(
 def _empty(rows: Columns) -> bool:
     """A generator says None for a row that has no response this time."""
     return all(
-        isinstance(column, list) and all(row is None for row in column)
-        for column in rows.values()
+        isinstance(column, list) and all(row is None for row in column) for column in rows.values()
     )
-
-

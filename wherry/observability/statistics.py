@@ -78,6 +78,7 @@ class ModelStatistics:
         self.failures: Counter[str] = Counter()
         self.responses = 0
         self.worker_restarts = 0
+        self._inlined = Duration()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
 
@@ -127,19 +128,33 @@ class ModelStatistics:
             self.fail.add(int(seconds * 1e9))
 
     def inlined(self, infer_ns: int) -> None:
-        """One row ran in its caller's own thread."""
+        """One row ran in its caller's own thread. Cheap: counted here, spread by `fold`."""
         with self.lock:
-            self.last_inference_ms = int(time.time() * 1000)
-            self.inference_count += 1
-            self.execution_count += 1
-            self.cut_reasons["idle"] += 1
-            self.success.add(infer_ns)
-            self.compute_infer.add(infer_ns)
-            self.queue.count += 1
-            self.compute_input.count += 1
-            self.compute_output.count += 1
-            batch = self.batch_sizes.get(1)
-            if batch is None:
-                batch = self.batch_sizes[1] = BatchStatistics()
-            batch.compute_infer.add(infer_ns)
+            self._inlined.count += 1
+            self._inlined.ns += infer_ns
             self.request_seconds.observe(infer_ns * 1e-9)
+
+    def fold(self) -> ModelStatistics:
+        """Bring all counters up to date before they are read together."""
+        with self.lock:
+            count, ns = self._inlined.count, self._inlined.ns
+            if count:
+                self._inlined = Duration()
+                self.last_inference_ms = int(time.time() * 1000)
+                self.inference_count += count
+                self.execution_count += count
+                self.cut_reasons["idle"] += count
+                batch = self.batch_sizes.setdefault(1, BatchStatistics())
+                for total in (self.success, self.compute_infer, batch.compute_infer):
+                    total.count += count
+                    total.ns += ns
+                for instant in (
+                    self.queue,
+                    self.compute_input,
+                    self.compute_output,
+                    batch.compute_input,
+                    batch.compute_output,
+                ):
+                    instant.count += count
+                self.queue_seconds.counts[0] += count
+        return self

@@ -16,7 +16,7 @@ from typing import Any
 
 from wherry.config import ModelConfig
 from wherry.errors import Cancelled, DeadlineExceeded, ModelNotReady, QueueFull, WherryError
-from wherry.instances.executable import MODEL_ERRORS, Executable
+from wherry.instances.executable import Executable, model_errors
 from wherry.model import Caller, Pipeline, current_caller
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.fan_out import gather
@@ -87,6 +87,10 @@ class PipelineRunner:
     def queued_requests(self) -> int:
         return 0
 
+    @property
+    def instances(self) -> tuple[()]:
+        return ()
+
     def running(self) -> list[tuple[str, int, float]]:
         return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
 
@@ -102,7 +106,9 @@ class PipelineRunner:
             with self._quiet:
                 limit = self.config.max_queue_size
                 if self._reason:
-                    error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._reason}")
+                    error = ModelNotReady(
+                        f"model {self.config.name!r} is not ready: {self._reason}"
+                    )
                 elif limit is not None and self._in_flight >= limit:
                     error = QueueFull(self.config.name, self._in_flight, 1.0)
                 else:
@@ -174,7 +180,7 @@ class PipelineRunner:
                 self._fail(request, DeadlineExceeded(text))
         except WherryError as error:  # of a model it called: its code is the caller's code
             self._fail(request, error)
-        except MODEL_ERRORS as error:
+        except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
             self._fail(request, self._executable.failure(error).as_exception())

@@ -87,11 +87,10 @@ class DynamicBatcher:
         for size in self.preferred_batch_sizes:
             if size <= lane.rows:
                 return size, "preferred"
-        head = lane.head
-        leaves_at = head.enqueued_at + self.max_queue_delay
+        leaves_at = lane.head.enqueued_at + self.max_queue_delay
         if now >= leaves_at:
             return self.max_batch_size, "delay"
-        if head.deadline is not None and head.deadline <= leaves_at:
+        if lane.earliest_deadline() <= leaves_at:
             return self.max_batch_size, "deadline"  # waiting could only make it late
         return 0, ""
 

@@ -12,39 +12,53 @@ from collections.abc import Hashable, Iterator
 
 from wherry.request import InferRequest
 
+#: So many entries of requests that are gone are not worth sweeping.
+MANY = 64
+
 
 class Lane:
     """Requests in order of arrival that may share a batch."""
 
-    __slots__ = ("key", "requests", "rows")
+    __slots__ = ("gone", "key", "requests", "rows")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.requests: deque[InferRequest] = deque()
         self.rows = 0
+        #: Requests that were cancelled and still stand here.
+        self.gone = 0
 
     @property
     def head(self) -> InferRequest:
         return self.requests[0]
 
+    def earliest_deadline(self) -> float:
+        """Looks at every request: for lanes that hold less than a batch."""
+        waiting = (r.deadline for r in self.requests if r.queued)
+        return min((d for d in waiting if d is not None), default=float("inf"))
+
 
 class RequestQueue:
     """Waiting requests by lane, with deadlines and cancellation.
 
-    A cancelled request leaves the counts at once and its lane when it comes to the head, so
-    cancelling costs the same in a queue of any length.
+    A cancelled request leaves the counts at once, and its lane when it comes to the head or when
+    most of the lane is such: cancelling costs the same in a queue of any length. Likewise with
+    the deadlines of requests that were answered.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[Hashable, Lane] = {}
         self._deadlines: list[tuple[float, int, InferRequest]] = []
+        self._sweep_at = MANY
         self._order = 0
         self.queued_requests = 0
 
     def push(self, request: InferRequest, *, alone: bool = False) -> None:
         """Put a request at the end of its lane, or into a lane of its own."""
         self._order += 1
-        key = (request.priority, ("alone", self._order) if alone else request.shape_key)
+        if alone:
+            request.shape_key = ("alone", self._order)
+        key = (request.priority, request.shape_key)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
@@ -53,6 +67,8 @@ class RequestQueue:
         request.queued = True
         self.queued_requests += 1
         if request.deadline is not None:
+            if len(self._deadlines) >= self._sweep_at:
+                self._sweep_deadlines()
             heapq.heappush(self._deadlines, (request.deadline, self._order, request))
 
     def lanes(self) -> Iterator[Lane]:
@@ -73,18 +89,16 @@ class RequestQueue:
         taken: list[InferRequest] = []
         rows = 0
         requests = lane.requests
-        while requests:
+        while self._tidy(lane):
             request = requests[0]
-            if request.queued:
-                if taken and rows + request.rows > max_rows:
-                    break
-                request.queued = False
-                rows += request.rows
-                taken.append(request)
+            if taken and rows + request.rows > max_rows:
+                break
             requests.popleft()
+            request.queued = False
+            rows += request.rows
+            taken.append(request)
         lane.rows -= rows
         self.queued_requests -= len(taken)
-        self._tidy(lane)
         return taken
 
     def remove(self, request: InferRequest) -> bool:
@@ -94,9 +108,12 @@ class RequestQueue:
         request.queued = False
         request.inputs = {}  # its place in the lane may stay a while: do not hold its tensors
         self.queued_requests -= 1
-        lane = self._lanes.get((request.priority, request.shape_key))
-        if lane is not None:
-            lane.rows -= request.rows
+        lane = self._lanes[request.priority, request.shape_key]
+        lane.rows -= request.rows
+        lane.gone += 1
+        if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
+            lane.requests = deque(r for r in lane.requests if r.queued)
+            lane.gone = 0
         return True
 
     def expire(self, now: float) -> list[InferRequest]:
@@ -124,11 +141,17 @@ class RequestQueue:
         self.queued_requests = 0
         return everything
 
+    def _sweep_deadlines(self) -> None:
+        self._deadlines = [entry for entry in self._deadlines if not entry[2].reply.settled]
+        heapq.heapify(self._deadlines)
+        self._sweep_at = 2 * len(self._deadlines) + MANY
+
     def _tidy(self, lane: Lane) -> bool:
         """Drop what was cancelled from the head; forget the lane and say False if it is empty."""
         requests = lane.requests
         while requests and not requests[0].queued:
             requests.popleft()
+            lane.gone -= 1
         if not requests:
             self._lanes.pop(lane.key, None)
         return bool(requests)

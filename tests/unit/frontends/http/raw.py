@@ -1,0 +1,194 @@
+"""A raw client, and an application that waits for the test: what the transport tests share."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+import uvloop
+
+from wherry.frontends.http.exchange import Application, Exchange, Limits
+from wherry.frontends.http.protocol import Connection, Connections
+
+T = TypeVar("T")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+on_each_loop = pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+
+
+def run(main: Coroutine[object, object, T], loop_factory: LoopFactory) -> T:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition` holds; the test's own time limit ends a hang."""
+    while not condition():  # noqa: ASYNC110 - what it waits for has no event to give
+        await asyncio.sleep(0)
+
+
+class Desk:
+    """An application that hands each exchange to the test, which answers when it likes."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Queue[Exchange] = asyncio.Queue()
+
+    def __call__(self, exchange: Exchange) -> None:
+        self._waiting.put_nowait(exchange)
+
+    def __len__(self) -> int:
+        return self._waiting.qsize()
+
+    async def next(self) -> Exchange:
+        return await self._waiting.get()
+
+
+def echo(exchange: Exchange) -> None:
+    exchange.respond(200, bytes(exchange.request.body), content_type="text/plain")
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        return self.body.decode()
+
+
+class Client:
+    """One connection, seen from the other side, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    def post(self, body: bytes, path: str = "/", *lines: str) -> None:
+        head = [f"POST {path} HTTP/1.1", "Host: test", f"Content-Length: {len(body)}", *lines]
+        self.send("\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body)
+
+    def get(self, path: str = "/", *lines: str, method: str = "GET") -> None:
+        head = [f"{method} {path} HTTP/1.1", "Host: test", *lines]
+        self.send("\r\n".join(head).encode("latin-1") + b"\r\n\r\n")
+
+    async def head(self) -> tuple[int, dict[str, str]]:
+        text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        status, *lines = text[:-4].split("\r\n")
+        pairs = (line.split(": ", 1) for line in lines)
+        return int(status.split(" ")[1]), {name.lower(): value for name, value in pairs}
+
+    async def chunk(self) -> bytes:
+        size = int(await self.reader.readuntil(b"\r\n"), 16)
+        return (await self.reader.readexactly(size + 2))[:-2]
+
+    async def answer(self, *, bodiless: bool = False) -> Answer:
+        status, headers = await self.head()
+        if bodiless or status in (204, 304):
+            body = b""
+        elif headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while piece := await self.chunk():
+                body += piece
+        else:
+            body = await self.reader.readexactly(int(headers["content-length"]))
+        return Answer(status, headers, body)
+
+    async def rest(self) -> bytes:
+        """All that still comes, up to the end of the connection (a reset is an end too)."""
+        pieces = []
+        try:
+            while piece := await self.reader.read(2**16):
+                pieces.append(piece)
+        except OSError:
+            pass
+        return b"".join(pieces)
+
+    def leave(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def connected(
+    address: tuple[str, int], *, receive_buffer: int | None = None
+) -> AsyncIterator[Client]:
+    sock = socket.socket()
+    if receive_buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, address)
+    reader, writer = await asyncio.open_connection(sock=sock, limit=2**16)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.transport.abort()
+        await until(lambda: writer.transport.is_closing())
+        with suppress(OSError):  # how it ended is the test's business
+            await writer.wait_closed()
+
+
+@dataclass
+class Service:
+    """Connections of our own protocol, whose clock and sweeps belong to the test."""
+
+    address: tuple[str, int]
+    connections: Connections
+    clock: ManualClock
+
+    @property
+    def only(self) -> Connection:
+        (connection,) = self.connections.open
+        return connection
+
+    def reading(self, what: str) -> Callable[[], bool]:
+        return lambda: any(f"reading {what}" in repr(c) for c in self.connections.open)
+
+    def pass_time(self, seconds: float) -> None:
+        self.connections.sweep()
+        self.clock.now += seconds
+        self.connections.sweep()
+
+    async def all_gone(self) -> None:
+        await self.connections.all_closed()
+
+
+@asynccontextmanager
+async def serving(application: Application, limits: Limits | None = None) -> AsyncIterator[Service]:
+    clock = ManualClock()
+    connections = Connections(application, limits or Limits(), clock=clock)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(connections), "127.0.0.1", 0)
+    try:
+        yield Service(server.sockets[0].getsockname(), connections, clock)
+    finally:
+        server.close()
+        connections.abort()
+        await connections.all_closed()
+
+
+@asynccontextmanager
+async def service_and_client(
+    application: Application, limits: Limits | None = None
+) -> AsyncIterator[tuple[Service, Client]]:
+    async with serving(application, limits) as service, connected(service.address) as client:
+        yield service, client

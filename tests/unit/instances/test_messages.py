@@ -1,0 +1,70 @@
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from wherry.config import ModelConfig
+from wherry.instances import messages
+from wherry.instances.executable import Failure
+from wherry.instances.messages import Answer, Failed
+from wherry.instances.source import Module, Source
+from wherry.model import Device
+
+SOURCE = Source(Module("shop", "/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
+
+TO_WORKER = [
+    messages.Start(
+        SOURCE,
+        ModelConfig(
+            name="m", max_batch_size=4, warmup=({"text": "a"},), preferred_batch_sizes=(2, 4)
+        ),
+        Device("cuda", 1),
+        {"": 20, "shop": 10},
+        ["/app"],
+        ["prog", "-v"],
+        None,
+    ),
+    messages.Execute({"text": ["a", "b"]}, [1, 1]),
+    messages.Generate({"text": ["a"]}, [1]),
+    messages.Cancel(3),
+    messages.Stop(),
+]
+FROM_WORKER = [
+    messages.Ready(),
+    messages.NotLoaded("ValueError", "no", "Traceback"),
+    messages.Result(
+        [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
+        1234,
+        [4, 2, 2],
+    ),
+    messages.Respond(1, {"out": ["a"]}),
+    messages.GenerateEnd([None, Failed("ModelFailed", "no", "Traceback")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("message", "receives"),
+    [(m, messages.ToWorker) for m in TO_WORKER] + [(m, messages.FromWorker) for m in FROM_WORKER],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_message_arrives_as_it_was_sent(message: Any, receives: Any) -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=receives) == message
+
+
+def test_a_worker_cannot_send_what_only_its_parent_may() -> None:
+    stop = msgspec.msgpack.encode(messages.Stop())
+
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(stop, type=messages.FromWorker)
+
+
+def test_a_failure_crosses_without_its_exception() -> None:
+    failure = Failure("InvalidRequest", "too old", "Traceback", ValueError(np.zeros(3)))
+
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Failed.of(failure)), type=Failed)
+    arrived = sent.failure().as_exception()
+
+    assert type(arrived).__name__ == "InvalidRequest"
+    assert str(arrived) == "too old"
+    assert arrived.__notes__ == ["Traceback"]

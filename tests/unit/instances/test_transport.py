@@ -1,0 +1,318 @@
+import os
+import select
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wherry.instances import transport
+from wherry.instances.transport import (
+    ALIGNMENT,
+    UNSENDABLE,
+    Connection,
+    Garbage,
+    Region,
+    Slab,
+    gathered,
+    memory_file,
+    why_not_sent,
+)
+
+
+class Cargo(msgspec.Struct, array_like=True, tag=True):
+    columns: dict[str, Any]
+
+
+class Pair:
+    """Both ends of a connection, with a slab that is small enough to be full."""
+
+    def __init__(self, slab_bytes: int = 1 << 20) -> None:
+        parent_end, self.worker_end = socket.socketpair()
+        file = memory_file("test", slab_bytes)
+        self.slabs = [Slab.open(file), Slab.open(file)]
+        os.close(file)
+        parent_end.setblocking(False)
+        self.parent = Connection(parent_end, Cargo, wait=self._wait, copies=True)
+        self.worker = Connection(self.worker_end, Cargo, copies=False)
+        self.parent.use(self.slabs[0], self.slabs[0].inputs)
+        self.worker.use(self.slabs[1], self.slabs[1].outputs)
+
+    def _wait(self, events: int) -> None:
+        poll = select.poll()
+        poll.register(self.parent, events)
+        poll.poll()
+
+    def to_worker(self, **columns: Any) -> dict[str, Any]:
+        return self._across(self.parent, self.worker, columns)
+
+    def to_parent(self, **columns: Any) -> dict[str, Any]:
+        return self._across(self.worker, self.parent, columns)
+
+    def _across(
+        self, sender: Connection, receiver: Connection, columns: dict[str, Any]
+    ) -> dict[str, Any]:
+        # In a thread: what is larger than the socket's buffer waits for the other end.
+        thread = threading.Thread(target=sender.send, args=[Cargo(columns)])
+        thread.start()
+        received: Cargo = receiver.receive()
+        thread.join()
+        return received.columns
+
+    def close(self) -> None:
+        self.parent.close()
+        self.worker.close()
+        for slab in self.slabs:
+            slab.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.close()
+
+
+def test_lists_keep_the_types_of_their_rows(pair: Pair) -> None:
+    rows = ["text", b"bytes", None, 1, -(2**63), 1.5, True, [1, "a"], {"a": {"b": [None]}}]
+
+    assert pair.to_worker(rows=rows) == {"rows": rows}
+    assert pair.to_parent(rows=rows) == {"rows": rows}
+
+
+def test_numbers_of_numpy_and_subclasses_become_plain_ones(pair: Pair) -> None:
+    class Name(str):
+        pass
+
+    rows = [np.float32(0.5), np.int64(7), np.bool_(True), np.str_("s"), Name("n"), np.bytes_(b"b")]
+
+    assert pair.to_worker(rows=rows)["rows"] == [0.5, 7, True, "s", "n", b"b"]
+
+
+ARRAYS = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.arange(6, dtype=np.float16).reshape(2, 3),
+    np.array([True, False]),
+    np.zeros((0, 5), np.int8),
+    np.array(5, np.uint64),
+    np.arange(20, dtype=">i4")[::3],
+    np.array(["2026-01-01"], "M8[ns]"),
+    np.random.default_rng(1).random((300, 7)),
+    np.asfortranarray(np.random.default_rng(1).random((300, 7))),
+    np.random.default_rng(1).random((3, 40_000))[:, ::2],
+    np.random.default_rng(1).random((3, 100_000)),  # larger than the slab
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype}{list(a.shape)}")
+def test_an_array_arrives_as_it_was_both_ways(pair: Pair, array: np.ndarray) -> None:
+    for columns in (pair.to_worker(x=array), pair.to_parent(x=array)):
+        arrived = columns["x"]
+        assert arrived.dtype == array.dtype
+        assert arrived.shape == array.shape
+        np.testing.assert_array_equal(arrived, array)
+        assert arrived.flags.writeable
+        assert arrived.flags.aligned
+
+
+def test_arrays_of_several_callers_arrive_as_one_that_is_contiguous_and_aligned(
+    pair: Pair,
+) -> None:
+    for size in (2, 5_000, 50_000):  # inline, in the slab, in a file of its own
+        parts = [np.full((rows, size), rows, np.float32) for rows in (1, 3, 2)]
+
+        x = pair.to_worker(first=np.ones(2000), x=gathered(parts))["x"]
+
+        np.testing.assert_array_equal(x, np.concatenate(parts))
+        assert x.flags.c_contiguous
+        assert x.ctypes.data % ALIGNMENT == 0 or size == 2
+
+
+def test_an_input_in_the_slab_is_not_copied_and_an_output_is(pair: Pair) -> None:
+    x = np.zeros(5000)
+
+    given = pair.to_worker(x=x)["x"]
+    answer = pair.to_parent(x=given)["x"]
+    pair.to_worker(x=x + 1)  # the next batch
+
+    assert given[0] == 1
+    assert answer[0] == 0
+
+
+def test_arrays_of_different_shapes_and_none_share_a_list(pair: Pair) -> None:
+    rows = [np.arange(3), None, np.arange(5_000), np.arange(200_000)]
+
+    arrived = pair.to_worker(rows=gathered([rows[:2], rows[2:]]))["rows"]
+
+    assert arrived[1] is None
+    for sent, got in zip(rows, arrived, strict=True):
+        np.testing.assert_array_equal(sent, got)
+
+
+def test_arrays_of_objects_arrive_as_lists(pair: Pair) -> None:
+    assert pair.to_worker(x=np.array(["a", b"b", None], object)) == {"x": ["a", b"b", None]}
+
+
+def test_text_larger_than_every_buffer_crosses_both_ways(pair: Pair) -> None:
+    text = ["x" * 3_000_000, "y"]
+
+    assert pair.to_worker(text=text)["text"] == text
+    assert pair.to_parent(text=text)["text"] == text
+    assert pair.to_worker(text=["short"])["text"] == ["short"]
+
+
+def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
+    pair.worker.lasting = True
+    big = np.arange(50_000.0)
+
+    def send() -> None:
+        for number in range(100):
+            pair.worker.add(Cargo({"n": [number], "x": big[: number * 500]}))
+        pair.worker.flush()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for number in range(100):
+        columns = pair.parent.receive().columns
+        assert columns["n"] == [number]
+        np.testing.assert_array_equal(columns["x"], big[: number * 500])
+    thread.join()
+
+
+def test_a_response_of_a_stream_is_not_written_over_by_the_next(pair: Pair) -> None:
+    pair.worker.lasting = True
+    for number in (1.0, 2.0):
+        pair.worker.send(Cargo({"x": np.full(50_000, number)}))
+
+    assert [pair.parent.receive().columns["x"][0] for _ in range(2)] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("bad", [2**70, "\ud800", {"a": object()}, np.zeros(2, "i4,f4")])
+def test_what_cannot_be_sent_is_an_error_and_nothing_is_sent(pair: Pair, bad: Any) -> None:
+    with pytest.raises(UNSENDABLE):
+        pair.parent.send(Cargo({"x": np.zeros(200_000), "rows": [bad]}))
+
+    assert why_not_sent({"rows": [bad]})
+    assert pair.to_worker(rows=["fine"]) == {"rows": ["fine"]}
+
+
+def test_what_can_be_sent_has_no_reason_not_to_be() -> None:
+    assert why_not_sent({"x": np.zeros(3), "rows": [None, "a", np.float32(1)]}) is None
+
+
+def frame(body: bytes, flags: int = 0) -> bytes:
+    return struct.pack("<IHH", len(body), flags, 0x7957) + body
+
+
+def array_at(where: int, dtype: bytes, shape: list[int], offset: int) -> bytes:
+    head = struct.pack("<B8sB", where, dtype, len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+    data = msgspec.msgpack.Ext(1, head + struct.pack("<Q", offset))
+    return frame(msgspec.msgpack.encode(["Cargo", {"x": data}]))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"Hello, is this the log?\n",
+        struct.pack("<IHH", 0xFFFFFFF0, 0, 0x7957),
+        frame(b"\xc1"),
+        frame(msgspec.msgpack.encode(["Other", {}])),
+        frame(msgspec.msgpack.encode(["Cargo", 3])),
+        frame(msgspec.msgpack.encode(["Cargo", {"x": msgspec.msgpack.Ext(7, b"")}])),
+        frame(msgspec.msgpack.encode(["Cargo", {"x": msgspec.msgpack.Ext(1, b"\1")}])),
+        frame(msgspec.msgpack.encode(["Cargo", {}]), flags=1),  # where is its descriptor?
+        array_at(1, b"<f8", [100], 1 << 40),
+        array_at(1, b"<f8", [1 << 62], 0),
+        array_at(1, b"|O", [1], 0),
+        array_at(1, b"nonsense", [1], 0),
+        array_at(2, b"<f8", [1], 0),
+    ],
+    ids=range(13),
+)
+def test_garbage_is_known_as_such(pair: Pair, garbage: bytes) -> None:
+    pair.worker_end.sendall(garbage)
+
+    with pytest.raises(Garbage):
+        pair.parent.receive()
+
+
+@given(st.binary(min_size=8, max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_random_bytes_never_become_a_message(garbage: bytes) -> None:
+    pair = Pair()
+    try:
+        pair.worker_end.sendall(garbage)
+        pair.worker_end.shutdown(socket.SHUT_WR)
+        with pytest.raises((Garbage, EOFError)):
+            pair.parent.receive()
+    finally:
+        pair.close()
+
+
+def test_the_end_of_the_other_process_is_an_error(pair: Pair) -> None:
+    pair.worker_end.sendall(frame(b"cut off")[:-1])
+    pair.worker.close()
+
+    with pytest.raises(EOFError):
+        pair.parent.receive()
+    with pytest.raises(OSError):  # noqa: PT011 - EPIPE or ECONNRESET
+        pair.parent.send(Cargo({"x": ["a" * 1_000_000]}))
+
+
+def test_a_region_is_filled_from_its_start_and_never_past_its_end() -> None:
+    slab = Pair()
+    region = Region(slab.slabs[0].memory, 0, 256)
+
+    assert [region.take(n) for n in (1, 64, 100, 1)] == [0, 64, 128, None]
+    region.clear()
+    assert region.take(256) == 0
+    assert region.take(1) is None
+    slab.close()
+
+
+def test_a_memory_file_works_where_there_is_no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+
+    file = memory_file("test", 1000)
+    slab = Slab.open(file)
+    os.close(file)
+
+    assert len(slab.memory) == 1000
+    slab.close()
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(
+    rows=st.lists(values),
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=8),
+    width=st.integers(0, 3000),
+)
+@settings(max_examples=50, deadline=None)
+def test_any_columns_cross_and_come_back(rows: list[Any], counts: list[int], width: int) -> None:
+    pair = Pair(64 << 10)
+    try:
+        parts = [np.random.default_rng(n).random((n, width)) for n in counts]
+        there = pair.to_worker(rows=rows, x=gathered(parts))
+        back = pair.to_parent(**there)
+
+        assert back["rows"] == rows
+        np.testing.assert_array_equal(back["x"], np.concatenate(parts))
+    finally:
+        del there, back
+        pair.close()
+
+
+def test_the_limits_fit_together() -> None:
+    assert transport.INLINE_BYTES < transport.INLINE_BYTES_IN_STREAM < transport.SLAB_BYTES

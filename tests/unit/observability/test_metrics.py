@@ -1,0 +1,136 @@
+"""observability/metrics.py: what Prometheus sees."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.samples import Sample
+
+import wherry
+from tests.http_exchange import Client, served
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@wherry.model(max_batch_size=8)
+def shout(text: list[str]) -> list[str]:
+    if "bad" in text:
+        raise ValueError("a bad row")
+    return [t.upper() for t in text]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with served(shout) as client:
+        yield client
+
+
+def ask(client: Client, *texts: str) -> int:
+    tensor = {"name": "text", "datatype": "BYTES", "shape": [len(texts)], "data": list(texts)}
+    return client.post("/v2/models/shout/infer", {"inputs": [tensor]}).status
+
+
+def scraped(client: Client, accept: str = "") -> dict[tuple[str, tuple[str, ...]], float]:
+    """Every sample of this model by its name and its labels' values, sorted by label."""
+    answer = client.get("/metrics", {"accept": accept} if accept else {})
+    assert answer.status == 200
+    parse = parse_openmetrics if "openmetrics" in answer.content_type else parse_text
+    samples: list[Sample] = [s for family in parse(answer.body.decode()) for s in family.samples]
+    values = {}
+    for s in samples:
+        if s.labels.get("model") == "shout" or not s.labels:
+            # The parser of plain text adds a _total that Triton's names do not have.
+            name = s.name.removesuffix("_total") if s.name.startswith("nv_") else s.name
+            rest = sorted((k, v) for k, v in s.labels.items() if k not in ("model", "version"))
+            values[name, tuple(v for _, v in rest)] = s.value
+    return values
+
+
+def test_all_series_are_there_with_zero_from_the_start(client: Client) -> None:
+    values = scraped(client)
+
+    for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
+        assert values["nv_inference_request_failure", (reason,)] == 0
+        assert values["wherry_requests_total", (reason.lower(),)] == 0
+    for name in (
+        "nv_inference_request_success",
+        "nv_inference_count",
+        "nv_inference_exec_count",
+        "nv_inference_request_duration_us",
+        "nv_inference_queue_duration_us",
+        "nv_inference_compute_input_duration_us",
+        "nv_inference_compute_infer_duration_us",
+        "nv_inference_compute_output_duration_us",
+        "nv_inference_pending_request_count",
+        "wherry_queue_depth",
+        "wherry_rejected_total",
+        "wherry_worker_restarts_total",
+        "wherry_request_seconds_count",
+        "wherry_batch_size_count",
+        "wherry_requests_in_flight",
+        "wherry_requests_refused_total",
+    ):
+        assert values[name, ()] == 0, name
+    assert values["wherry_model_ready", ()] == 1
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_what_happened_is_counted(client: Client, accept: str) -> None:
+    assert ask(client, "a") == 200
+    assert ask(client, "b", "c", "d") == 200
+    assert ask(client, "bad") == 500
+    values = scraped(client, accept)
+
+    assert values["nv_inference_request_success", ()] == 2
+    assert values["nv_inference_count", ()] == 4
+    assert values["nv_inference_exec_count", ()] == 3
+    assert values["nv_inference_request_failure", ("BACKEND",)] == 1
+    assert values["wherry_requests_total", ("success",)] == 2
+    assert values["wherry_requests_total", ("backend",)] == 1
+    assert values["wherry_request_seconds_count", ()] == 2
+    assert values["wherry_request_seconds_sum", ()] > 0
+    assert values["wherry_batch_size_count", ()] == 3
+    assert values["wherry_batch_size_sum", ()] == 5
+    assert values["wherry_batch_size_bucket", ("1.0",)] == 2
+    assert values["wherry_batch_size_bucket", ("2.0",)] == 2
+    assert values["wherry_batch_size_bucket", ("4.0",)] == 3
+    assert values["wherry_batch_size_bucket", ("+Inf",)] == 3
+    cuts = [v for (name, _), v in values.items() if name == "wherry_batch_cut_total"]
+    assert sum(cuts) == 3
+
+
+def test_a_scraper_may_have_openmetrics_and_a_browser_plain_text(client: Client) -> None:
+    text, openmetrics = client.get("/metrics"), client.get("/metrics", {"accept": OPENMETRICS})
+
+    assert text.content_type.startswith("text/plain; version=0.0.4")
+    assert openmetrics.content_type.startswith("application/openmetrics-text")
+    assert openmetrics.body.endswith(b"# EOF\n")
+
+
+def test_tritons_counters_keep_their_name_and_their_type(client: Client) -> None:
+    lines = client.get("/metrics").body.decode().splitlines()
+
+    assert "# TYPE nv_inference_request_success counter" in lines
+    assert "# TYPE nv_inference_pending_request_count gauge" in lines
+    assert 'nv_inference_request_success{model="shout",version="1"} 0.0' in lines
+
+
+def test_the_programs_own_metrics_and_its_process_are_shown_too(client: Client) -> None:
+    assert b"process_cpu_seconds_total" in client.get("/metrics").body
+
+
+def test_histogram_buckets_only_grow(client: Client) -> None:
+    for _ in range(5):
+        ask(client, "a")
+    for family in parse_text(client.get("/metrics").body.decode()):
+        if family.type == "histogram":
+            counts = [s.value for s in family.samples if s.name.endswith("_bucket")]
+            assert counts == sorted(counts), family.name
+
+
+def test_prometheus_client_is_loaded_by_the_first_scrape_only() -> None:
+    code = "import sys, wherry.frontends.http.app;sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,326 @@
+"""When does a batch leave, and who is in it? Tables: time is an argument."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.fakes import Call
+from wherry.errors import Cancelled
+from wherry.request import InferRequest
+from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
+
+
+def batcher(
+    max_batch_size: int = 4,
+    max_queue_delay: float = 0.0,
+    preferred: tuple[int, ...] = (),
+    max_queue_size: int | None = None,
+) -> DynamicBatcher:
+    return DynamicBatcher(
+        max_batch_size=max_batch_size,
+        max_queue_delay=max_queue_delay,
+        preferred_batch_sizes=preferred,
+        max_queue_size=max_queue_size,
+    )
+
+
+def request(
+    id: str = "x",
+    rows: int = 1,
+    *,
+    priority: int = 5,
+    deadline: float | None = None,
+    key: object = None,
+) -> InferRequest:
+    return Call(*[id] * rows, priority=priority, deadline=deadline, shape_key=key).request
+
+
+def ids(action: Action) -> list[str]:
+    assert isinstance(action, Dispatch), action
+    return [r.id for r in action.batch.requests]
+
+
+def reason(action: Action) -> str:
+    assert isinstance(action, Dispatch), action
+    return action.batch.reason
+
+
+def test_an_empty_queue_is_idle() -> None:
+    assert batcher().next_action(0.0) == Idle()
+    assert batcher().runs_alone_now()
+
+
+def test_a_free_instance_takes_what_waits_at_once() -> None:
+    b = batcher(4)
+    for name in "abcde":
+        assert b.enqueue(request(name), 0.0)
+    full = b.next_action(0.0)
+    assert (ids(full), reason(full)) == (list("abcd"), "full")
+    rest = b.next_action(0.0)
+    assert (ids(rest), reason(rest)) == (["e"], "idle")
+    assert b.next_action(0.0) == Idle()
+    assert repr(b) == "<DynamicBatcher: 0 queued>"
+
+
+def test_rows_are_counted_not_requests() -> None:
+    b = batcher(4)
+    for name, rows in (("a", 2), ("b", 2), ("c", 1)):
+        b.enqueue(request(name, rows), 0.0)
+    action = b.next_action(0.0)
+    assert ids(action) == ["a", "b"]
+    assert isinstance(action, Dispatch)
+    assert action.batch.rows == 4
+
+
+def test_a_model_without_a_batch_dimension_gets_one_request_at_a_time() -> None:
+    b = batcher(0)
+    b.enqueue(request("a"), 0.0)
+    b.enqueue(request("b"), 0.0)
+    assert [ids(b.next_action(0.0)), ids(b.next_action(0.0))] == [["a"], ["b"]]
+
+
+def test_a_partial_batch_leaves_when_its_oldest_request_has_waited_long_enough() -> None:
+    b = batcher(4, max_queue_delay=0.010)
+    b.enqueue(request("a"), 0.000)
+    b.enqueue(request("b"), 0.004)
+    assert b.next_action(0.009) == Wait(until=0.010)
+    action = b.next_action(0.010)
+    assert (ids(action), reason(action)) == (["a", "b"], "delay")
+
+
+def test_a_full_batch_does_not_wait() -> None:
+    b = batcher(2, max_queue_delay=9.0)
+    b.enqueue(request("a"), 0.0)
+    assert b.next_action(0.0) == Wait(until=9.0)
+    b.enqueue(request("b"), 0.0)
+    assert (ids(b.next_action(0.0))) == ["a", "b"]
+
+
+def test_a_preferred_size_leaves_early_and_the_largest_one_wins() -> None:
+    b = batcher(8, max_queue_delay=1.0, preferred=(2, 4))
+    b.enqueue(request("a"), 0.0)
+    assert b.next_action(0.0) == Wait(until=1.0)
+    b.enqueue(request("b"), 0.0)
+    action = b.next_action(0.0)
+    assert (ids(action), reason(action)) == (["a", "b"], "preferred")
+    for name in "cdefg":
+        b.enqueue(request(name), 0.0)
+    assert ids(b.next_action(0.0)) == list("cdef")
+    assert b.next_action(0.5) == Wait(until=1.0)
+
+
+def test_with_a_delay_nothing_runs_in_its_callers_thread() -> None:
+    assert not batcher(4, max_queue_delay=0.01).runs_alone_now()
+    b = batcher(4)
+    b.enqueue(request(), 0.0)
+    assert not b.runs_alone_now()
+
+
+@pytest.mark.parametrize("deadline", [0.5, 1.0])
+def test_a_batch_does_not_wait_past_the_deadline_of_its_head(deadline: float) -> None:
+    b = batcher(4, max_queue_delay=1.0)
+    b.enqueue(request("a", deadline=deadline), 0.0)
+    action = b.next_action(0.0)
+    assert (ids(action), reason(action)) == (["a"], "deadline")
+
+
+def test_a_batch_does_not_wait_past_the_deadline_of_anybody_in_it() -> None:
+    b = batcher(4, max_queue_delay=1.0)
+    b.enqueue(request("patient"), 0.0)
+    assert b.next_action(0.0) == Wait(until=1.0)
+    b.enqueue(request("urgent", deadline=0.5), 0.1)
+    assert ids(b.next_action(0.1)) == ["patient", "urgent"]
+
+
+def test_a_deadline_after_the_delay_does_not_cut_it_short() -> None:
+    b = batcher(4, max_queue_delay=1.0)
+    b.enqueue(request("a", deadline=1.5), 0.0)
+    assert b.next_action(0.0) == Wait(until=1.0)
+    assert b.next_deadline() == 1.5
+
+
+def test_lanes_wait_each_for_itself_and_the_first_that_is_ready_leaves() -> None:
+    b = batcher(2, max_queue_delay=1.0)
+    b.enqueue(request("a1", key="a"), 0.0)
+    b.enqueue(request("b1", key="b"), 0.1)
+    assert b.next_action(0.2) == Wait(until=1.0)
+    b.enqueue(request("b2", key="b"), 0.2)
+    assert ids(b.next_action(0.2)) == ["b1", "b2"]
+    assert b.next_action(0.2) == Wait(until=1.0)
+    assert ids(b.next_action(1.0)) == ["a1"]
+
+
+def test_different_shapes_never_share_a_batch() -> None:
+    b = batcher(8)
+    for name, key in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
+        b.enqueue(request(name, key=key), 0.0)
+    assert [ids(b.next_action(0.0)), ids(b.next_action(0.0))] == [["a", "c"], ["b", "d"]]
+
+
+def test_a_better_priority_overtakes() -> None:
+    b = batcher(8)
+    b.enqueue(request("normal"), 0.0)
+    b.enqueue(request("first", priority=1), 1.0)
+    assert [ids(b.next_action(1.0)), ids(b.next_action(1.0))] == [["first"], ["normal"]]
+
+
+def test_a_full_queue_refuses_and_a_cancelled_request_makes_room() -> None:
+    b = batcher(4, max_queue_size=2)
+    first = request("a")
+    assert b.enqueue(first, 0.0)
+    assert b.enqueue(request("b"), 0.0)
+    assert not b.enqueue(request("c"), 0.0)
+    assert b.cancel(first)
+    assert b.enqueue(request("d"), 0.0)
+    assert ids(b.next_action(0.0)) == ["b", "d"]
+
+
+def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -> None:
+    b = batcher(4, max_queue_size=1)
+    lost = request("lost")
+    b.enqueue(lost, 0.0)
+    b.next_action(0.0)
+    b.enqueue(request("next"), 1.0)
+    b.requeue(lost, 2.0)
+    assert b.queued_requests == 2
+    assert ids(b.next_action(2.0)) == ["lost"]
+    assert ids(b.next_action(2.0)) == ["next"]
+
+
+def test_clear_empties_the_queue() -> None:
+    b = batcher()
+    requests = [request("a"), request("b", key=1)]
+    for one in requests:
+        b.enqueue(one, 0.0)
+    assert list(b.clear()) == requests
+    assert b.next_action(0.0) == Idle()
+
+
+@dataclass
+class Arrival:
+    rows: int
+    key: int
+    priority: int
+    patience: float | None
+    gap: float
+    leaves: bool
+
+
+arrivals = st.lists(
+    st.builds(
+        Arrival,
+        rows=st.sampled_from([1, 1, 2, 5]),
+        key=st.sampled_from([0, 0, 1]),
+        priority=st.sampled_from([5, 5, 1]),
+        patience=st.sampled_from([None, None, 0.0015, 0.012, 0.1]),
+        gap=st.sampled_from([0.0, 0.0, 0.001, 0.01, 0.05]),
+        leaves=st.sampled_from([False, False, True]),
+    ),
+    max_size=40,
+)
+
+
+@dataclass
+class Story:
+    """What became of each request."""
+
+    left: dict[int, float] = field(default_factory=dict)
+    cancelled: set[int] = field(default_factory=set)
+    expired: set[int] = field(default_factory=set)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    arrivals=arrivals,
+    max_batch_size=st.sampled_from([1, 3, 8, 16]),
+    delay=st.sampled_from([0.0, 0.03]),
+    preferred=st.booleans(),
+    busy=st.sampled_from([0.0, 0.01]),
+)
+def test_every_request_leaves_once_in_order_never_late_in_no_batch_too_large(
+    arrivals: list[Arrival], max_batch_size: int, delay: float, preferred: bool, busy: float
+) -> None:
+    """One instance, that is busy for `busy` seconds after each batch, and random callers."""
+    sizes = (max(1, max_batch_size // 2),) if preferred else ()
+    b = batcher(max_batch_size, delay, sizes)
+    story, now, free_at = Story(), 0.0, 0.0
+    requests: list[InferRequest] = []
+    number: dict[InferRequest, int] = {}
+    order_in_lane: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def expire(now: float) -> None:
+        for one in b.expire(now):
+            assert one.deadline is not None
+            assert one.deadline <= now
+            one.reply.settle(Cancelled("expired"))
+            if number[one] not in story.left:
+                story.expired.add(number[one])
+
+    def serve(until: float) -> None:
+        """Let the clock run to `until`, asking whenever the scheduler said and the instance can."""
+        nonlocal now, free_at
+        while True:
+            moments = [until]
+            if (deadline := b.next_deadline()) is not None:
+                moments.append(max(now, deadline))
+            if b.queued_requests and free_at <= now:
+                action = b.next_action(now)
+                if isinstance(action, Dispatch):
+                    check(action)
+                    free_at = now + busy
+                    continue
+                assert isinstance(action, Wait), "requests wait, and it is idle"
+                assert action.until > now
+                moments.append(action.until)
+            elif b.queued_requests:
+                moments.append(free_at)
+            moment = min(moments)
+            if moment >= until:
+                now = until
+                expire(now)
+                return
+            now = moment
+            expire(now)
+
+    def check(action: Dispatch) -> None:
+        batch = action.batch
+        assert batch.rows == sum(r.rows for r in batch.requests)
+        assert batch.rows <= b.max_batch_size or len(batch.requests) == 1
+        assert len({(r.shape_key, r.priority) for r in batch.requests}) == 1
+        for one in batch.requests:
+            assert number[one] not in story.left
+            assert number[one] not in story.cancelled
+            story.left[number[one]] = now
+            order_in_lane[one.shape_key, one.priority].append(number[one])  # type: ignore[index] # an int
+            one.reply.settle(Cancelled("done"))
+
+    for n, arrival in enumerate(arrivals):
+        serve(now + arrival.gap)
+        deadline = None if arrival.patience is None else now + arrival.patience
+        one = request(
+            str(n), arrival.rows, priority=arrival.priority, deadline=deadline, key=arrival.key
+        )
+        number[one] = n
+        requests.append(one)
+        assert b.enqueue(one, now)
+        victim = n // 2
+        if arrival.leaves and b.cancel(requests[victim]):
+            requests[victim].reply.settle(Cancelled("gone"))
+            story.cancelled.add(victim)
+    serve(now + 1000.0)
+
+    assert b.queued_requests == 0
+    assert b.next_action(now) == Idle()
+    ends = [*story.left, *story.cancelled, *story.expired]
+    assert sorted(ends) == list(range(len(arrivals)))
+    for lane in order_in_lane.values():
+        assert lane == sorted(lane)
+    if not busy:
+        # A free instance: nobody waits longer than the delay, nobody expires in the queue.
+        for n, at in story.left.items():
+            assert at <= requests[n].enqueued_at + delay + 1e-9
+        assert not story.expired

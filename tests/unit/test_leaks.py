@@ -1,0 +1,136 @@
+"""The fixture that holds every test to leaving nothing behind: does it see what it must?"""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.leaks import left_behind, snapshot
+
+
+def test_a_thread_that_still_runs_is_seen_by_its_name() -> None:
+    before = snapshot()
+    may_end = threading.Event()
+    thread = threading.Thread(target=may_end.wait, name="forgotten")
+    thread.start()
+    try:
+        assert ["thread forgotten" in extra for extra in left_behind(before, grace=0)] == [True]
+    finally:
+        may_end.set()
+        thread.join()
+    assert left_behind(before) == []
+
+
+def test_a_pipe_that_stays_open_is_seen_with_both_ends() -> None:
+    before = snapshot()
+    ends = os.pipe()
+    try:
+        extra = left_behind(before, grace=0)
+        assert len(extra) == 2
+        assert all(line.startswith("open file pipe:") for line in extra)
+    finally:
+        for end in ends:
+            os.close(end)
+    assert left_behind(before) == []
+
+
+def test_a_memfd_is_seen_by_its_name() -> None:
+    before = snapshot()
+    fd = os.memfd_create("forgotten-slab")
+    try:
+        assert left_behind(before, grace=0) == ["open file /memfd:forgotten-slab (deleted)"]
+    finally:
+        os.close(fd)
+
+
+def test_a_child_is_seen_while_it_runs_and_until_it_is_waited_for() -> None:
+    before = snapshot()
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        (seen,) = (x for x in left_behind(before, grace=0) if x.startswith("child"))
+        assert f"child {child.pid}" in seen
+        child.kill()
+        # Wait for its end without reaping it: a zombie is a leak too.
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        (seen,) = (x for x in left_behind(before, grace=0) if x.startswith("child"))
+        assert "never waited for" in seen
+    finally:
+        child.communicate()
+    assert left_behind(before) == []
+
+
+def test_what_ends_within_the_grace_time_is_no_leak() -> None:
+    before = snapshot()
+    thread = threading.Timer(0.05, lambda: None)
+    thread.start()
+    assert left_behind(before) == []
+    thread.join()
+
+
+PLANTED = """
+import os, subprocess, sys, threading
+
+def test_leaves_a_thread():
+    threading.Thread(target=threading.Event().wait, name="planted", daemon=True).start()
+
+def test_leaves_a_pipe():
+    os.pipe()
+
+def test_leaves_a_child():
+    # Kept alive by its open standard input; the pipe is ours too.
+    globals()["child"] = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
+def test_leaves_nothing():
+    with open(os.devnull):
+        pass
+
+def teardown_module():
+    child.communicate()
+"""
+
+
+def test_the_fixture_fails_the_test_that_leaks_and_no_other(tmp_path: Path) -> None:
+    """The real conftest.py over planted leaks, in a process of its own."""
+    root = Path(__file__).parents[2]
+    fixture = (root / "tests/conftest.py").read_text()
+    impatient = fixture.replace("left_behind(before)", "left_behind(before, grace=0.05)")
+    assert impatient != fixture
+    (tmp_path / "conftest.py").write_text(impatient)
+    (tmp_path / "test_planted.py").write_text(PLANTED)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:asyncio",
+        "-c",
+        os.devnull,
+    ]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [*command, f"--rootdir={tmp_path}", str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "4 passed, 3 errors" in done.stdout, done.stdout + done.stderr
+    assert "thread planted" in done.stdout
+    assert "open file pipe:" in done.stdout
+    assert "child " in done.stdout
+
+
+def test_a_leak_names_what_was_left(tmp_path: Path) -> None:
+    before = snapshot()
+    with open(tmp_path / "kept.txt", "w") as kept:
+        assert left_behind(before, grace=0) == [f"open file {kept.name}"]
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.5])
+def test_nothing_is_reported_where_nothing_was_left(grace: float) -> None:
+    assert left_behind(snapshot(), grace=grace) == []

@@ -1,0 +1,226 @@
+"""Models that worker processes load in tests: obedient ones, which do what a row tells them to."""
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+import wherry
+
+
+def _wait(fifo: str) -> None:
+    """Meet the test: opening a FIFO waits for the other side, reading it for its end."""
+    Path(fifo).read_bytes()
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)
+
+
+def _segfault(_: str) -> None:
+    ctypes.string_at(0)
+
+
+def _sockets() -> list[int]:
+    return [
+        int(name)
+        for name in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{name}")
+        and os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    ]
+
+
+def _write_garbage(text: str) -> None:
+    for file in _sockets():
+        os.write(file, text.encode() * 10)
+
+
+def _close_sockets(fifo: str) -> None:
+    for file in _sockets():
+        os.close(file)
+    _wait(fifo)
+
+
+def _fork(fifo: str) -> None:
+    """Leave a child behind that holds every descriptor, and die."""
+    if os.fork() == 0:
+        _wait(fifo)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _thread_exit(_: str) -> None:
+    threading.Thread(target=os._exit, args=(7,)).start()
+    threading.Event().wait()
+
+
+def _log(message: str) -> None:
+    logging.getLogger("shop.checkout").warning(message, extra={"basket": 3})
+    try:
+        raise ValueError("out of apples")
+    except ValueError:
+        logging.getLogger("shop.checkout").exception("sold out")
+    logging.getLogger("shop.checkout").debug("nobody asked for this")
+
+
+def _print(message: str) -> None:
+    print(message)  # noqa: T201
+    sys.stderr.write(message.upper() + "\n")
+    os.write(1, b"from C without an end")
+
+
+def _flood(lines: str) -> None:
+    for number in range(int(lines)):
+        sys.stdout.write(f"line {number} {'x' * 80}\n")
+
+
+ORDERS: dict[str, Callable[[str], object]] = {
+    "wait": _wait,
+    "raise": _raise,
+    "segfault": _segfault,
+    "garbage": _write_garbage,
+    "close": _close_sockets,
+    "fork": _fork,
+    "thread_exit": _thread_exit,
+    "log": _log,
+    "print": _print,
+    "flood": _flood,
+    "exit": lambda status: os._exit(int(status)),
+    "sys_exit": lambda status: sys.exit(int(status)),
+    "kill": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "quiet": lambda _: faulthandler.disable(),
+}
+
+
+@wherry.model(max_batch_size=8)
+def obedient(text: list[str]) -> list[str]:
+    for row in text:
+        order, _, argument = row.partition(" ")
+        ORDERS.get(order, lambda _: None)(argument)
+    return [f"{row} in {os.getpid()}" for row in text]
+
+
+@wherry.model(max_batch_size=8)
+def batches(text: list[str]) -> list[int]:
+    """How many rows were in the batch."""
+    obedient(text)
+    return [len(text)] * len(text)
+
+
+@wherry.model(max_batch_size=32)
+def plus_one(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> Annotated[np.ndarray, wherry.FP32[-1]]:
+    return x + 1
+
+
+@wherry.model(max_batch_size=32)
+def same(x: Annotated[np.ndarray, wherry.FP32[-1]]) -> Annotated[np.ndarray, wherry.FP32[-1]]:
+    return x
+
+
+@wherry.model(max_batch_size=8)
+def reverse(
+    x: Annotated[list[np.ndarray], wherry.INT32[-1]],
+) -> Annotated[list[np.ndarray], wherry.INT32[-1]]:
+    return [row[::-1] for row in x]
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@wherry.model(max_batch_size=8)
+def mirror(point: list[Point]) -> list[Point]:
+    return [Point(p.y, p.x) for p in point]
+
+
+@wherry.model(max_batch_size=8)
+def json_row(row: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are hard to send."""
+    return [
+        {"number": np.float32(0.5), "array": np.arange(3), "bad": {"set", object}}
+        if r.get("bad")
+        else {"number": np.float32(0.5), "array": np.arange(3), "row": r}
+        for r in row
+    ]
+
+
+@wherry.model(max_batch_size=8)
+async def later(text: list[str]) -> list[str]:
+    return [row.upper() for row in text]
+
+
+@wherry.model(max_batch_size=4)
+def count(to: list[int]) -> Iterator[list[int]]:
+    for number in range(max(to)):
+        rows: list[Any] = [number if number < end else None for end in to]
+        yield rows
+
+
+@wherry.model(max_batch_size=1)
+def endless(fifo: list[str]) -> Iterator[list[str]]:
+    """Responses until the caller is gone; says so by meeting it at the FIFO."""
+    try:
+        while True:
+            yield ["more"]
+    finally:
+        _wait(fifo[0])
+
+
+@wherry.model(max_batch_size=1)
+def big_stream(
+    n: list[int],
+) -> Iterator[Annotated[np.ndarray, wherry.FP32[100_000]]]:
+    for number in range(n[0]):
+        yield np.full((1, 100_000), number, np.float32)
+
+
+@wherry.model(max_batch_size=1)
+def dies_in_stream(text: list[str]) -> Iterator[list[str]]:
+    yield ["one"]
+    obedient(text)
+
+
+class Loader(wherry.Model):
+    """Says how its load goes, and that it was unloaded."""
+
+    def __init__(self, order: str = "", log: str = "") -> None:
+        self.order = order
+        self.log = log
+
+    def load(self, device: wherry.Device) -> None:
+        obedient([self.order])
+        self.where = f"{self.order}|{device}"
+
+    def execute(self, text: list[str]) -> list[str]:
+        obedient(text)
+        return [self.where for _ in text]
+
+    def unload(self) -> None:
+        if self.log:
+            Path(self.log).write_text("unloaded")
+
+
+class SecondTimeUnlucky(wherry.Model):
+    """Loads once; every worker after the first dies."""
+
+    def __init__(self, marker: str) -> None:
+        self.marker = Path(marker)
+
+    def load(self, device: wherry.Device) -> None:
+        if self.marker.exists():
+            os._exit(9)
+        self.marker.touch()
+
+    def execute(self, text: list[str]) -> list[str]:
+        return obedient(text)

@@ -1,0 +1,181 @@
+"""Which commands are there, and what do they take?
+
+    wherry serve app.py            wherry call sentiment "what a day"
+    wherry check app.py            wherry models          wherry config
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
+2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
+
+What a command needs is imported when it runs, so that --help costs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any
+
+from wherry import __version__
+from wherry.cli.settings import OPTIONS, PREFIX, ServerSettings, flag_of
+
+FAILED = 1
+USAGE = 2
+LOAD_FAILED = 3
+INTERRUPTED = 130
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+TARGET_HELP = "a file (app.py), a module (package.app), or an object in one (app.py:sentiment)"
+
+PRECEDENCE = (
+    "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
+    " ([server] log_level). A flag wins over its variable, that over the file, that over the"
+    " default. The file is wherry.toml, or [tool.wherry] in pyproject.toml, in this folder."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code."""
+    args = parser().parse_args(arguments)
+    from wherry.errors import ConfigError
+
+    try:
+        return int(args.run(args))
+    except ConfigError as error:
+        return _failed(str(error), USAGE)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has enough: `wherry models | head -1`. Not an error, but
+        # Python would complain again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _failed(message: str, code: int) -> int:
+    sys.stderr.write(f"wherry: {message}\n")
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="wherry",
+        description="Serve models: batched, streaming, observable.",
+        epilog="wherry COMMAND --help says more.",
+    )
+    root.add_argument("--version", action="version", version=f"wherry {__version__}")
+    commands = root.add_subparsers(metavar="COMMAND", required=True)
+
+    serve = _command(commands, "serve", "serve models over HTTP", _serve, PRECEDENCE)
+    serve.add_argument("target", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    _add_settings(serve)
+
+    check = _command(
+        commands,
+        "check",
+        "load the models, run their examples, show their settings",
+        _check,
+        PRECEDENCE,
+    )
+    check.add_argument("target", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    _add_settings(check)
+
+    config = _command(commands, "config", "show the server's settings", _config, PRECEDENCE)
+    _add_settings(config)
+
+    call = _command(
+        commands,
+        "call",
+        "call a model of a running server",
+        _call,
+        "Each VALUE is one row of the model's only input; - reads a row from each line of stdin.",
+    )
+    call.add_argument("model", metavar="MODEL", help="name, or name:version")
+    call.add_argument("value", nargs="*", metavar="VALUE", help="a row: text, or JSON for numbers")
+    call.add_argument(
+        "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"
+    )
+    call.add_argument("--stream", action="store_true", help="print responses as they come")
+    call.add_argument("--json", action="store_true", help="one JSON value a line, always")
+    call.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long")
+    _add_client(call)
+
+    models = _command(commands, "models", "list the models of a running server", _models)
+    models.add_argument("--json", action="store_true", help="one JSON object a line")
+    _add_client(models)
+    return root
+
+
+def _command(
+    commands: Any, name: str, help: str, run: Any, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def _add_settings(to: argparse.ArgumentParser) -> None:
+    to.add_argument("--config", metavar="PATH", help="settings file (default: wherry.toml)")
+    hints = typing.get_type_hints(ServerSettings)
+    for name, field in OPTIONS.items():
+        help, metavar = field.metadata["help"], field.metadata["metavar"]
+        choices = [c for c in typing.get_args(hints[name]) if isinstance(c, str)]
+        options: dict[str, Any] = {"default": None, "help": _with_default(help, field.default)}
+        if hints[name] is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        else:
+            options["metavar"] = "|".join(choices) or metavar or name.rpartition("_")[2].upper()
+            if name == "api_key":
+                options["action"] = "append"
+        to.add_argument(flag_of(name), **options)
+
+
+def _with_default(help: str, default: Any) -> str:
+    return help if default in (None, (), False) else f"{help} [{default}]"
+
+
+def _add_client(to: argparse.ArgumentParser) -> None:
+    url = os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
+    to.add_argument("--url", default=url, help=f"the server, or WHERRY_URL [{DEFAULT_URL}]")
+    to.add_argument(
+        "--api-key",
+        default=os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None,
+        metavar="KEY",
+        help="bearer key, or WHERRY_API_KEY",
+    )
+    to.add_argument("--ssl-ca", metavar="PATH", help="CA certificates to trust, for https")
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from wherry.cli.serve import serve
+
+    return serve(vars(args))
+
+
+def _check(args: argparse.Namespace) -> int:
+    from wherry.cli.check import check
+
+    return check(vars(args))
+
+
+def _config(args: argparse.Namespace) -> int:
+    from wherry.cli.show import show_settings
+
+    return show_settings(vars(args))
+
+
+def _call(args: argparse.Namespace) -> int:
+    from wherry.cli.call import call
+
+    return call(args)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from wherry.cli.call import models
+
+    return models(args)

@@ -1,0 +1,93 @@
+"""Would these models serve, and with which settings? `wherry check`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from wherry.cli.serve import LOAD_FAILED, runtime_of, tell_load_failure
+from wherry.cli.settings import OPTIONS, Settings, flag_of, read_settings
+from wherry.cli.show import as_json, print_line, print_table, shown
+from wherry.cli.targets import TargetRaised, load_targets
+from wherry.config import FIELDS, ModelConfig
+from wherry.datatypes import TensorSpec
+from wherry.errors import LoadFailed, WherryError
+from wherry.observability.logging import configure
+from wherry.runtime import LoadedModel, Runtime
+
+
+def check(flags: Mapping[str, Any]) -> int:
+    """Load and warm up, run every example, print the merged settings with their origins."""
+    settings = read_settings(flags, os.environ)
+    configure(settings.server.log_level, settings.server.log_format)
+    try:
+        models = load_targets(flags["target"])
+        runtime = runtime_of(settings, models)
+        with runtime:
+            healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
+    except (TargetRaised, LoadFailed) as error:
+        return tell_load_failure(error)
+    return 0 if all(healthy) else LOAD_FAILED
+
+
+def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> bool:
+    kind = "pipeline" if loaded.is_pipeline else f"{len(loaded.runner.instances)} instances"
+    print_line(f"{loaded.name} (version {loaded.version}, {kind})")
+    print_line("  inputs   " + ", ".join(_tensor(spec) for spec in loaded.signature.inputs))
+    print_line("  outputs  " + ", ".join(_tensor(spec) for spec in loaded.signature.outputs))
+    healthy = _run_examples(runtime, loaded)
+    if not loaded.config.examples:
+        print_line("  no examples: give the model some, and they are run here")
+    print_line("")
+    print_table(_rows_of_config(loaded, settings), indent="  ")
+    print_line("")
+    return healthy
+
+
+def _run_examples(runtime: Runtime, loaded: LoadedModel) -> bool:
+    outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
+    return all(outcomes)
+
+
+def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) -> bool:
+    started = time.perf_counter()
+    try:
+        if loaded.signature.streams:
+            result: Any = list(runtime.stream(loaded.name, **row))
+        else:
+            result = runtime.infer(loaded.name, **row)
+    except WherryError as error:
+        print_line(f"  example  {as_json(row)}\n           FAILED: {error}")
+        return False
+    ms = (time.perf_counter() - started) * 1000
+    print_line(f"  example  {as_json(row)}\n           -> {as_json(result)}  ({ms:.1f} ms)")
+    return True
+
+
+def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[str, str, str]]:
+    _, origins = settings.of_model(loaded.name)
+    flags = {flag_of(name): name for name in OPTIONS}
+    for field in fields(ModelConfig):
+        if field.name in ("name", "version", "examples"):
+            continue
+        value = getattr(loaded.config, field.name)
+        origin = origins.get(field.name) or origins.get(
+            "device" if field.name == "instances" else field.name
+        )
+        if origin is None:
+            origin = "default" if value == FIELDS[field.name].default else "model"
+        elif origin in flags:
+            origin = f"flag {origin}"
+        if field.name == "instances":
+            value = ", ".join(f"{group.count} on {group.device}" for group in value)
+        elif field.name == "warmup":
+            value = f"{len(value)} rows"
+        yield field.name, shown(value), origin
+
+
+def _tensor(spec: TensorSpec) -> str:
+    shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
+    return f"{spec.name} {spec.datatype}{shape}{' (optional)' if spec.optional else ''}"

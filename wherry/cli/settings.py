@@ -1,0 +1,263 @@
+"""Which settings apply, and where does each come from?
+
+A flag wins over its WHERRY_ variable, that over the file, that over the default. The same table
+(`ServerSettings`) makes the flags, the variables and the keys of `[server]`. `[models.NAME]` in
+the file holds fields of ModelConfig; a flag or variable that is also such a field (isolation,
+instances, request_timeout) is said by the operator, so it wins over the model's own code.
+
+The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from wherry.errors import ConfigError
+
+PREFIX = "WHERRY_"
+
+#: Settings of the server that are also settings of every model it serves.
+OF_EVERY_MODEL = ("isolation", "instances", "request_timeout")
+
+
+def option(default: Any, help: str, metavar: str | None = None) -> Any:
+    return field(default=default, metadata={"help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """What can be said about a server. Times are seconds."""
+
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
+    uds: str | None = option(None, "listen on this unix socket instead", "PATH")
+    api_key: tuple[str, ...] = option(
+        (), "a bearer key that clients must send, health excepted; may be repeated", "KEY"
+    )
+    api_key_file: str | None = option(
+        None, "file with one key a line (other users can read a process's flags)", "PATH"
+    )
+    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", "PATH")
+    ssl_keyfile: str | None = option(None, "its private key, if not in the same file", "PATH")
+    ssl_client_ca: str | None = option(
+        None, "let in only clients with a certificate of this CA", "PATH"
+    )
+    isolation: Literal["auto", "thread", "process"] = option(
+        "auto", "where instances run, for every model; auto: in a worker process each"
+    )
+    inline: bool = option(False, "no worker processes: everything here, for a debugger")
+    instances: int | None = option(None, "instances of every model", "N")
+    request_timeout: float | None = option(None, "default timeout of a request", "SECONDS")
+    max_in_flight: int | None = option(None, "requests at once; one more is refused (429)", "N")
+    max_body_size: int = option(64 * 2**20, "largest body, in bytes or as 64MiB", "SIZE")
+    max_connections: int = option(4096, "connections at once; one more is refused (503)", "N")
+    idle_timeout: float = option(75.0, "close a connection unused for so long", "SECONDS")
+    drain_timeout: float = option(30.0, "at SIGTERM, finish for at most so long", "SECONDS")
+    log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
+    log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
+    access_log: bool = option(False, "a line for each request, health and metrics excepted")
+    ready_fd: int | None = option(
+        None, "write the URL to this descriptor when ready, then close it", "FD"
+    )
+
+
+OPTIONS = {field.name: field for field in fields(ServerSettings)}
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_RANGES: dict[str, tuple[float, float]] = {
+    "port": (0, 65535),
+    "instances": (1, 4096),
+    "max_in_flight": (1, float("inf")),
+    "max_body_size": (1, float("inf")),
+    "max_connections": (1, float("inf")),
+    "request_timeout": (1e-3, float("inf")),
+    "idle_timeout": (1e-3, float("inf")),
+    "drain_timeout": (0, float("inf")),
+    "ready_fd": (0, float("inf")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The merged settings, and the origin of each that is not a default."""
+
+    server: ServerSettings
+    #: "--port", "WHERRY_PORT" or "wherry.toml [server]", by the setting's name.
+    origins: Mapping[str, str]
+    #: `[models.NAME]`, as in the file.
+    models: Mapping[str, Mapping[str, Any]]
+    file: str | None = None
+
+    def of_model(self, name: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """What the operator says of this model, and the origin of each setting."""
+        said: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        from_file = [key for key in OF_EVERY_MODEL if self._is_from_file(key)]
+        for key in from_file:
+            said[key], origins[key] = getattr(self.server, key), self.origins[key]
+        for key, value in self.models.get(name, {}).items():
+            said[key], origins[key] = value, f"{self.file} [models.{name}]"
+        for key in OF_EVERY_MODEL:
+            if key in self.origins and key not in from_file:
+                said[key], origins[key] = getattr(self.server, key), self.origins[key]
+        if self.server.inline:
+            said["isolation"], origins["isolation"] = "thread", self.origins["inline"]
+        return said, origins
+
+    def _is_from_file(self, key: str) -> bool:
+        return self.file is not None and self.origins.get(key, "").startswith(self.file)
+
+    def unused_models(self, served: list[str]) -> dict[str, str]:
+        """Names in `[models.NAME]` that are not served, with a guess at what was meant."""
+        return {
+            name: next(iter(difflib.get_close_matches(name, served, n=1)), "")
+            for name in self.models
+            if name not in served
+        }
+
+    def api_keys(self) -> tuple[str, ...]:
+        path = self.server.api_key_file
+        if path is None:
+            return self.server.api_key
+        try:
+            lines = Path(path).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"api_key_file {path}: {error}") from None
+        if not lines:
+            # Somebody wanted keys: an empty file must not open the server to everyone.
+            raise ConfigError(f"api_key_file {path} holds no key")
+        return (*self.server.api_key, *lines)
+
+
+def read_settings(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    folder: Path = Path(),
+) -> Settings:
+    """Merge the four sources. `flags` by setting's name, and `config`. ConfigError says what is
+    wrong and where."""
+    file, table = _read_file(flags.get("config") or environ.get(f"{PREFIX}CONFIG"), folder)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for key, value in table.get("server", {}).items():
+        where = f"{file} [server]"
+        values[key], origins[key] = _checked(key, value, f"{where}: {key}", text=False), where
+    for key in OPTIONS:
+        variable = f"{PREFIX}{key.upper()}"
+        if (value := environ.get(variable)) and not _is_from_kubernetes(key, value):
+            if key == "api_key":
+                values[key], origins[key] = tuple(filter(None, value.split(","))), variable
+            else:
+                values[key], origins[key] = _checked(key, value, variable), variable
+    for key, value in flags.items():
+        if key in OPTIONS and value is not None:
+            flag = flag_of(key)
+            values[key], origins[key] = _checked(key, value, flag), flag
+    server = ServerSettings(**values)
+    if server.ssl_certfile is None and (server.ssl_keyfile or server.ssl_client_ca):
+        raise ConfigError("ssl_keyfile and ssl_client_ca need ssl_certfile")
+    return Settings(server, origins, table.get("models", {}), file)
+
+
+def flag_of(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def bytes_of(text: str) -> int:
+    """64MiB, 64M or 67108864: the number of bytes (K, M, G are powers of 1024 as in MiB, unless
+    it says MB). ValueError if it is neither."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number, unit, binary = match.groups()
+    step = 1000 if unit and not binary and text.strip().lower().endswith("b") else 1024
+    return int(float(number) * step ** " kmgt".index(unit.lower() or " "))
+
+
+def _checked(key: str, value: Any, where: str, *, text: bool = True) -> Any:
+    """`value` as the setting's type; from a flag or a variable it is text."""
+    import msgspec  # not for --help
+
+    hint = typing.get_type_hints(ServerSettings)[key]
+    if key == "max_body_size" and isinstance(value, str):
+        try:
+            value = bytes_of(value)
+        except ValueError:
+            raise ConfigError(
+                f"{where}: {value!r} is no size; write bytes, or for example 64MiB"
+            ) from None
+    if key == "api_key" and isinstance(value, str):
+        value = [value]
+    try:
+        # "8000" is a number where only text can be written, but a mistake in a file.
+        converted = msgspec.convert(value, hint, strict=not text)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{where}: {value!r}: {_plainly(str(error), hint)}") from None
+    low, high = _RANGES.get(key, (float("-inf"), float("inf")))
+    if isinstance(converted, int | float) and not low <= converted <= high:
+        most = "" if high == float("inf") else f" and at most {high:g}"
+        raise ConfigError(f"{where}: {value!r} must be at least {low:g}{most}")
+    return converted
+
+
+def _plainly(problem: str, hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "expected one of " + ", ".join(typing.get_args(hint))
+    return problem[0].lower() + problem[1:].replace("`", "")
+
+
+def _is_from_kubernetes(key: str, value: str) -> bool:
+    """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant for us."""
+    return key == "port" and value.startswith(("tcp://", "udp://"))
+
+
+def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, Any]]:
+    path = Path(named) if named else folder / "wherry.toml"
+    if not named and not path.exists():
+        path = folder / "pyproject.toml"
+        if not path.exists():
+            return None, {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    shown = str(path)
+    if path.name == "pyproject.toml":
+        if "wherry" not in table.get("tool", {}):
+            return None, {}
+        table, shown = table["tool"]["wherry"], f"{path} [tool.wherry]"
+    _check_keys(table, ["server", "models"], shown)
+    _check_keys(_table(table, "server", shown), list(OPTIONS), f"{shown} [server]")
+    models = _table(table, "models", shown)
+    if models:
+        from wherry.config import FIELDS
+
+        for name in models:
+            where = f"{shown} [models.{name}]"
+            _check_keys(_table(models, name, f"{shown} [models]"), [*FIELDS, "device"], where)
+    return shown, table
+
+
+def _table(table: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    found = table.get(key, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{where}: {key} must be a table, not {found!r}")
+    return found
+
+
+def _check_keys(table: Mapping[str, Any], known: list[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
+            raise ConfigError(f"{where}: unknown key {key!r}; {hint}")

@@ -1,0 +1,56 @@
+"""How are settings and values shown on stdout? And `wherry config`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from wherry.cli.settings import OPTIONS, read_settings
+
+
+def show_settings(flags: Mapping[str, Any]) -> int:
+    """Print what `wherry serve` with the same flags would use."""
+    settings = read_settings(flags, os.environ)
+    rows = []
+    for name in OPTIONS:
+        value = getattr(settings.server, name)
+        if name == "api_key":
+            value = f"({len(value)} keys)" if value else "(none)"  # logs and tickets are read
+        rows.append((name, shown(value), settings.origins.get(name, "default")))
+    print_table(rows)
+    for model, table in settings.models.items():
+        print_line("")
+        print_line(f"models.{model}")
+        where = f"{settings.file} [models.{model}]"
+        print_table([(name, shown(value), where) for name, value in table.items()])
+    return 0
+
+
+def shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) and value else as_json(value)
+
+
+def as_json(value: Any, most: int = 200) -> str:
+    text = msgspec.json.encode(value, enc_hook=_plain).decode()
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+
+def print_table(rows: Iterable[tuple[str, str, str]], indent: str = "") -> None:
+    rows = list(rows)
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, value, origin in rows:
+        print_line(f"{indent}{name:<{first}}  {value:<{second}}  {origin}")
+
+
+def print_line(line: str) -> None:
+    sys.stdout.write(line + "\n")

@@ -1,0 +1,247 @@
+"""Which models does `app.py`, `package.module` or `module:object` mean?
+
+A module's models are the `wherry.Model` objects at its top level (decorated functions, pipelines,
+instances), and an object of each Model class defined in it that has none there. A file is imported
+under the name it would have in a program, with its folder on sys.path, so that a worker process
+finds the same module.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from wherry.errors import ConfigError, LoadFailed
+from wherry.model import FunctionModel, Model
+from wherry.runtime import Runtime
+
+
+class TargetError(ConfigError):
+    """What was asked for is not there: the command line is wrong."""
+
+
+class TargetRaised(ConfigError):
+    """The user's file was found, and raised when it was imported; `__cause__` is its error."""
+
+
+def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
+    """The models that the targets name, in their order, each once; or the one Runtime."""
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # for `module:object`, as with `python -m`
+    models: list[Model] = []
+    for target in targets:
+        found = load_target(target)
+        if isinstance(found, Runtime):
+            if len(targets) > 1:
+                raise TargetError(f"{target} is a Runtime: serve it alone")
+            return found
+        models += [model for model in found if not any(model is known for known in models)]
+    return models
+
+
+def load_target(target: str) -> list[Model] | Runtime:
+    """The models of one target. TargetError, or TargetRaised with the cause."""
+    where, _, name = target.partition(":")
+    module = _import(target, where)
+    if name:
+        return _models_of_object(_attribute(module, name, where), target)
+    models = models_in(module)
+    if not models:
+        raise TargetError(
+            f"{target} has no models at its top level: decorate a function with @wherry.model,"
+            " or subclass wherry.Model"
+        )
+    return models
+
+
+def models_in(module: ModuleType) -> list[Model]:
+    """Every model at the top level of a module, in the order of definition."""
+    values = [value for name, value in vars(module).items() if not name.startswith("_")]
+    instances = [value for value in values if isinstance(value, Model)]
+    made = {type(value) for value in instances}
+    models: list[Model] = []
+    for value in values:
+        if isinstance(value, Model):
+            candidate = value
+        elif (
+            isinstance(value, type)
+            and issubclass(value, Model)
+            and value.__module__ == module.__name__
+            and value.execute is not Model.execute  # else it is a base class
+            and value not in made
+            and not issubclass(value, FunctionModel)
+        ):
+            made.add(value)
+            candidate = _instance(value, module.__name__)
+        else:
+            continue
+        if not any(candidate is known for known in models):
+            models.append(candidate)
+    return models
+
+
+def _instance(cls: type[Model], where: str) -> Model:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise TargetError(
+            f"{where}: {cls.__name__} cannot be made without arguments ({error}); make an object"
+            f" at the top level, for example `model = {cls.__name__}(...)`"
+        ) from None
+    try:
+        return cls()
+    except Exception as error:  # the user's constructor: anything may come
+        raise TargetRaised(f"{where}: {cls.__name__}() raised") from error
+
+
+def _models_of_object(value: Any, target: str) -> list[Model] | Runtime:
+    if isinstance(value, Runtime):
+        return value
+    if isinstance(value, Model):
+        return [value]
+    if isinstance(value, type) and issubclass(value, Model):
+        return [_instance(value, target)]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        models: list[Model] = []
+        for item in value:
+            found = _models_of_object(item, target)
+            if isinstance(found, Runtime):
+                raise TargetError(f"{target}: a Runtime is served alone, not in a list")
+            models += found
+        if models:
+            return models
+    raise TargetError(f"{target} is {value!r}: expected a model, a list of models, or a Runtime")
+
+
+def _attribute(module: ModuleType, name: str, where: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            close = difflib.get_close_matches(part, dir(value), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TargetError(f"{where} has no {part!r}{hint}")
+        value = getattr(value, part)
+    return value
+
+
+def _import(target: str, where: str) -> ModuleType:
+    path = Path(where)
+    is_path = where.endswith(".py") or os.sep in where
+    if path.is_dir() and not (path / "__init__.py").is_file():
+        raise TargetError(
+            f"{target} is a folder: model repositories are not served yet; name a file (app.py)"
+            " or a module"
+        )
+    if is_path:
+        if not path.is_file():
+            raise TargetError(f"{where}: no such file")
+        name, folder = module_name(path.resolve())
+        return _import_file(name, folder, path.resolve())
+    if not where or not all(part.isidentifier() for part in where.split(".")):
+        raise TargetError(f"{target!r} is neither a file (app.py) nor a module (package.app:model)")
+    if not _is_module(where):
+        hint = f"; did you mean {where}.py?" if Path(f"{where}.py").is_file() else ""
+        raise TargetError(f"no module {where!r} here or installed{hint}")
+    return _run(lambda: importlib.import_module(where), where)
+
+
+def _is_module(name: str) -> bool:
+    parent, _, _ = name.rpartition(".")
+    if parent and not _is_module(parent):
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # a module without a spec, such as __main__
+        return name in sys.modules
+    except (ImportError, AttributeError):
+        return False
+
+
+def module_name(path: Path) -> tuple[str, Path]:
+    """What a file is called in a program, and the folder that must be on sys.path for it: inside
+    a package (folders with an __init__.py) the dotted name, from the package's own folder."""
+    parts = [] if path.name == "__init__.py" else [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").is_file() and folder.name.isidentifier():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(parts), folder
+
+
+def _import_file(name: str, folder: Path, path: Path) -> ModuleType:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    known = sys.modules.get(name)
+    if known is None and all(part.isidentifier() for part in name.split(".")):
+        spec = importlib.util.find_spec(name) if "." not in name else None
+        if spec is None or (spec.origin and Path(spec.origin).resolve() == path):
+            known = _run(lambda: importlib.import_module(name), str(path))
+    if known is not None:
+        if known.__file__ and Path(known.__file__).resolve() == path:
+            return known
+        raise TargetError(
+            f"{path.name}: there is another module called {name!r} already"
+            f" ({known.__file__ or 'built in'}); rename the file"
+        )
+    return _run(lambda: _execute(name.replace("-", "_"), path), str(path))
+
+
+def _execute(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _run(load: Any, where: str) -> ModuleType:
+    try:
+        module: ModuleType = load()
+    except (Exception, SystemExit) as error:  # the user's code: anything may come
+        raise TargetRaised(f"{where} raised when it was imported") from error
+    return module
+
+
+def user_traceback(error: BaseException) -> str:
+    """The error with its traceback from the first line of the user's code on."""
+    lines = traceback.format_exception(error)
+    notes: list[str] = getattr(error, "__notes__", [])
+    if notes and isinstance(error, LoadFailed):
+        # It was raised in a worker process, and came as text.
+        lines = "\n".join(notes).splitlines(keepends=True)
+    text = "".join(lines).rstrip()
+    shortened = _MACHINERY.sub(r"\1", text)
+    _, _, first = shortened.partition("\n")
+    if first.startswith("  File "):
+        return shortened
+    # None of the lines are theirs. What wherry raises on purpose says it all in its message.
+    return "" if first.startswith("wherry.errors.") else text
+
+
+def _frames_of(*prefixes: str) -> re.Pattern[str]:
+    """The first frames of a traceback's text, as long as they lie in these places."""
+    places = "|".join(map(re.escape, prefixes))
+    return re.compile(
+        rf'(\ATraceback \(most recent call last\):\n)(?:  File "(?:{places})[^\n]*\n(?:    .*\n)*)+'
+    )
+
+
+_MACHINERY = _frames_of(
+    "<frozen importlib", str(Path(__file__).resolve().parents[1]) + os.sep, importlib.__file__
+)

@@ -1,0 +1,344 @@
+"""How does one call become one HTTP exchange? (The standard library's http.client.)"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from wherry.client.wire import (
+    ModelDescription,
+    describe,
+    error_of,
+    infer_body,
+    outputs_of,
+    row_of,
+)
+from wherry.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
+from wherry.request import Columns
+
+#: What the server gets on top of a request's own timeout to say that it has passed.
+GRACE = 5.0
+
+
+class Client:
+    """A server, called as a Runtime is called. Safe from any thread.
+
+        with wherry.Client("http://127.0.0.1:8000") as client:
+            client.infer("sentiment", text="good")
+
+    `url` may be http, https, or http+unix:///path/of/the.sock. `timeout` (seconds) is for a
+    connection that says nothing. Errors are those of wherry.errors, with the server's message;
+    OSError if the server cannot be reached.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+        parts = urlsplit(self.url)
+        scheme, _, unix = parts.scheme.partition("+")
+        if scheme not in ("http", "https") or unix not in ("", "unix"):
+            raise ConfigError(f"{url!r}: expected http://, https:// or http+unix:// in front")
+        self._unix_path = unquote(parts.netloc + parts.path) if unix else None
+        self._host = "localhost" if unix else (parts.hostname or "localhost")
+        self._port = None if unix else parts.port
+        self._base = "" if unix else parts.path
+        self._tls = (ssl_context or ssl.create_default_context()) if scheme == "https" else None
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+        self._described: dict[str, ModelDescription] = {}
+
+    def __repr__(self) -> str:
+        return f"<Client {self.url}>"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections that wait for their next use."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    # Calls. A model is "name", or "name:version".
+
+    def infer(
+        self,
+        model: str,
+        /,
+        *args: Any,
+        timeout: float | None = None,
+        priority: int = 0,
+        **inputs: Any,
+    ) -> Any:
+        """Run one row: the value, or a dict of several outputs. `timeout` in seconds."""
+        described = self.describe(model)
+        columns = {name: [value] for name, value in _by_name(described, args, inputs).items()}
+        return row_of(described, self._infer(model, described, columns, timeout, priority))
+
+    def infer_batch(
+        self,
+        model: str,
+        /,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        **columns: Any,
+    ) -> Columns:
+        """Run many rows: columns in, columns out by output name."""
+        return self._infer(model, self.describe(model), columns, timeout, priority)
+
+    def stream(
+        self, model: str, /, *args: Any, timeout: float | None = None, **inputs: Any
+    ) -> Iterator[Any]:
+        """The responses of a generator model as they come; closing the iterator cancels."""
+        described = self.describe(model)
+        body: dict[str, Any] = {
+            name: value.tolist() if hasattr(value, "tolist") else value
+            for name, value in _by_name(described, args, inputs).items()
+        }
+        if timeout is not None:
+            body["timeout"] = _microseconds(timeout)
+        with self._exchange(
+            "POST", f"{_path(model)}/generate_stream", msgspec.json.encode(body)
+        ) as response:
+            for line in response:
+                if line.startswith(b"data:"):
+                    yield _streamed(described, msgspec.json.decode(line[5:]))
+
+    def models(self) -> list[dict[str, Any]]:
+        """Name, version, state, inputs and outputs of each model that the server has."""
+        found: list[dict[str, Any]] = self._json("GET", "/v2/models")["models"]
+        return found
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        """Inputs and outputs as the V2 protocol describes them."""
+        found: dict[str, Any] = self._json("GET", _path(model))
+        return found
+
+    def describe(self, model: str) -> ModelDescription:
+        """What is needed to call the model; asked for once."""
+        described = self._described.get(model)
+        if described is None:
+            described = describe(self._json("GET", f"{_path(model)}/config"))
+            self._described[model] = described
+        return described
+
+    def ready(self, model: str | None = None) -> bool:
+        """Would the server (or this model) answer now? False too if it cannot be reached."""
+        path = "/v2/health/ready" if model is None else f"{_path(model)}/ready"
+        try:
+            with self._exchange("GET", path) as response:
+                response.read()
+        except (OSError, WherryError):
+            return False
+        return True
+
+    # One exchange
+
+    def _infer(
+        self,
+        model: str,
+        described: ModelDescription,
+        columns: Mapping[str, Any],
+        timeout: float | None,
+        priority: int,
+    ) -> Columns:
+        parameters: dict[str, Any] = {}
+        if timeout is not None:
+            parameters["timeout"] = _microseconds(timeout)
+        if priority:
+            parameters["priority"] = priority
+        try:
+            return self._answer(model, described, columns, parameters, timeout)
+        except InvalidRequest:
+            # The model may have been replaced by another one of its name: look again, next time.
+            self._described.pop(model, None)
+            raise
+
+    def _answer(
+        self,
+        model: str,
+        described: ModelDescription,
+        columns: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        timeout: float | None,
+    ) -> Columns:
+        body, json_bytes = infer_body(described, columns, parameters)
+        headers = {"Inference-Header-Content-Length": str(json_bytes)}
+        with self._exchange(
+            "POST", f"{_path(model)}/infer", body, headers, timeout=timeout
+        ) as response:
+            answer = memoryview(response.read())
+            length = int(response.headers.get("Inference-Header-Content-Length", len(answer)))
+        head = msgspec.json.decode(answer[:length])
+        return outputs_of(described, head, answer[length:])[0]
+
+    def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
+        with self._exchange(method, path, body) as response:
+            return msgspec.json.decode(response.read())
+
+    @contextlib.contextmanager
+    def _exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and yield its good answer; WherryError for any other."""
+        send = {**self._headers, **(headers or {})}
+        if body is not None:
+            send.setdefault(
+                "Content-Type", "application/octet-stream" if headers else "application/json"
+            )
+        connection, response = self._send(method, self._base + path, body, send, timeout)
+        reusable = False
+        try:
+            if response.status >= 400:
+                raise error_of(
+                    response.status, response.read(), response.headers.get("Retry-After")
+                )
+            yield response
+        except TimeoutError as error:
+            if isinstance(error, WherryError):
+                reusable = response.isclosed()
+                raise
+            raise DeadlineExceeded(f"{self.url}: no answer in time") from None
+        except WherryError:
+            reusable = response.isclosed()
+            raise
+        else:
+            reusable = response.isclosed()
+        finally:
+            # An answer that was not read to its end leaves the connection in the middle of it;
+            # closing it is also how a stream is cancelled.
+            if reusable and not response.will_close:
+                with self._lock:
+                    self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: float | None,
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        wait = self.timeout if timeout is None else timeout + GRACE
+        if connection is not None:
+            try:
+                return connection, _sent(connection, method, path, body, headers, wait)
+            except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+                # The server closed it while it was idle, which it may: it took no request.
+                connection.close()
+            except BaseException:
+                connection.close()
+                raise
+        connection = self._connect()
+        try:
+            return connection, _sent(connection, method, path, body, headers, wait)
+        except TimeoutError:
+            connection.close()
+            raise DeadlineExceeded(f"{self.url}: no answer within {wait:g} s") from None
+        except BaseException:
+            connection.close()
+            raise
+
+    def _connect(self) -> http.client.HTTPConnection:
+        if self._unix_path is not None:
+            return _UnixConnection(self._unix_path, self.timeout, self._tls)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=self.timeout, context=self._tls
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=self.timeout)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+        self._tls = tls
+
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self._path)
+            self.sock = (
+                self._tls.wrap_socket(sock, server_hostname="localhost") if self._tls else sock
+            )
+        except BaseException:
+            sock.close()
+            raise
+
+
+def _sent(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    timeout: float,
+) -> http.client.HTTPResponse:
+    connection.timeout = timeout
+    if not connection.sock:
+        connection.connect()  # http.client sets TCP_NODELAY: head and body leave in two writes
+    connection.sock.settimeout(timeout)
+    connection.request(method, path, body, dict(headers))
+    return connection.getresponse()
+
+
+def _path(model: str) -> str:
+    name, _, version = model.partition(":")
+    path = f"/v2/models/{quote(name, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def _by_name(
+    model: ModelDescription, args: tuple[Any, ...], inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    if len(args) > len(model.inputs):
+        raise InvalidRequest(
+            f"model {model.name!r} has {len(model.inputs)} inputs, not {len(args)}"
+        )
+    by_place = {tensor.name: arg for tensor, arg in zip(model.inputs, args, strict=False)}
+    return {**by_place, **inputs}
+
+
+def _streamed(model: ModelDescription, event: Mapping[str, Any]) -> Any:
+    if "error" in event:
+        raise WherryError(str(event["error"]))
+    outputs = {tensor.name for tensor in model.outputs}
+    row = {name: value for name, value in event.items() if name in outputs}
+    return row["output"] if model.returns_one_value and "output" in row else row
+
+
+def _microseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1e6))

@@ -1,0 +1,275 @@
+"""What does a client write into a V2 infer request, and read out of the answer? (No I/O.)
+
+Numbers travel as binary tensors, in both directions; text goes out as JSON. Kept apart from the
+server's half on purpose: the two only share the protocol, and each one's mistakes show in the
+other's tests.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from wherry.datatypes import BF16, BYTES, DATATYPES, Datatype, Form
+from wherry.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    ModelNotReady,
+    Overloaded,
+    RequestTooLarge,
+    Unsupported,
+    WherryError,
+)
+from wherry.request import Array, Columns
+
+#: The class behind a status. What the message says is the server's own.
+ERRORS: Final[dict[int, type[WherryError]]] = {
+    400: InvalidRequest,
+    404: ModelNotFound,
+    408: DeadlineExceeded,
+    413: RequestTooLarge,
+    429: Overloaded,
+    499: Cancelled,
+    500: ModelFailed,
+    501: Unsupported,
+    503: ModelNotReady,
+    504: DeadlineExceeded,
+}
+
+_FORMS: Final = {form.value: form for form in Form}
+_LENGTH: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An input or output as the server describes it; `shape` is one row's."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    #: What BYTES are in Python. The protocol does not say; a wherry server does.
+    form: Form | None = None
+
+    @property
+    def is_scalar(self) -> bool:
+        """One element a row."""
+        return self.shape in ((), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a client must know of a model to call it."""
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    #: Tensors have the rows as their first dimension.
+    batched: bool
+
+    @property
+    def returns_one_value(self) -> bool:
+        """A function that returns no named outputs: its result has no name to be asked by."""
+        return len(self.outputs) == 1 and self.outputs[0].name == "output"
+
+
+def describe(config: Mapping[str, Any]) -> ModelDescription:
+    """From the answer of GET /v2/models/M/config."""
+    forms = config.get("wherry", {})
+    return ModelDescription(
+        config["name"],
+        tuple(_tensor(member, forms.get("inputs", {})) for member in config.get("input", ())),
+        tuple(_tensor(member, forms.get("outputs", {})) for member in config.get("output", ())),
+        batched=config.get("max_batch_size", 0) > 0,
+    )
+
+
+def _tensor(member: Mapping[str, Any], forms: Mapping[str, str]) -> Tensor:
+    name = member["data_type"].removeprefix("TYPE_")
+    datatype = DATATYPES["BYTES" if name == "STRING" else name]
+    shape = tuple(int(d) for d in member.get("dims", ()))
+    form = _FORMS.get(forms.get(member["name"], ""))
+    return Tensor(member["name"], datatype, shape, form)
+
+
+def infer_body(
+    model: ModelDescription, columns: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> tuple[bytes, int]:
+    """The body of an infer request, and the length of the JSON in front of its tensors."""
+    known = {tensor.name: tensor for tensor in model.inputs}
+    inputs: list[dict[str, Any]] = []
+    buffers: list[bytes] = []
+    for name, values in columns.items():
+        if name not in known:
+            raise InvalidRequest(
+                f"model {model.name!r} has no input {name!r}; its inputs are: {', '.join(known)}"
+            )
+        member, buffer = _input(known[name], values, model)
+        inputs.append(member)
+        if buffer is not None:
+            buffers.append(buffer)
+    head = msgspec.json.encode(
+        {"parameters": {"binary_data_output": True, **parameters}, "inputs": inputs}
+    )
+    return b"".join([head, *buffers]), len(head)
+
+
+def _input(
+    tensor: Tensor, values: Any, model: ModelDescription
+) -> tuple[dict[str, Any], bytes | None]:
+    if tensor.datatype is BYTES:
+        rows = list(values)
+        flat = [element for row in rows for element in row] if not tensor.is_scalar else rows
+        shape = [len(rows)] if tensor.is_scalar else [len(rows), len(flat) // max(1, len(rows))]
+        elements = [_element(value, tensor.form) for value in flat]
+        member: dict[str, Any] = {
+            "name": tensor.name,
+            "datatype": "BYTES",
+            "shape": _shape(shape, model),
+        }
+        if all(isinstance(element, str) for element in elements):
+            return {**member, "data": elements}, None
+        packed = b"".join(
+            _LENGTH.pack(len(raw)) + raw
+            for raw in (e.encode() if isinstance(e, str) else e for e in elements)
+        )
+        return {**member, "parameters": {"binary_data_size": len(packed)}}, packed
+    try:
+        array = np.asarray(values)
+        if array.dtype != tensor.datatype.dtype:
+            array = array.astype(tensor.datatype.dtype, casting="same_kind")
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(
+            f"model {model.name!r}: input {tensor.name!r} must be {tensor.datatype} data: {error}"
+        ) from None
+    raw = _to_bf16(array) if tensor.datatype is BF16 else array.tobytes()
+    member = {
+        "name": tensor.name,
+        "datatype": tensor.datatype.name,
+        "shape": _shape(list(array.shape), model),
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    return member, raw
+
+
+def _shape(shape: list[int], model: ModelDescription) -> list[int]:
+    """Without a batch dimension the one row's own shape; a scalar is one element."""
+    return shape if model.batched else shape[1:] or [1]
+
+
+def _element(value: Any, form: Form | None) -> str | bytes:
+    if isinstance(value, str) and form is not Form.JSON:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    return msgspec.json.encode(value).decode()  # a row of JSON
+
+
+def outputs_of(
+    model: ModelDescription, head: Mapping[str, Any], tail: memoryview
+) -> tuple[Columns, int]:
+    """The columns, and the number of rows, of an infer answer."""
+    columns: Columns = {}
+    rows = 1
+    known = {tensor.name: tensor for tensor in model.outputs}
+    for member in head["outputs"]:
+        shape, datatype = member["shape"], DATATYPES[member["datatype"]]
+        tensor = known.get(member["name"]) or Tensor(member["name"], datatype, (len(shape) - 1,))
+        size = member.get("parameters", {}).get("binary_data_size")
+        flat: Sequence[Any] | Array
+        if size is None:
+            flat = _from_json(datatype, member["data"])
+        else:
+            flat, tail = _from_binary(datatype, tail[:size]), tail[size:]
+        if model.batched:
+            rows = shape[0]
+        else:
+            shape = [1, *shape]
+        if datatype is BYTES:
+            flat = [_python(element, tensor.form) for element in flat]
+        columns[tensor.name] = _rows(flat, shape[:1] if tensor.is_scalar else shape)
+    return columns, rows
+
+
+def _from_json(datatype: Datatype, data: list[Any]) -> Sequence[Any] | Array:
+    return data if datatype is BYTES else np.array(data, datatype.dtype)
+
+
+def _from_binary(datatype: Datatype, raw: memoryview) -> Sequence[Any] | Array:
+    if datatype is BYTES:
+        return _unpacked(raw)
+    if datatype is BF16:
+        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(raw, datatype.dtype).copy()  # the answer's buffer is not to be kept
+
+
+def _unpacked(raw: memoryview) -> list[bytes]:
+    elements, start = [], 0
+    while start < len(raw):
+        (length,) = _LENGTH.unpack_from(raw, start)
+        start += _LENGTH.size
+        elements.append(bytes(raw[start : start + length]))
+        start += length
+    return elements
+
+
+def _python(element: str | bytes, form: Form | None) -> Any:
+    """An element of BYTES as the model's code returned it, if the server says what that was;
+    else text, which it nearly always is, or bytes."""
+    raw = element.encode() if isinstance(element, str) else element
+    if form is Form.BYTES:
+        return raw
+    if form is Form.JSON:
+        return msgspec.json.decode(raw)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def _rows(flat: Sequence[Any] | Array, shape: list[int]) -> Any:
+    if isinstance(flat, np.ndarray):
+        return flat.reshape(shape)
+    if len(shape) == 1:
+        return list(flat)
+    width = len(flat) // max(1, shape[0])
+    return [list(flat[row * width : (row + 1) * width]) for row in range(shape[0])]
+
+
+def row_of(model: ModelDescription, columns: Columns) -> Any:
+    """One row's outputs as the caller wants them: the value, or a dict of several."""
+    row = {name: _value(column[0]) for name, column in columns.items()}
+    return row["output"] if model.returns_one_value and set(row) == {"output"} else row
+
+
+def _value(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _to_bf16(array: Array) -> bytes:
+    """Round to nearest even, as hardware does; a NaN must not become an infinity."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(array), np.uint16(0x7FC0), rounded).astype(np.uint16).tobytes()
+
+
+def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
+    """The error that the server's answer stands for."""
+    try:
+        message = str(msgspec.json.decode(body)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        message = body[:500].decode(errors="replace").strip() or f"the server answered {status}"
+    error = ERRORS.get(status, WherryError)(message)
+    if retry_after is not None:
+        try:
+            error.retry_after = float(retry_after)
+        except ValueError:  # a date
+            error.retry_after = None
+    return error

@@ -1,0 +1,1 @@
+"""How do requests come in from outside? One folder for each protocol."""

@@ -1,0 +1,240 @@
+"""What does a model look like from outside: its metadata, configuration and statistics?
+
+Plain values in the shapes that the V2 protocol and Triton's ModelConfig prescribe, for any
+frontend to encode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wherry.config import InstanceGroup
+from wherry.datatypes import BYTES, TensorSpec
+from wherry.observability.statistics import Duration, ModelStatistics
+from wherry.runtime import LoadedModel, Runtime
+
+Json = dict[str, Any]
+
+
+def metadata(loaded: LoadedModel, versions: list[str]) -> Json:
+    return {
+        "name": loaded.name,
+        "versions": versions,
+        "platform": "python",
+        "inputs": [_tensor(loaded, spec) for spec in loaded.signature.inputs],
+        "outputs": [_tensor(loaded, spec) for spec in loaded.signature.outputs],
+    }
+
+
+def versions_of(runtime: Runtime, name: str) -> list[str]:
+    return sorted((m.version for m in runtime.models() if m.name == name), key=int)
+
+
+def overview(loaded: LoadedModel) -> Json:
+    """One line of our own list of models: what the start page and `wherry models` show."""
+    reason = loaded.not_ready_reason()
+    config = loaded.config
+    return {
+        "name": loaded.name,
+        "version": loaded.version,
+        "state": "UNAVAILABLE" if reason else "READY",
+        "reason": reason,
+        "description": config.description,
+        "max_batch_size": config.max_batch_size,
+        "streams": loaded.signature.streams,
+        "inputs": [
+            {**_tensor(loaded, spec), "optional": spec.optional, "form": spec.form.value}
+            for spec in loaded.signature.inputs
+        ],
+        "outputs": [
+            {**_tensor(loaded, spec), "form": spec.form.value} for spec in loaded.signature.outputs
+        ],
+        "examples": [dict(example) for example in config.examples],
+    }
+
+
+def unloaded(name: str, reason: str) -> Json:
+    """`overview` of a model that is not there (yet): little is known of it."""
+    return {
+        "name": name,
+        "version": "",
+        "state": "LOADING" if reason == "loading" else "UNAVAILABLE",
+        "reason": reason,
+        "inputs": [],
+        "outputs": [],
+        "examples": [],
+    }
+
+
+def model_config(loaded: LoadedModel) -> Json:
+    """Triton's ModelConfig as JSON, its defaults filled in, and our own settings beside it."""
+    config, signature = loaded.config, loaded.signature
+    described: Json = {
+        "name": config.name,
+        "platform": "",
+        "backend": "python",
+        "runtime": "",
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": config.max_batch_size,
+        "input": [
+            {
+                "name": spec.name,
+                "data_type": _data_type(spec),
+                "format": "FORMAT_NONE",
+                **_dims(spec),
+                "is_shape_tensor": False,
+                "allow_ragged_batch": False,
+                "optional": spec.optional,
+                "is_non_linear_format_io": False,
+            }
+            for spec in signature.inputs
+        ],
+        "output": [
+            {
+                "name": spec.name,
+                "data_type": _data_type(spec),
+                **_dims(spec),
+                "label_filename": "",
+                "is_shape_tensor": False,
+                "is_non_linear_format_io": False,
+            }
+            for spec in signature.outputs
+        ],
+        "batch_input": [],
+        "batch_output": [],
+        "optimization": {
+            "priority": "PRIORITY_DEFAULT",
+            "input_pinned_memory": {"enable": True},
+            "output_pinned_memory": {"enable": True},
+            "gather_kernel_buffer_threshold": 0,
+            "eager_batching": False,
+        },
+        "instance_group": [
+            _instance_group(config.name, number, group)
+            for number, group in enumerate(config.instances)
+        ],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": signature.streams},
+        "wherry": _own_settings(loaded),
+    }
+    if config.max_batch_size > 1:
+        described["dynamic_batching"] = _dynamic_batching(loaded)
+    return described
+
+
+def statistics(loaded: LoadedModel) -> Json:
+    """One member of `model_stats`: a consistent snapshot, all fields always there."""
+    counted = loaded.statistics
+    with counted.lock:
+        return {
+            "name": loaded.name,
+            "version": loaded.version,
+            "last_inference": counted.last_inference_ms,
+            "inference_count": counted.inference_count,
+            "execution_count": counted.execution_count,
+            "inference_stats": _inference_stats(counted),
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": size,
+                    "compute_input": _duration(batch.compute_input),
+                    "compute_infer": _duration(batch.compute_infer),
+                    "compute_output": _duration(batch.compute_output),
+                }
+                for size, batch in sorted(counted.batch_sizes.items())
+            ],
+            "memory_usage": [],
+        }
+
+
+def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
+    shape = [-1, *spec.shape] if loaded.config.max_batch_size else list(spec.shape) or [1]
+    return {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
+
+
+def _data_type(spec: TensorSpec) -> str:
+    return "TYPE_STRING" if spec.datatype is BYTES else f"TYPE_{spec.datatype.name}"
+
+
+def _dims(spec: TensorSpec) -> Json:
+    """Triton has no tensor without dimensions: a row of one element is [1], reshaped to []."""
+    if spec.shape:
+        return {"dims": list(spec.shape)}
+    return {"dims": [1], "reshape": {"shape": []}}
+
+
+def _instance_group(model: str, number: int, group: InstanceGroup) -> Json:
+    kind, _, index = group.device.partition(":")
+    kinds = {"cpu": "KIND_CPU", "cuda": "KIND_GPU", "auto": "KIND_AUTO"}
+    return {
+        "name": f"{model}_{number}",
+        "kind": kinds[kind],
+        "count": group.count,
+        "gpus": [int(index)] if index else [],
+        "secondary_devices": [],
+        "profile": [],
+        "passive": False,
+        "host_policy": "",
+    }
+
+
+def _dynamic_batching(loaded: LoadedModel) -> Json:
+    config = loaded.config
+    return {
+        "preferred_batch_size": list(config.preferred_batch_sizes),
+        "max_queue_delay_microseconds": round(config.max_queue_delay * 1e6),
+        "preserve_ordering": False,
+        "priority_levels": config.priority_levels,
+        "default_priority_level": config.default_priority,
+        "default_queue_policy": {
+            "timeout_action": "REJECT",
+            "default_timeout_microseconds": round((config.request_timeout or 0) * 1e6),
+            "allow_timeout_override": True,
+            "max_queue_size": config.max_queue_size or 0,
+        },
+        "priority_queue_policy": {},
+    }
+
+
+def _own_settings(loaded: LoadedModel) -> Json:
+    """What Triton's ModelConfig has no field for; times in seconds."""
+    config = loaded.config
+    return {
+        "version": config.version,
+        "description": config.description,
+        "isolation": config.isolation,
+        "devices": [group.device for group in config.instances],
+        "request_timeout": config.request_timeout,
+        "execution_timeout": config.execution_timeout,
+        "stall_timeout": config.stall_timeout,
+        "isolate_errors": config.isolate_errors,
+        "run_in_caller": config.run_in_caller,
+        "crash_budget": config.crash_budget,
+        "crash_window": config.crash_window,
+        "max_unread_responses": config.max_unread_responses,
+        "pipeline": loaded.is_pipeline,
+        "inputs": {spec.name: spec.form.value for spec in loaded.signature.inputs},
+        "outputs": {spec.name: spec.form.value for spec in loaded.signature.outputs},
+    }
+
+
+def _inference_stats(counted: ModelStatistics) -> Json:
+    nothing = {"count": 0, "ns": 0}
+    return {
+        "success": _duration(counted.success),
+        "fail": _duration(counted.fail),
+        "queue": _duration(counted.queue),
+        "compute_input": _duration(counted.compute_input),
+        "compute_infer": _duration(counted.compute_infer),
+        "compute_output": _duration(counted.compute_output),
+        "cache_hit": nothing,
+        "cache_miss": nothing,
+    }
+
+
+def _duration(duration: Duration) -> Json:
+    return {"count": duration.count, "ns": duration.ns}

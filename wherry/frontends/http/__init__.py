@@ -1,0 +1,1 @@
+"""How is the runtime reached over HTTP?"""

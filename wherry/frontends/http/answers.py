@@ -1,0 +1,99 @@
+"""What goes out with every answer: the request's id, compression, errors as status and JSON?"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+
+from wherry.errors import WherryError
+from wherry.frontends.http.compression import (
+    MAX_BYTES,
+    MIN_BYTES,
+    UnknownCoding,
+    best_coding,
+    compressed,
+)
+from wherry.frontends.http.exchange import Buffer, Exchange, error_body
+
+log = logging.getLogger("wherry")
+
+Headers = Sequence[tuple[str, str]]
+
+MAX_ID_CHARS = 128
+_PREFIX = os.urandom(6).hex()
+_numbers = itertools.count(1)
+
+
+def new_request_id() -> str:
+    """Unique and cheap: a random part for the process, then a count."""
+    return f"{_PREFIX}-{next(_numbers):x}"
+
+
+def given_request_id(headers: Mapping[str, str]) -> str:
+    """The client's X-Request-Id; "" if it gave none that may go into a header or a log."""
+    given = headers.get("x-request-id", "")
+    return given if len(given) <= MAX_ID_CHARS and given.isprintable() else ""
+
+
+def respond(
+    exchange: Exchange,
+    body: bytes | Sequence[Buffer],
+    *,
+    status: int = 200,
+    content_type: str = "application/json",
+    headers: Headers = (),
+) -> None:
+    """Answer in one piece: with the client's request id, compressed if the client wants that."""
+    given = exchange.request.headers
+    if "x-request-id" in given and (request_id := given_request_id(given)):
+        headers = (*headers, ("X-Request-Id", request_id))
+    if "accept-encoding" in given and status < 300:
+        body, headers = _compressed(body, given["accept-encoding"], headers)
+    exchange.respond(status, body, content_type=content_type, headers=headers)
+
+
+def fail(exchange: Exchange, error: Exception) -> None:
+    """Answer with an error: its own status and text, or a neutral 500 for a bug of ours."""
+    status, body, headers = describe(exchange, error)
+    exchange.respond(status, body, headers=headers)
+
+
+def describe(exchange: Exchange, error: Exception) -> tuple[int, bytes, Headers]:
+    """Status, JSON body and headers of an error; a bug of ours is logged and not shown."""
+    request_id = given_request_id(exchange.request.headers) or new_request_id()
+    headers = [("X-Request-Id", request_id)]
+    if not isinstance(error, WherryError):
+        log.error(
+            "internal error",
+            exc_info=error,
+            extra={"request_id": request_id, "path": exchange.request.path},
+        )
+        text = f"internal error; the server's log has it under request id {request_id}"
+        return 500, error_body(text), headers
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(math.ceil(error.retry_after))))
+    if isinstance(error, UnknownCoding):
+        headers.append(("Accept-Encoding", "gzip, deflate"))
+    return error.http_status, error_body(_encodable(str(error))), headers
+
+
+def _encodable(text: str) -> str:
+    """An error text may quote anything, lone surrogates included, which are no UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+def _compressed(
+    body: bytes | Sequence[Buffer], accept_encoding: str, headers: Headers
+) -> tuple[bytes | Sequence[Buffer], Headers]:
+    size = len(body) if isinstance(body, bytes) else sum(len(part) for part in body)
+    if not MIN_BYTES <= size <= MAX_BYTES:
+        return body, headers
+    coding = best_coding(accept_encoding)
+    if coding is None:
+        return body, (*headers, ("Vary", "Accept-Encoding"))
+    whole = body if isinstance(body, bytes) else b"".join(body)
+    extra = (("Content-Encoding", coding), ("Vary", "Accept-Encoding"))
+    return compressed(whole, coding), (*headers, *extra)

@@ -1,0 +1,173 @@
+"""What do an HTTP transport and an application know of each other?
+
+A transport (`protocol.py` on our own sockets, `asgi.py` inside somebody else's server) parses a
+request and hands the application an `Exchange`; the application answers through it, now or later.
+Nothing here knows of sockets, and nothing in the application needs to.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import msgspec
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may cost. Times are in seconds; the transport looks at them twice a second.
+
+    `body_timeout` and `write_timeout` run while nothing moves at all, not over the whole transfer.
+    """
+
+    max_body_bytes: int = 64 * 2**20
+    max_header_bytes: int = 64 * 2**10  # the request line and all headers together
+    max_pipelined: int = 16  # answers owed to one connection before it is read no further
+    max_connections: int = 4096
+    header_timeout: float = 30.0
+    body_timeout: float = 30.0
+    idle_timeout: float = 75.0
+    write_timeout: float = 30.0
+
+
+class HttpRequest:
+    """One complete request.
+
+    `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
+    repeated headers are joined by ", ". `body` is as it came: a Content-Encoding is not undone.
+    A body above 64 KiB is a writable memoryview that belongs to this request alone.
+    """
+
+    __slots__ = ("body", "headers", "method", "path", "peer", "query")
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        body: Buffer = b"",
+        peer: str | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = {} if headers is None else headers
+        self.body = body
+        self.peer = peer
+
+    def __repr__(self) -> str:
+        return f"<HttpRequest {self.method} {self.path}: {len(self.body)} bytes>"
+
+
+class Phase(Enum):
+    """How far the answer of an exchange is."""
+
+    WAITING = auto()
+    STREAMING = auto()
+    ANSWERED = auto()
+    LEFT = auto()  # the client is gone; there is nobody to answer
+
+
+# Bound once: finding a member on its class each time costs as much as a call.
+WAITING, STREAMING, ANSWERED, LEFT = Phase
+
+
+class Exchange(ABC):
+    """One request and its one answer: whole (`respond`) or streamed (`start`, `send`, `finish`).
+
+    Everything happens on the event loop's thread. Answering twice is a RuntimeError; answering a
+    client that has left does nothing, since it may leave at any moment.
+
+    `on_disconnect` is called once if the client leaves before the answer is complete.
+    `on_drain` is called whenever `congested` has become false again.
+    """
+
+    __slots__ = ("_phase", "on_disconnect", "on_drain", "request")
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.request = request
+        self._phase = WAITING
+        self.on_disconnect: Callable[[], None] | None = None
+        self.on_drain: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.request!r}, {self._phase.name.lower()}>"
+
+    @abstractmethod
+    def respond(
+        self,
+        status: int,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Answer in one piece. A sequence of buffers is sent end to end, large ones uncopied:
+        they must not change afterwards.
+        """
+
+    @abstractmethod
+    def start(
+        self,
+        status: int,
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Begin a streamed answer; `finish` must follow."""
+
+    @abstractmethod
+    def send(self, chunk: bytes) -> None:
+        """Send a piece of a streamed answer at once. Never blocks: see `congested`."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """End a streamed answer."""
+
+    @property
+    @abstractmethod
+    def congested(self) -> bool:
+        """Whether the client reads too slowly: hold further chunks until `on_drain`."""
+
+    # For transports
+
+    def leave(self) -> None:
+        """The client has gone: tell the application, unless the answer is complete."""
+        if self._phase is WAITING or self._phase is STREAMING:
+            self._phase = LEFT
+            callback, self.on_disconnect, self.on_drain = self.on_disconnect, None, None
+            if callback is not None:
+                self._call(callback)
+
+    def drained(self) -> None:
+        """The client has taken what it was given: tell the application if that is news to it."""
+        if self.on_drain is not None and not self.congested:
+            self._call(self.on_drain)
+
+    def _may_go_on(self, expected: Phase) -> bool:
+        if self._phase is expected:
+            return True
+        if self._phase is LEFT:
+            return False
+        raise RuntimeError(f"{self!r} is not {expected.name.lower()}")
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - the other exchanges must still hear their news
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"a callback of {self!r} failed", "exception": error}
+            )
+
+
+Application = Callable[[Exchange], None]
+"""Called for each request on the event loop's thread; must not block, may answer later."""
+
+
+def error_body(message: str) -> bytes:
+    """The body of every refusal: what went wrong and what to do about it."""
+    return msgspec.json.encode({"error": message})

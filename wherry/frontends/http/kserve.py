@@ -1,0 +1,202 @@
+"""How does the V2 protocol become an InferRequest, and an InferResponse V2 again?
+
+Paths, and what each answers. Bodies are `infer_codec.py`'s and `tensors.py`'s, generate is
+`generate.py`'s. Differences from Triton, all on purpose: 400 for JSON that cannot be parsed,
+application/json for every error, 503 with the reason where something is not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from wherry.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from wherry.frontends import describe
+from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.generate import generate, generate_stream
+from wherry.frontends.http.infer_codec import HEADER_LENGTH, OCTET_STREAM, InferBody, ModelCodec
+from wherry.frontends.http.model_path import Entry, ModelPath
+from wherry.frontends.http.tensors import encode_json
+from wherry.reply import Reply
+from wherry.request import InferRequest, InferResponse
+from wherry.runtime import LoadedModel
+
+Handler = Callable[[Exchange], None]
+#: What a path does for each method.
+Handlers = dict[str, Handler]
+
+EXTENSIONS: Final = (
+    "classification",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "generate",
+)
+
+
+class KServe:
+    """The V2 routes of one server."""
+
+    def __init__(self, entry: Entry, *, name: str, version: str) -> None:
+        self._entry = entry
+        self._runtime = entry.runtime
+        self._metadata = {"name": name, "version": version, "extensions": EXTENSIONS}
+
+    def routes(self) -> dict[str, Handlers]:
+        """The paths that name no model."""
+        return {
+            "/v2": {"GET": lambda exchange: _json(exchange, self._metadata)},
+            "/v2/models": {"GET": self._list},
+            "/v2/models/stats": {"GET": self._all_statistics},
+        }
+
+    def handlers(self, path: str) -> Handlers | None:
+        """What a path below /v2/models does; None if that is nothing."""
+        segments = path.split("/")
+        if len(segments) < 4 or segments[:3] != ["", "v2", "models"] or not segments[3]:
+            return None
+        name, version, rest = segments[3], None, segments[4:]
+        if rest and rest[0] == "versions":
+            if len(rest) < 2 or not (rest[1].isascii() and rest[1].isdigit()):
+                return None
+            version = rest[1]
+            rest = rest[2:]
+        if len(rest) > 1:
+            return None
+        model = ModelPath(self._entry, name, version)
+        action = rest[0] if rest else None
+        reads: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
+            None: self._model_metadata,
+            "config": _config,
+            "ready": _ready,
+            "stats": _statistics,
+        }
+        writes: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
+            "infer": infer,
+            "generate": generate,
+            "generate_stream": generate_stream,
+        }
+        if action in reads:
+            read = reads[action]
+            return {"GET": lambda exchange: read(model, exchange)}
+        if action in writes:
+            write = writes[action]
+            return {"POST": lambda exchange: write(model, exchange)}
+        return None
+
+    def _list(self, exchange: Exchange) -> None:
+        models = [describe.overview(loaded) for loaded in self._runtime.models()]
+        listed = {model["name"] for model in models}
+        models += [
+            describe.unloaded(name, reason)
+            for name, reason in self._runtime.not_ready().items()
+            if name not in listed
+        ]
+        _json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
+
+    def _all_statistics(self, exchange: Exchange) -> None:
+        models = sorted(self._runtime.models(), key=lambda m: (m.name, int(m.version)))
+        _json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in models]})
+
+    def _model_metadata(self, model: ModelPath, exchange: Exchange) -> None:
+        loaded = model.loaded()
+        versions = describe.versions_of(self._runtime, model.name)
+        _json(exchange, describe.metadata(loaded, versions))
+
+
+def infer(model: ModelPath, exchange: Exchange) -> None:
+    """The hot path: one object for a request besides the core's own; no task, no future."""
+    entry = model.entry
+    entry.admission.check()
+    loaded, codec = model.find()
+    decoded = codec.decode(entry.body(exchange), exchange.request.headers.get(HEADER_LENGTH))
+    if loaded.signature.streams:
+        raise Unsupported(
+            f"model '{model.name}' streams its responses, which infer cannot carry;"
+            f" POST to {exchange.request.path.removesuffix('infer')}generate_stream"
+        )
+    call = InferCall(entry, exchange, loaded, codec, decoded)
+    call.request = entry.submit(exchange, loaded, decoded, call)
+    exchange.on_disconnect = call.cancel
+
+
+class InferCall(Reply[InferResponse]):
+    """The reply of one infer request, with all that its answer needs."""
+
+    __slots__ = ("codec", "entry", "exchange", "id", "loaded", "port", "request", "wanted")
+
+    request: InferRequest | None
+
+    def __init__(
+        self,
+        entry: Entry,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        codec: ModelCodec,
+        decoded: InferBody,
+    ) -> None:
+        super().__init__(hand_over)
+        self.entry = entry
+        self.exchange = exchange
+        self.loaded = loaded
+        self.codec = codec
+        self.id = decoded.id
+        self.wanted = decoded.wanted
+        self.port = entry.port()
+
+    def cancel(self) -> None:
+        """The client has left."""
+        if self.request is not None:
+            self.loaded.cancel(self.request)
+
+
+def hand_over(reply: Reply[InferResponse]) -> None:
+    """In the thread that settled it: the answer is the loop's business."""
+    assert isinstance(reply, InferCall)
+    reply.port.call(answer, reply)
+
+
+def answer(call: InferCall) -> None:
+    exchange, outcome = call.exchange, call.outcome
+    call.entry.admission.leave()
+    # Cut the circles here: else the garbage collector would have to find each of them.
+    exchange.on_disconnect = call.request = None
+    try:
+        if isinstance(outcome, Exception):
+            fail(exchange, outcome)
+            return
+        encoded = call.codec.encode(outcome.outputs, call.wanted, call.id)
+        if encoded.json_bytes is None:
+            respond(exchange, encoded.body)
+        else:
+            length = ("Inference-Header-Content-Length", str(encoded.json_bytes))
+            respond(exchange, encoded.body, content_type=OCTET_STREAM, headers=[length])
+    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
+        fail(exchange, error)
+
+
+def _config(model: ModelPath, exchange: Exchange) -> None:
+    _json(exchange, describe.model_config(model.loaded()))
+
+
+def _ready(model: ModelPath, exchange: Exchange) -> None:
+    loaded = model.loaded()
+    reason = loaded.not_ready_reason()
+    if reason:
+        raise ModelNotReady(f"model '{model.name}' is not ready: {reason}")
+    respond(exchange, b"", content_type="text/plain")
+
+
+def _statistics(model: ModelPath, exchange: Exchange) -> None:
+    try:
+        loaded = model.loaded()
+    except ModelNotFound:  # as Triton says it
+        raise InvalidRequest(f"requested model '{model.name}' is not available") from None
+    _json(exchange, {"model_stats": [describe.statistics(loaded)]})
+
+
+def _json(exchange: Exchange, value: Any) -> None:
+    respond(exchange, encode_json(value))

@@ -1,0 +1,173 @@
+"""Where do connections come in, and how does that end?"""
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from wherry.frontends.http.exchange import Application, Limits
+from wherry.frontends.http.protocol import Connection, Connections
+
+BACKLOG = 2048
+
+
+class Listener:
+    """Serves one application on one address: TCP, a unix socket, or a socket already open.
+
+    Belongs to the event loop that is running when it is made; works on asyncio's own and on uvloop.
+    """
+
+    def __init__(self, application: Application, limits: Limits | None = None) -> None:
+        self._connections = Connections(application, limits or Limits())
+        self._server: asyncio.Server | None = None
+        self._scheme = "http"
+        self._unix_path: Path | None = None
+        self._unix_inode = 0
+
+    def __repr__(self) -> str:
+        return f"<Listener {', '.join(self.addresses) or 'closed'}: {self.connections} connections>"
+
+    async def start(
+        self,
+        host: str | None = "127.0.0.1",
+        port: int = 8000,
+        *,
+        uds: str | os.PathLike[str] | None = None,
+        sock: socket.socket | None = None,
+        ssl: ssl.SSLContext | None = None,
+        reuse_port: bool = False,
+    ) -> None:
+        """Accept connections from now on. Port 0 takes a free one; host None means all interfaces.
+
+        OSError if the address is taken.
+        """
+        loop = asyncio.get_running_loop()
+        self._scheme = "https" if ssl else "http"
+        handshake = self._connections.limits.header_timeout if ssl else None
+        if uds is not None:
+            sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
+        if sock is not None and sock.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(
+                self._connect, sock=sock, ssl=ssl, ssl_handshake_timeout=handshake, backlog=BACKLOG
+            )
+        elif sock is not None:
+            self._server = await loop.create_server(
+                self._connect, sock=sock, ssl=ssl, ssl_handshake_timeout=handshake, backlog=BACKLOG
+            )
+        else:
+            self._server = await loop.create_server(
+                self._connect,
+                host,
+                port,
+                ssl=ssl,
+                ssl_handshake_timeout=handshake,
+                backlog=BACKLOG,
+                reuse_port=reuse_port or None,
+            )
+
+    @property
+    def addresses(self) -> list[str]:
+        """`host:port` of each socket, or the unix socket's path; empty when not listening."""
+        if self._server is None:
+            return []
+        return [_address(s.getsockname()) for s in self._server.sockets]
+
+    @property
+    def url(self) -> str:
+        """What a client is given, e.g. http://127.0.0.1:8000 or http+unix:///run/wherry.sock."""
+        address = self.addresses[0]
+        if address.startswith("/") or self._unix_path is not None:
+            return f"{self._scheme}+unix://{address}"
+        return f"{self._scheme}://{address}"
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections.open)
+
+    async def drain(self, drain_timeout: float) -> None:
+        """Accept no more, finish the requests that have begun, close; then cut off what is left.
+
+        Returns when every connection is closed, after `drain_timeout` seconds at the latest.
+        """
+        if self._server is None:
+            return
+        self._server.close()
+        if self._unix_path is not None:
+            await asyncio.to_thread(self._remove_unix_socket)
+        self._connections.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_timeout):
+                await self._connections.all_closed()
+        self._connections.abort()
+        await self._connections.all_closed()
+        self._server = None
+
+    def _connect(self) -> Connection:
+        return Connection(self._connections)
+
+    def _open_unix_socket(self, path: Path) -> socket.socket:
+        _remove_stale_socket(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(str(path))
+            self._unix_inode = path.stat().st_ino
+        except BaseException:
+            sock.close()
+            raise
+        self._unix_path = path
+        return sock
+
+    def _remove_unix_socket(self) -> None:
+        path, self._unix_path = self._unix_path, None
+        if path is None:
+            return
+        with suppress(FileNotFoundError):
+            if path.stat().st_ino == self._unix_inode:  # else a successor has taken the name
+                path.unlink()
+
+
+def tls_context(
+    certfile: str | os.PathLike[str],
+    keyfile: str | os.PathLike[str] | None = None,
+    client_ca: str | os.PathLike[str] | None = None,
+) -> ssl.SSLContext:
+    """TLS for a listener; with `client_ca`, only clients with a certificate from it are let in."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certfile, keyfile)
+    context.set_alpn_protocols(["http/1.1"])
+    if client_ca is not None:
+        context.load_verify_locations(client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _remove_stale_socket(path: Path) -> None:
+    """Make way for a new socket, unless somebody listens there or it is no socket at all."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "not a socket; choose another path", str(path))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # Never block the loop: a listener with a full queue is a listener too.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, "another server listens on this unix socket", str(path))
+
+
+def _address(name: object) -> str:
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(name)

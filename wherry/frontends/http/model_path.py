@@ -1,0 +1,98 @@
+"""Which model does a path name, and how does its request enter the runtime?"""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import ref
+
+from wherry.frontends.admission import Admission, timeout_of
+from wherry.frontends.http.answers import given_request_id
+from wherry.frontends.http.compression import decompressed
+from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.http.infer_codec import InferBody, ModelCodec
+from wherry.reply import Reply
+from wherry.request import InferRequest, InferResponse
+from wherry.runtime import LoadedModel, LoopPort, Runtime
+
+
+class Entry:
+    """What the handlers of one server share: the runtime and the door to it."""
+
+    def __init__(self, runtime: Runtime, admission: Admission, max_body_bytes: int) -> None:
+        self.runtime = runtime
+        self.admission = admission
+        self.max_body_bytes = max_body_bytes
+        self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
+
+    def port(self) -> LoopPort:
+        """The running loop's way into the runtime, remembered: it is nearly always the same."""
+        loop = asyncio.get_running_loop()
+        known = self._port
+        if known is None or known[0] is not loop:
+            known = self._port = (loop, self.runtime.port())
+        return known[1]
+
+    def body(self, exchange: Exchange) -> Buffer:
+        """The request's body without its Content-Encoding."""
+        request = exchange.request
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return request.body
+        return decompressed(request.body, coding, self.max_body_bytes)
+
+    def submit(
+        self,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        decoded: InferBody,
+        reply: Reply[InferResponse],
+    ) -> InferRequest:
+        """Send a decoded request on its way; when it is settled, `admission.leave()` must follow.
+
+        Refusals that are known at once are raised.
+        """
+        headers = exchange.request.headers
+        parameters = decoded.parameters
+        request_id = decoded.id
+        if not request_id and "x-request-id" in headers:
+            request_id = given_request_id(headers)
+        if not parameters and "x-request-timeout" not in headers:
+            request = loaded.request(decoded.columns, decoded.rows, reply, id=request_id)
+        else:
+            request = loaded.request(
+                decoded.columns,
+                decoded.rows,
+                reply,
+                id=request_id,
+                timeout=timeout_of(headers, parameters),
+                priority=parameters.get("priority", 0),
+                parameters=parameters or None,
+            )
+        self.admission.enter()
+        self.port().submit(loaded, request)
+        return request
+
+
+class ModelPath:
+    """The model that one path names; looked up for each request, as it may be loaded again."""
+
+    def __init__(self, entry: Entry, name: str, version: str | None) -> None:
+        self.entry = entry
+        self.name = name
+        self.version = version
+        # Not kept alive: paths are remembered, and an unloaded model must give its memory back.
+        self._coded: ref[LoadedModel] | None = None
+        self._codec: ModelCodec | None = None
+
+    def loaded(self) -> LoadedModel:
+        """The model as it is loaded now. ModelNotFound if it is not."""
+        return self.entry.runtime.model(self.name, self.version)
+
+    def find(self) -> tuple[LoadedModel, ModelCodec]:
+        """`loaded`, with its codec."""
+        loaded = self.entry.runtime.model(self.name, self.version)
+        codec = self._codec
+        if codec is None or self._coded is None or self._coded() is not loaded:
+            codec = self._codec = ModelCodec(loaded.config, loaded.signature)
+            self._coded = ref(loaded)
+        return loaded, codec

@@ -1,0 +1,785 @@
+"""How do bytes on a connection become exchanges, and answers bytes again?
+
+This is the hot path of every HTTP request: no task, future or timer belongs to a request.
+`Connection` is the asyncio protocol of one connection; `Connections` is what those of one listener
+share: the application, the limits, the receive buffer, and one timer that looks after all of them.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Final, cast
+
+import httptools
+import numpy as np
+
+from wherry.frontends.http.exchange import (
+    ANSWERED,
+    STREAMING,
+    WAITING,
+    Application,
+    Buffer,
+    Exchange,
+    HttpRequest,
+    Limits,
+    error_body,
+)
+from wherry.frontends.http.wire import (
+    BODILESS,
+    Memo,
+    address_text,
+    first_lines,
+    head_alone,
+    header_lines,
+    header_name,
+    split_target,
+    text_of,
+    total_bytes,
+)
+
+RECEIVE_BYTES: Final = 64 * 2**10
+"""One read at most; a larger body is read straight into its own buffer."""
+
+REQUEST_LINE_BYTES: Final = len("GET  HTTP/1.1\r\n")
+
+SWEEP_INTERVAL: Final = 0.5
+LINGER: Final = 2.0
+"""How long a refused client may go on sending before it is cut off, so that it reads the answer."""
+
+
+class Refused(Exception):
+    """The transport answers this request itself, and then closes the connection."""
+
+    def __init__(self, status: int, message: str, *headers: tuple[str, str]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+
+
+class Reading(Enum):
+    """What the next byte from the client belongs to."""
+
+    BETWEEN = auto()  # nothing yet: the next request may begin
+    HEAD = auto()
+    BODY = auto()
+    OVER = auto()  # nothing we want: it is thrown away
+
+
+class Wait(Enum):
+    """What a connection waits for the client to do."""
+
+    BEGIN = auto()
+    HEAD = auto()
+    BODY = auto()
+    READ = auto()  # take what we have written
+    LEAVE = auto()
+
+
+# Bound once: finding a member on its class each time costs as much as a call.
+BETWEEN, HEAD, BODY, OVER = Reading
+
+
+class Connections:
+    """All open connections of one listener, and what they share.
+
+    `clock` may be a test's own; `sweep` enforces the time limits and is called twice a second
+    while anything is open. With no connection there is no timer: an idle server uses no CPU.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.application = application
+        self.limits = limits
+        self.open: set[Connection] = set()
+        # Safe to share: both loops hand a filled buffer over before they ask for the next one.
+        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.draining = False
+        self.heads: dict[tuple[int, str, str], bytes] = {}
+        self.header_names = Memo(header_name)
+        self.methods = Memo(text_of)
+        self.targets = Memo(split_target)
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._all_closed: asyncio.Event = asyncio.Event()
+        self._all_closed.set()
+        self._waits = {
+            Wait.BEGIN: limits.idle_timeout,
+            Wait.HEAD: limits.header_timeout,
+            Wait.BODY: limits.body_timeout,
+            Wait.READ: limits.write_timeout,
+            Wait.LEAVE: LINGER,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Connections: {len(self.open)} open>"
+
+    def add(self, connection: "Connection") -> None:
+        self.open.add(connection)
+        self._all_closed.clear()
+        if self._timer is None:
+            self._schedule_sweep()
+
+    def remove(self, connection: "Connection") -> None:
+        self.open.discard(connection)
+        if not self.open:
+            self._all_closed.set()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    async def all_closed(self) -> None:
+        await self._all_closed.wait()
+
+    def drain(self) -> None:
+        """Let each connection finish the requests it has begun, and close."""
+        self.draining = True
+        for connection in list(self.open):
+            connection.drain()
+
+    def abort(self) -> None:
+        for connection in list(self.open):
+            connection.abort()
+
+    def sweep(self) -> None:
+        """Enforce the time limits. A wait counts from the first sweep that sees it."""
+        now = self._clock()
+        self.heads.clear()  # the Date in them has passed
+        for connection in list(self.open):
+            connection.check(now, self._waits)
+
+    def _schedule_sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(SWEEP_INTERVAL, self._sweep_again)
+
+    def _sweep_again(self) -> None:
+        self._schedule_sweep()
+        self.sweep()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection: requests in, answers out in the same order."""
+
+    __slots__ = (
+        "__weakref__",
+        "_application",
+        "_body",
+        "_discarded_bytes",
+        "_expects_continue",
+        "_fed_bytes",
+        "_head",
+        "_header_names",
+        "_headers",
+        "_heads",
+        "_http10",
+        "_joined_bytes",
+        "_large_body",
+        "_large_body_bytes",
+        "_limits",
+        "_lingering",
+        "_max_body_bytes",
+        "_max_header_bytes",
+        "_max_pipelined",
+        "_methods",
+        "_parser",
+        "_peer",
+        "_persistent",
+        "_reading",
+        "_reading_held",
+        "_receive_buffer",
+        "_requests",
+        "_rest",
+        "_seen_body_bytes",
+        "_shared",
+        "_targets",
+        "_transport",
+        "_url",
+        "_wait",
+        "_waiting_since",
+        "_written_bytes",
+        "exchanges",
+        "writing_paused",
+    )
+
+    def __init__(self, shared: Connections) -> None:
+        self._shared = shared
+        self._application = shared.application
+        self._limits = shared.limits
+        self._max_body_bytes = shared.limits.max_body_bytes
+        self._max_header_bytes = shared.limits.max_header_bytes
+        self._max_pipelined = shared.limits.max_pipelined
+        self._receive_buffer = shared.receive_buffer
+        self._heads = shared.heads
+        self._header_names = shared.header_names
+        self._methods = shared.methods
+        self._targets = shared.targets
+        self._transport = cast(asyncio.Transport, None)
+        self._peer: str | None = None
+
+        # The request that is being read
+        self._parser = httptools.HttpRequestParser(self)
+        self._reading = BETWEEN
+        self._requests = 0
+        self._fed_bytes = 0  # given to the parser since the last progress it made
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._joined_bytes = 0  # what repeated headers were longer than they are when joined
+        self._head: dict[str, str] | None = None  # the headers, where trailers may still follow
+        self._http10 = False
+        self._persistent = True
+        self._expects_continue = False
+        self._body: bytes | bytearray = b""
+        self._seen_body_bytes = 0
+        self._large_body: memoryview | None = None
+        self._large_body_bytes = 0
+        self._rest: memoryview | None = None  # of the large body, once the parser is out of the way
+        self._reading_held = False
+        self._discarded_bytes = 0
+        self._lingering = False
+
+        # The answers
+        self.exchanges: deque[_Exchange] = deque()  # not fully answered, in order of arrival
+        self.writing_paused = False
+        self._written_bytes = 0
+
+        # What sweeps have seen
+        self._wait: tuple[Wait, int] | None = None
+        self._waiting_since = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Connection from {self._peer}: {len(self.exchanges)} unanswered,"
+            f" reading {self._reading.name.lower()}>"
+        )
+
+    # What the loop tells us
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._peer = address_text(transport.get_extra_info("peername"))
+        self._shared.add(self)
+        if len(self._shared.open) > self._limits.max_connections:
+            self._refuse(
+                Refused(
+                    503,
+                    f"the server has its limit of {self._limits.max_connections} connections;"
+                    " retry later, or raise max_connections",
+                    ("Retry-After", "1"),
+                )
+            )
+        elif self._shared.draining:
+            self.drain()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reading = OVER
+        self._client_left()
+        self._shared.remove(self)
+        del self._parser  # it holds our bound methods: a cycle that would wait for the collector
+
+    def eof_received(self) -> None:
+        # No HTTP client in use closes one half and then waits: an end of file is a client that
+        # left. The transport closes when this returns, after sending what is already written.
+        self._client_left()
+
+    def pause_writing(self) -> None:
+        self.writing_paused = True
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self.writing_paused = False
+        self._regulate()
+        if self.exchanges:
+            self.exchanges[0].drained()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receive_buffer if self._rest is None else self._rest
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._rest is not None:
+            self._fill(self._rest, nbytes)
+        elif self._reading is OVER:
+            self._discard(nbytes)
+        else:
+            self._feed(self._receive_buffer[:nbytes])
+
+    # Requests in
+
+    def _feed(self, data: memoryview) -> None:
+        self._fed_bytes += len(data)
+        try:
+            self._parse(data)
+        except httptools.HttpParserError as error:
+            self._parser_failed(error)
+        if self._reading is HEAD or self._reading is BODY:
+            self._await_the_rest()
+
+    def _parse(self, data: memoryview) -> None:
+        while True:
+            try:
+                return self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+            # The parser takes any upgrade as granted and leaves the body unread. We ignore it, as
+            # we may: read the head again as if it had not asked.
+            head = self._head_without_upgrade()
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(head)
+
+    def on_message_begin(self) -> None:
+        if self._reading is OVER:
+            raise Refused(400, "nothing is read after the last request")
+        self._reading = HEAD
+        self._requests += 1
+        self._url = b""
+        self._headers = {}
+        self._head = None
+        self._joined_bytes = 0
+        self._seen_body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = self._header_names[name]
+        headers = self._headers
+        if key in headers:
+            self._repeated_header(key, value)
+        else:
+            headers[key] = value.decode("latin-1")
+
+    def _repeated_header(self, key: str, value: bytes) -> None:
+        if key == "host":
+            raise Refused(400, "the request has more than one Host header; send exactly one")
+        self._headers[key] += ", " + value.decode("latin-1")
+        self._joined_bytes += len(key) + len(": \r\n") - len(", ")
+
+    def on_headers_complete(self) -> None:
+        headers = self._headers
+        if self._fed_bytes > self._max_header_bytes:
+            self._check_head_size()
+        if not self._url.startswith(b"/"):
+            self._check_method()
+        self._persistent = self._parser.should_keep_alive()
+        # Asking for the version is slow, and this much is true of HTTP/1.1 alone.
+        self._http10 = False
+        if not self._persistent or "connection" in headers:
+            self._check_version()
+        if "host" not in headers and not self._http10:
+            raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
+        if "upgrade" in headers and self._parser.should_upgrade():
+            return  # the parser stops at the end of this head: see _parse
+        if "content-length" in headers:
+            self._prepare_body(int(headers["content-length"]))
+        elif "transfer-encoding" in headers:
+            self._check_transfer_encoding(headers["transfer-encoding"])
+        if "expect" in headers and not self._http10:
+            self._check_expectation(headers["expect"])
+        self._reading = BODY
+
+    def on_body(self, data: bytes) -> None:
+        if self._large_body is not None:
+            end = self._large_body_bytes + len(data)
+            self._large_body[self._large_body_bytes : end] = data
+            self._large_body_bytes = end
+        elif not self._body:
+            self._body = data
+        else:
+            if type(self._body) is bytes:
+                self._body = bytearray(self._body)
+            self._body += data
+        if len(self._body) > self._max_body_bytes:
+            raise self._body_too_large()
+
+    def on_message_complete(self) -> None:
+        if self._reading is BODY:
+            body, self._body = self._body, b""
+            self._request_complete(body)
+
+    def _request_complete(self, body: Buffer) -> None:
+        path, query = self._targets[self._url]
+        method = self._methods[self._parser.get_method()]
+        request = HttpRequest(method, path, query, self._head or self._headers, body, self._peer)
+        self._reading = BETWEEN if self._persistent and not self._shared.draining else OVER
+        self._expects_continue = False
+        self._fed_bytes = 0  # what follows in this read counts from the next one on
+        exchange = _Exchange(request, self, self._http10)
+        self.exchanges.append(exchange)
+        try:
+            self._application(exchange)
+        except Exception as error:  # noqa: BLE001 - our own mistake must not leave a client waiting
+            self.report("the application failed", error)
+            exchange.give_up()
+        if self.writing_paused or len(self.exchanges) > self._max_pipelined:
+            self._regulate()
+
+    def _fill(self, rest: memoryview, nbytes: int) -> None:
+        """The large body has grown in place. No byte beyond it can have been read."""
+        self._rest = rest[nbytes:]
+        if not self._rest:
+            body, self._large_body, self._rest = cast(memoryview, self._large_body), None, None
+            self._large_body_bytes = 0
+            self._request_complete(body)
+            # The old parser still waits for the body.
+            self._parser = httptools.HttpRequestParser(self)
+
+    def _await_the_rest(self) -> None:
+        """A read ended inside a request."""
+        if self._large_body is not None:
+            self._rest = self._large_body[self._large_body_bytes :]
+        elif len(self._body) != self._seen_body_bytes:
+            self._seen_body_bytes = len(self._body)
+            self._fed_bytes = 0
+            self._expects_continue = False
+        elif self._fed_bytes > self._max_header_bytes:
+            self._refuse(self._head_too_large())
+        self._send_continue_if_due()
+
+    def _head_without_upgrade(self) -> bytes:
+        kept = {k: v for k, v in self._headers.items() if k != "upgrade"}
+        kept["connection"] = "keep-alive" if self._persistent else "close"
+        version = b"1.0" if self._http10 else b"1.1"
+        lines = header_lines(list(kept.items()))
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (
+            self._parser.get_method(), self._url, version, lines
+        )  # fmt: skip
+
+    def _send_continue_if_due(self) -> None:
+        # Answers owed before this request go first; see _nothing_owed.
+        if self._expects_continue and not self.exchanges and self._reading is BODY:
+            self._expects_continue = False
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    # Refusals
+
+    def _check_head_size(self) -> None:
+        # _fed_bytes may count the body and neighbours in the same read: now be exact.
+        headers = sum(len(name) + len(value) + 4 for name, value in self._headers.items())
+        total = REQUEST_LINE_BYTES + len(self._url) + headers + self._joined_bytes
+        if total > self._max_header_bytes:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> Refused:
+        limit = self._max_header_bytes
+        if len(self._url) + REQUEST_LINE_BYTES > limit:
+            return Refused(414, f"the request line exceeds the limit of {limit} bytes; shorten it")
+        return Refused(
+            431, f"the request's headers exceed the limit of {limit} bytes; send fewer or shorter"
+        )
+
+    def _check_method(self) -> None:
+        if self._parser.get_method() == b"CONNECT":
+            raise Refused(501, "CONNECT is not supported: this is no proxy")
+
+    def _check_version(self) -> None:
+        version = self._parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            raise Refused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
+        self._http10 = version == "1.0"
+
+    def _prepare_body(self, length: int) -> None:
+        if length > self._limits.max_body_bytes:
+            raise self._body_too_large()
+        if length > RECEIVE_BYTES:
+            # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
+            self._large_body = np.empty(length, np.uint8).data
+
+    def _body_too_large(self) -> Refused:
+        return Refused(
+            413,
+            f"the body exceeds the limit of {self._limits.max_body_bytes} bytes;"
+            " send less at a time, or raise max_body_bytes",
+        )
+
+    def _check_transfer_encoding(self, coding: str) -> None:
+        if self._http10:
+            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length")
+        if coding.lower() != "chunked":
+            raise Refused(501, f"Transfer-Encoding {coding!r} is not supported; use chunked")
+        # Trailers come through on_header too: a field checked by now must not change any more.
+        self._head, self._headers = self._headers, {}
+
+    def _check_expectation(self, expectation: str) -> None:
+        if expectation.lower() != "100-continue":
+            raise Refused(417, f"Expect: {expectation!r} cannot be met; only 100-continue is known")
+        self._expects_continue = True
+
+    def _parser_failed(self, error: httptools.HttpParserError) -> None:
+        if self._reading is OVER:
+            return  # bytes after the last request we wanted; its answer still goes out
+        cause = error.__context__
+        if isinstance(cause, Refused):
+            self._refuse(cause)
+        elif isinstance(error, httptools.HttpParserCallbackError):
+            self.report("reading a request failed", cause or error)
+            self._refuse(Refused(500, "the server failed to read this request"))
+        elif isinstance(error, httptools.HttpParserInvalidMethodError):
+            self._refuse(Refused(400, "this is not an HTTP/1.1 request: unknown method"))
+        else:
+            self._refuse(Refused(400, f"malformed HTTP request: {error}"))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer in turn with an error; read nothing more; close."""
+        method = self._parser.get_method().decode("latin-1") if self._requests else "GET"
+        self._reading = OVER
+        self._large_body = self._rest = None
+        self._body = b""
+        self._lingering = True
+        exchange = _Exchange(HttpRequest(method, ""), self, http10=False)
+        self.exchanges.append(exchange)
+        exchange.respond(refused.status, error_body(str(refused)), headers=refused.headers)
+
+    # Answers out
+
+    def head(self, status: int, content_type: str, exchange: "_Exchange") -> bytes:
+        """The start of an answer, without Content-Length and the closing empty line."""
+        persistence = ""
+        if self._reading is OVER and self.exchanges[-1] is exchange:
+            persistence = "close"
+        elif exchange.http10:
+            persistence = "keep-alive"
+        key = (status, content_type, persistence)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads[key] = first_lines(status, content_type, persistence)
+        return head
+
+    def write(self, data: bytes) -> None:
+        self._written_bytes += len(data)
+        self._transport.write(data)
+
+    def write_buffers(self, buffers: Sequence[Buffer]) -> None:
+        self._written_bytes += total_bytes(buffers)
+        self._transport.writelines(buffers)
+
+    def answered(self, exchange: "_Exchange") -> None:
+        """An answer is complete. If it has its turn, it is written: go on to those behind it."""
+        exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            return
+        exchanges.popleft()
+        while exchanges and exchanges[0].take_turn():
+            exchanges.popleft()
+        if self._reading_held:
+            self._regulate()
+        if not exchanges and self._reading is not BETWEEN:
+            self._nothing_owed()
+
+    def close_after(self, exchange: "_Exchange") -> None:
+        """Only the end of the connection will end this answer: nothing can follow it."""
+        self._reading = OVER
+        self._large_body = self._rest = None
+        while self.exchanges[-1] is not exchange:
+            self.exchanges.pop().leave()
+
+    def drain(self) -> None:
+        """Finish what has begun, then close; close at once if nothing has."""
+        if self._reading is BETWEEN:
+            self._reading = OVER
+            if not self.exchanges:
+                self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _nothing_owed(self) -> None:
+        if self._reading is OVER:
+            self._close()
+        else:
+            self._send_continue_if_due()
+
+    def _close(self) -> None:
+        # Closing on unread bytes resets the connection, and the client may lose our last answer.
+        if self._lingering and self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def _discard(self, nbytes: int) -> None:
+        self._lingering = True
+        self._discarded_bytes += nbytes
+        if self._discarded_bytes > self._limits.max_body_bytes:
+            self._transport.abort()  # more than any request we would have taken
+
+    def _regulate(self) -> None:
+        """Read no more while the client is owed too much, or does not take what it was given."""
+        owed = len(self.exchanges)
+        hold = owed > self._limits.max_pipelined or (self.writing_paused and not owed)
+        if hold != self._reading_held and not self._transport.is_closing():
+            self._reading_held = hold
+            if hold:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def _client_left(self) -> None:
+        while self.exchanges:
+            self.exchanges.popleft().leave()
+
+    def report(self, message: str, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"HTTP connection from {self._peer}: {message}", "exception": error}
+        )
+
+    # Time limits
+
+    def check(self, now: float, timeouts: dict[Wait, float]) -> None:
+        """Act if the client has let us wait too long without any progress."""
+        wait = self._awaited()
+        if wait != self._wait:
+            self._wait, self._waiting_since = wait, now
+        elif wait is not None and now - self._waiting_since >= timeouts[wait[0]]:
+            self._waited_too_long(wait[0])
+
+    def _awaited(self) -> tuple[Wait, int] | None:
+        """What we wait for, with a number that changes whenever the client makes progress."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent:
+            return Wait.READ, self._written_bytes - unsent
+        if self._reading is OVER:
+            return None if self.exchanges else (Wait.LEAVE, 0)
+        if self._reading_held:
+            return None
+        if self._reading is HEAD:
+            return Wait.HEAD, self._requests
+        if self._reading is BODY:
+            left = 0 if self._rest is None else len(self._rest)
+            return Wait.BODY, len(self._body) - left
+        return None if self.exchanges else (Wait.BEGIN, self._requests)
+
+    def _waited_too_long(self, wait: Wait) -> None:
+        if wait is Wait.BEGIN:
+            self._transport.close()
+        elif wait is Wait.HEAD:
+            limit = self._limits.header_timeout
+            self._refuse(Refused(408, f"the request's head did not arrive within {limit} s"))
+        elif wait is Wait.BODY:
+            limit = self._limits.body_timeout
+            self._refuse(Refused(408, f"nothing of the request's body arrived for {limit} s"))
+        else:
+            self._transport.abort()
+
+
+class _Exchange(Exchange):
+    """An exchange on a `Connection`. What is answered before its turn waits in `_early`."""
+
+    __slots__ = ("_bodiless", "_chunked", "_connection", "_early", "http10")
+
+    def __init__(self, request: HttpRequest, connection: Connection, http10: bool) -> None:
+        self.request = request
+        self.on_disconnect = None
+        self.on_drain = None
+        self.http10 = http10
+        self._connection = connection
+        self._phase = WAITING
+        self._early: list[Buffer] = []
+        self._bodiless = request.method == "HEAD"
+        self._chunked = False
+
+    def respond(
+        self,
+        status: int,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        if self._phase is not WAITING and not self._may_go_on(WAITING):
+            return
+        connection = self._connection
+        head = connection.head(status, content_type, self)
+        if headers:
+            head += header_lines(headers)
+        if type(body) is bytes:
+            if self._bodiless or status in BODILESS:
+                self._write(head_alone(head, status, len(body)))
+            else:
+                self._write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+        else:
+            self._write_all(head, status, cast(Sequence[Buffer], body))
+        self._end()
+
+    def start(
+        self,
+        status: int,
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        if not self._may_go_on(WAITING):
+            return
+        if self.http10:
+            self._connection.close_after(self)
+        head = self._connection.head(status, content_type, self) + header_lines(headers)
+        self._phase = STREAMING
+        self._bodiless |= status in BODILESS
+        self._chunked = not self.http10
+        if self._chunked and status not in BODILESS:
+            head += b"Transfer-Encoding: chunked\r\n"
+        self._write(head + b"\r\n")
+
+    def send(self, chunk: bytes) -> None:
+        if not self._may_go_on(STREAMING) or not chunk or self._bodiless:
+            return  # an empty chunk would end the answer
+        self._write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+
+    def finish(self) -> None:
+        if not self._may_go_on(STREAMING):
+            return
+        if self._chunked and not self._bodiless:
+            self._write(b"0\r\n\r\n")
+        self._end()
+
+    @property
+    def congested(self) -> bool:
+        if self._phase not in (WAITING, STREAMING):
+            return False
+        return self._connection.writing_paused or bool(self._early)
+
+    def take_turn(self) -> bool:
+        """All answers before this one are written: write what there is; say if it is complete."""
+        if self._early:
+            early, self._early = self._early, []
+            self._connection.write_buffers(early)
+            self.drained()
+        return self._phase is ANSWERED
+
+    def leave(self) -> None:
+        self._early = []
+        super().leave()
+
+    def give_up(self) -> None:
+        """The application failed: say so if there is still a way to."""
+        if self._phase is WAITING:
+            self.respond(500, error_body("the server failed to handle this request"))
+        elif self._phase is STREAMING:
+            self._connection.abort()  # half an answer must not look like a whole one
+
+    def _end(self) -> None:
+        self._phase = ANSWERED
+        self.on_disconnect = self.on_drain = None  # they may hold us: no cycle for the collector
+        self._connection.answered(self)
+
+    def _write(self, data: bytes) -> None:
+        if self._connection.exchanges[0] is self:
+            self._connection.write(data)
+        else:
+            self._early.append(data)
+
+    def _write_all(self, head: bytes, status: int, body: Sequence[Buffer]) -> None:
+        length = total_bytes(body)
+        if self._bodiless or status in BODILESS:
+            self._write(head_alone(head, status, length))
+            return
+        buffers = [b"%bContent-Length: %d\r\n\r\n" % (head, length), *body]
+        if length <= RECEIVE_BYTES:
+            self._write(b"".join(buffers))
+        elif self._connection.exchanges[0] is self:
+            self._connection.write_buffers(buffers)
+        else:
+            self._early.extend(buffers)

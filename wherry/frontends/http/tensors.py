@@ -1,0 +1,526 @@
+"""How does a tensor on the wire become a column, and a column a tensor again?
+
+JSON `data` and the binary tensor extension, both ways; values in, values out, no I/O. A codec is
+made once for each input and output of a model. Everything a client can get wrong is an
+InvalidRequest that names the input.
+
+A row of one element has the wire shape [rows]; [rows, 1] is taken too. A model without a batch
+dimension (`max_batch_size` 0) has exactly one row, and its wire shape is that row's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from wherry.datatypes import BF16, BOOL, BYTES, FP16, FP32, UINT64, Datatype, Form, TensorSpec
+from wherry.errors import BadModelOutput, InvalidRequest
+from wherry.request import Array, Column
+
+Buffer = bytes | bytearray | memoryview
+
+#: Floats that JSON has no number for. Triton's clients send and expect the bare literals; inside
+#: a request they arrive here as strings, as in protobuf's JSON.
+NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+_LENGTH: Final = struct.Struct("<I")
+_UNTYPED: Final = msgspec.json.Decoder()
+
+
+def _plain(value: Any) -> Any:
+    """What models put into their JSON rows besides JSON's own types."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
+encode_json = _ENCODER.encode
+
+
+def _element_type(datatype: Datatype) -> Any:
+    """What one element of `data` must be; the range of an integer is part of its type."""
+    if datatype is BYTES:
+        return str
+    if datatype is BOOL:
+        return bool
+    if datatype.dtype.kind == "f":
+        return float
+    limits = np.iinfo(datatype.dtype.name)
+    # msgspec's bounds have 64 signed bits: numpy refuses what is too large for a UINT64.
+    most = None if datatype is UINT64 else int(limits.max)
+    return Annotated[int, msgspec.Meta(ge=int(limits.min), le=most)]
+
+
+def _fast_element_type(datatype: Datatype) -> Any:
+    """As above, without the rare floats that need care: they are looked at again, slowly."""
+    if datatype is FP32:
+        limit = float(np.finfo(np.float32).max)
+        return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]
+    return _element_type(datatype)
+
+
+class InputCodec:
+    """One input of a model, from the wire."""
+
+    def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.datatype = spec.datatype.name
+        self._model = model
+        self._batched = batched
+        self._scalar_rows = spec.shape == ()
+        self._json_rows = spec.form is Form.JSON and self._scalar_rows
+        self._text = spec.form is Form.TEXT and self._scalar_rows
+        self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
+        fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
+        self._decode = msgspec.json.Decoder(list[Any] if self._json_rows else fast).decode
+
+    @property
+    def wire_shape(self) -> list[int]:
+        return wire_shape(self.spec, self._batched)
+
+    def rows_of(self, shape: list[int]) -> int:
+        """How many rows a tensor of this wire shape has; InvalidRequest if it cannot be ours."""
+        if self._scalar_rows:
+            if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
+                rows = shape[0]
+                if rows > 0 and (self._batched or rows == 1):
+                    return rows
+        elif self._batched:
+            if len(shape) > 1 and shape[0] > 0 and self._fits(shape[1:]):
+                return shape[0]
+        elif shape and self._fits(shape):
+            return 1
+        if self._batched and shape and shape[0] == 0:
+            raise self._invalid("shape has 0 rows; a request needs at least one")
+        raise InvalidRequest(
+            f"unexpected shape for input '{self.name}' for model '{self._model}'."
+            f" Expected {_dims(self.wire_shape)}, got {_dims(shape)}"
+        )
+
+    def from_json(self, data: Buffer | msgspec.Raw, rows: int, shape: list[int]) -> Column:
+        """The column that `data` (JSON text, flat or nested in any way) holds."""
+        try:
+            values: list[Any] = self._decode(data)
+        except msgspec.ValidationError:
+            return self.from_values(self._parsed(data), rows, shape)
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(f"data: {explain(error)}") from None
+        if self._text and len(values) == rows:
+            return values  # the usual request, as it is
+        return self._column_of_values(values, rows, shape)
+
+    def from_values(self, values: Any, rows: int, shape: list[int]) -> Column:
+        """The column of `data` that is Python values already."""
+        values = self._checked(values)
+        with np.errstate(over="raise"):
+            return self._column_of_values(values, rows, shape)
+
+    def from_binary(self, data: memoryview, rows: int, shape: list[int]) -> Column:
+        """The column that raw bytes hold. Arrays of a large body are views of it."""
+        count = math.prod(shape)
+        datatype = self.spec.datatype
+        if datatype is BYTES:
+            return self._column_of_elements(self._split(data, count), rows, count)
+        if len(data) != count * datatype.itemsize:
+            raise InvalidRequest(
+                f"unexpected total byte size {len(data)} for input '{self.name}' for model"
+                f" '{self._model}', expecting {count * datatype.itemsize} for shape {_dims(shape)}"
+            )
+        array: Array
+        if datatype is BF16:
+            array = bf16_to_float32(np.frombuffer(data, np.uint16))
+        elif datatype is BOOL:
+            array = np.frombuffer(data, np.uint8) != 0  # any other byte is no bool in numpy
+        else:
+            array = np.frombuffer(data, datatype.dtype)
+            if data.readonly:
+                # A small body: the model may write into its input, as it may into a batch.
+                array = array.copy()
+        return self._column_of_array(array, rows, shape)
+
+    def from_raw(self, data: memoryview) -> tuple[Column, int]:
+        """The column, and its rows, of a body that is nothing but this tensor's data."""
+        datatype = self.spec.datatype
+        if datatype is BYTES:
+            column = self._column_of_elements([bytes(data)], 1, 1)
+            return column, 1
+        count, rest = divmod(len(data), datatype.itemsize)
+        if rest or not count:
+            raise self._invalid(f"{len(data)} bytes are no {self.datatype} data")
+        dims = self.wire_shape
+        unknown = [i for i, d in enumerate(dims) if d == -1]
+        shape = [1 if d == -1 else d for d in dims]
+        if unknown:
+            shape[unknown[-1]] = count // max(1, math.prod(shape))
+        rows = self.rows_of(shape)
+        return self.from_binary(data, rows, shape), rows
+
+    def shape_of(self, count: int) -> list[int]:
+        """The shape that `count` elements without one have: the innermost -1 takes the rest."""
+        shape = self.wire_shape
+        unknown = [i for i, d in enumerate(shape) if d == -1]
+        fixed = math.prod(d for d in shape if d != -1)
+        fits = fixed and not count % fixed if unknown else count == fixed
+        if not fits or not count:
+            raise self._invalid(f"{count} elements do not fill the shape {_dims(shape)}")
+        shape = [1 if d == -1 else d for d in shape]
+        if unknown:
+            shape[unknown[-1]] = count // fixed
+        return shape
+
+    def elements_of(self, value: Any) -> list[Any]:
+        """The elements of a value without a shape: one, or a list of them."""
+        if not self._json_rows:
+            return _flat(value)
+        if isinstance(value, list) and (
+            self.spec.json_type is not list or all(isinstance(row, list) for row in value)
+        ):
+            return value
+        return [value]
+
+    def _fits(self, row_shape: list[int]) -> bool:
+        return min(row_shape, default=0) >= 0 and self.spec.fits(tuple(row_shape))
+
+    def _parsed(self, data: Buffer | msgspec.Raw) -> Any:
+        try:
+            return _UNTYPED.decode(data)
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(f"data: {explain(error)}") from None
+
+    def _checked(self, values: Any) -> list[Any]:
+        """Flat elements of the right type, from anything that JSON may be."""
+        if not isinstance(values, list):
+            raise self._invalid(f"data: expected array, got {_json_kind(values)}")
+        if self._json_rows:
+            return values
+        flat = _flat(values)
+        if self.spec.datatype.dtype.kind == "f":
+            flat = [NON_FINITE.get(v, v) if type(v) is str else v for v in flat]
+        try:
+            checked: list[Any] = msgspec.convert(flat, self._list_type)
+            return checked
+        except msgspec.ValidationError as error:
+            raise self._invalid(explain(error, "data")) from None
+
+    def _column_of_values(self, values: list[Any], rows: int, shape: list[int]) -> Column:
+        datatype = self.spec.datatype
+        count = math.prod(shape)
+        if len(values) != count:
+            raise self._invalid(
+                f"shape {_dims(shape)} needs {count} elements, data has {len(values)}"
+            )
+        if datatype is BYTES:
+            return self._column_of_elements(values, rows, count)
+        if datatype is FP16 or datatype is BF16:
+            raise self._invalid(f"{datatype} cannot be sent as JSON; use binary data")
+        try:
+            array: Array = np.array(values, datatype.dtype)
+        except (OverflowError, FloatingPointError):
+            raise self._invalid(f"data: a number is out of the range of {datatype}") from None
+        return self._column_of_array(array, rows, shape)
+
+    def _column_of_array(self, array: Array, rows: int, shape: list[int]) -> Column:
+        if self._scalar_rows:
+            column = array.reshape(rows)
+        else:
+            column = array.reshape(shape if self._batched else [1, *shape])
+        return list(column) if self.spec.form is Form.ARRAYS else column
+
+    def _column_of_elements(self, values: list[Any], rows: int, count: int) -> Column:
+        """From strings or bytes."""
+        form = self.spec.form
+        if form is Form.TEXT:
+            values = [v if type(v) is str else self._text_of(v) for v in values]
+        elif form is Form.BYTES:
+            values = [v.encode() if type(v) is str else v for v in values]
+        else:
+            values = [self._json_of(v) if isinstance(v, str | bytes) else v for v in values]
+        if self._scalar_rows:
+            return values
+        width = count // rows
+        return [values[row * width : (row + 1) * width] for row in range(rows)]
+
+    def _text_of(self, value: bytes) -> str:
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise self._invalid(
+                f"an element is not UTF-8 text ({error.reason} at byte {error.start})"
+            ) from None
+
+    def _json_of(self, value: str | bytes) -> Any:
+        try:
+            return _UNTYPED.decode(value)
+        except (ValueError, RecursionError) as error:
+            raise self._invalid(f"an element does not hold JSON: {explain(error)}") from None
+
+    def _split(self, data: memoryview, count: int) -> list[bytes]:
+        try:
+            values = unpack_bytes(data)
+        except ValueError as error:
+            raise self._invalid(str(error)) from None
+        if len(values) != count:
+            raise InvalidRequest(
+                f"unexpected number of string elements {len(values)} for input '{self.name}' for"
+                f" model '{self._model}', expecting {count}"
+            )
+        return values
+
+    def _invalid(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"input '{self.name}' of model '{self._model}': {problem}")
+
+
+class OutputCodec:
+    """One output of a model, to the wire."""
+
+    def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self._model = model
+        self._batched = batched
+        # The usual output: strings that go into the JSON as they are.
+        self._text = spec.form is Form.TEXT and spec.shape == ()
+        self._head = b'{"name":%b,"datatype":"%b","shape":[' % (
+            encode_json(spec.name),
+            spec.datatype.name.encode(),
+        )
+
+    @property
+    def wire_shape(self) -> list[int]:
+        return wire_shape(self.spec, self._batched)
+
+    def json(self, column: Column) -> bytes:
+        """The member of `outputs` that carries this column as JSON."""
+        if self._text:
+            return b'%b%d],"data":%b}' % (self._head, len(column), self._encoded(column))
+        shape, flat = self.flat(column)
+        if isinstance(flat, np.ndarray):
+            data = self._numbers(flat)
+        else:
+            data = self._encoded([self._string(value) for value in flat])
+        return b'%b%b],"data":%b}' % (self._head, _joined(shape), data)
+
+    def binary(self, column: Column) -> tuple[bytes, Buffer]:
+        """The member of `outputs` that announces binary data, and the data."""
+        shape, flat = self.flat(column)
+        data = self.raw(flat)
+        size = memoryview(data).nbytes
+        return (
+            b'%b%b],"parameters":{"binary_data_size":%d}}' % (self._head, _joined(shape), size),
+            data,
+        )
+
+    def raw(self, flat: list[Any] | Array) -> Buffer:
+        """Elements as their bytes on the wire. Arrays are not copied."""
+        if not isinstance(flat, np.ndarray):
+            try:
+                return pack_bytes([self._bytes(value) for value in flat])
+            except (TypeError, ValueError) as error:
+                raise self._unsendable(error) from None
+        if self.spec.datatype is BF16:
+            flat = float32_to_bf16(flat)
+        return np.ascontiguousarray(flat).data.cast("B") if flat.size else b""
+
+    def values(self, column: Column) -> Any:
+        """The plain value in `generate`'s answer: the only element, or a flat list."""
+        if isinstance(column, list) and any(row is None for row in column):
+            # A stream may have nothing for one of its outputs this time.
+            rows = [None if row is None else self.values([row]) for row in column]
+            return rows[0] if len(rows) == 1 else rows
+        _, flat = self.flat(column)
+        if isinstance(flat, np.ndarray):
+            self._refuse_as_json()
+            values = flat.ravel().tolist()
+        elif self.spec.form is Form.JSON:
+            values = flat
+        else:
+            values = [self._string(value) for value in flat]
+        return values[0] if len(values) == 1 else values
+
+    def classification(self, column: Column, most: int) -> bytes:
+        """The member of `outputs` with the `most` best of each row as "score:index"."""
+        self.check_classifiable()
+        shape, flat = self.flat(column)
+        assert isinstance(flat, np.ndarray)
+        rows = shape[0] if self._batched else 1
+        scores = flat.reshape(rows, -1)
+        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :most]
+        layout = "%f:%d" if flat.dtype.kind == "f" else "%d:%d"
+        texts = [layout % (scores[row, i], i) for row in range(rows) for i in best[row]]
+        dims = [rows, best.shape[1]] if self._batched else [best.shape[1]]
+        return b'{"name":%b,"datatype":"BYTES","shape":[%b],"data":%b}' % (
+            encode_json(self.name),
+            _joined(dims),
+            encode_json(texts),
+        )
+
+    def check_classifiable(self) -> None:
+        """InvalidRequest unless this output holds scores."""
+        if self.spec.datatype is BYTES or self.spec.datatype is BOOL:
+            raise InvalidRequest(
+                f"output '{self.name}' of model '{self._model}': {self.spec.datatype} has no"
+                " scores to classify"
+            )
+
+    def flat(self, column: Column) -> tuple[list[int], list[Any] | Array]:
+        """The wire shape of a column, and its elements: a list, or an array of any shape."""
+        if isinstance(column, np.ndarray):
+            shape = list(column.shape)
+            return (shape if self._batched else shape[1:] or [1]), column
+        if self.spec.form.is_bytes:
+            if self.spec.shape == ():
+                return [len(column)], column
+            widths = {len(row) for row in column}
+            if len(widths) > 1:
+                raise self._uneven()
+            dims = [len(column), *widths] if self._batched else [*widths]
+            return dims, [element for row in column for element in row]
+        if len({row.shape for row in column}) > 1:
+            raise self._uneven()
+        # Its rows are arrays of one shape: of a model that may give different ones.
+        return self.flat(np.stack(column))
+
+    def _numbers(self, array: Array) -> bytes:
+        self._refuse_as_json()
+        values = array.ravel().tolist()
+        data = encode_json(values)
+        if b"null" in data:
+            # Only a NaN or an infinity becomes null. Triton's clients expect the bare literals.
+            data = json.dumps(values, separators=(",", ":")).encode()
+        return data
+
+    def _refuse_as_json(self) -> None:
+        if self.spec.datatype is FP16 or self.spec.datatype is BF16:
+            raise InvalidRequest(
+                f"output '{self.name}' of model '{self._model}': {self.spec.datatype} cannot be"
+                " sent as JSON; ask for binary data (parameters.binary_data)"
+            )
+
+    def _encoded(self, values: Any) -> bytes:
+        try:
+            return encode_json(values)
+        except (TypeError, ValueError) as error:
+            raise self._unsendable(error) from None
+
+    def _string(self, value: Any) -> str:
+        if type(value) is str:
+            return value
+        try:
+            return self._bytes(value).decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(
+                f"output '{self.name}' of model '{self._model}' is not UTF-8 text; ask for binary"
+                " data (parameters.binary_data)"
+            ) from None
+
+    def _bytes(self, value: Any) -> bytes:
+        if self.spec.form is Form.JSON:
+            return self._encoded(value)
+        if type(value) is str:
+            return value.encode()
+        return bytes(value)
+
+    def _uneven(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"output '{self.name}' of model '{self._model}' has rows of different lengths, which"
+            " are no tensor; send one row in each request"
+        )
+
+    def _unsendable(self, error: Exception) -> BadModelOutput:
+        return BadModelOutput(f"model '{self._model}': output '{self.name}': {error}")
+
+
+def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
+    """The shape that metadata declares."""
+    if batched:
+        return [-1, *spec.shape]
+    return list(spec.shape) or [1]
+
+
+def pack_bytes(values: Sequence[bytes]) -> bytes:
+    """BYTES elements on the wire: each behind its length in four bytes."""
+    if len(values) == 1:
+        return _LENGTH.pack(len(values[0])) + values[0]
+    return b"".join([part for value in values for part in (_LENGTH.pack(len(value)), value)])
+
+
+def unpack_bytes(data: memoryview) -> list[bytes]:
+    """The elements of a BYTES tensor; ValueError if the lengths do not add up."""
+    values: list[bytes] = []
+    position, end = 0, len(data)
+    while position < end:
+        if end - position < 4:
+            raise ValueError(f"incomplete length of element {len(values)} at byte {position}")
+        (size,) = _LENGTH.unpack_from(data, position)
+        position += 4
+        if size > end - position:
+            raise ValueError(
+                f"element {len(values)} has {size} bytes by its length, but only"
+                f" {end - position} are left"
+            )
+        values.append(bytes(data[position : position + size]))
+        position += size
+    return values
+
+
+def bf16_to_float32(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """Exact: a bfloat16 is the upper half of a float32."""
+    return (halves.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bf16(array: Array) -> npt.NDArray[np.uint16]:
+    """Rounded to the nearest, ties to even; a NaN stays a NaN."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    quiet = (bits >> 16) | 0x40  # rounding could carry a NaN over into an infinity, or to zero
+    return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)
+
+
+def explain(error: Exception, root: str = "") -> str:
+    """What msgspec or json says, with the place first: "inputs[0].name: expected str, got int"."""
+    if isinstance(error, RecursionError):
+        return "JSON is nested too deeply"
+    text = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"JSON is not UTF-8 text ({error.reason} at byte {error.start})"
+    if not isinstance(error, msgspec.ValidationError):
+        return text[:1].upper() + text[1:]
+    problem, _, place = text.replace("`", "").partition(" - at ")
+    place = root + place.removeprefix("$")
+    problem = problem[:1].lower() + problem[1:]
+    return f"{place.removeprefix('.')}: {problem}" if place else problem
+
+
+def _flat(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    if not any(isinstance(element, list) for element in value):
+        return value
+    flat: list[Any] = []
+    for element in value:
+        flat.extend(_flat(element))
+    return flat
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def _joined(shape: Sequence[int]) -> bytes:
+    return ",".join(map(str, shape)).encode()
+
+
+def _json_kind(value: Any) -> str:
+    names = {dict: "object", str: "string", bool: "bool", type(None): "null"}
+    return names.get(type(value), "number")

@@ -1,0 +1,94 @@
+"""What do the lines of an HTTP/1.1 message look like? (Pure text, no connection.)"""
+
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
+
+from wherry.frontends.http.exchange import Buffer
+
+BODILESS: Final = frozenset({204, 304})
+"""Statuses whose answer has no body and says nothing of one."""
+
+T = TypeVar("T")
+
+
+class Memo(dict[bytes, T], Generic[T]):
+    """Remembers what `make` gives for short keys. Bounded, since clients choose the keys."""
+
+    MAX_KEYS: Final = 512
+    MAX_KEY_BYTES: Final = 256
+
+    def __init__(self, make: Callable[[bytes], T]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: bytes) -> T:
+        value = self._make(key)
+        if len(key) <= self.MAX_KEY_BYTES:
+            if len(self) >= self.MAX_KEYS:
+                self.clear()
+            self[key] = value
+        return value
+
+
+def text_of(raw: bytes) -> str:
+    return raw.decode("latin-1")
+
+
+def header_name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()
+
+
+def split_target(target: bytes) -> tuple[str, str]:
+    """Path (decoded) and query (raw) of a request target, in origin or absolute form."""
+    text = target.decode("latin-1").partition("#")[0]
+    if not text.startswith("/"):
+        scheme, absolute, rest = text.partition("://")
+        text = "/" + rest.partition("/")[2] if absolute else scheme
+    path, _, query = text.partition("?")
+    return unquote(path), query
+
+
+def first_lines(status: int, content_type: str, persistence: str) -> bytes:
+    """The head of an answer as far as it can be used again within a second."""
+    try:
+        reason = HTTPStatus(status).phrase
+    except ValueError:
+        reason = ""
+    fields = [("Server", "wherry"), ("Date", formatdate(usegmt=True))]
+    if status not in BODILESS:
+        fields.append(("Content-Type", content_type))
+    if persistence:
+        fields.append(("Connection", persistence))
+    return f"HTTP/1.1 {status} {reason}\r\n".encode("latin-1") + header_lines(fields)
+
+
+def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
+    return "".join(header_line(name, value) + "\r\n" for name, value in headers).encode("latin-1")
+
+
+def header_line(name: str, value: str) -> str:
+    """ValueError rather than let a value smuggle in a line of its own."""
+    line = f"{name}: {value}"
+    if "\r" in line or "\n" in line or "\0" in line:
+        raise ValueError(f"header {name!r} holds a line break or NUL; it cannot be sent")
+    return line
+
+
+def head_alone(head: bytes, status: int, length: int) -> bytes:
+    """An answer without its body: to HEAD it still says how long that would be."""
+    return head + (b"\r\n" if status in BODILESS else b"Content-Length: %d\r\n\r\n" % length)
+
+
+def total_bytes(buffers: Sequence[Buffer]) -> int:
+    return sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)
+
+
+def address_text(address: object) -> str | None:
+    """host:port of an internet address; nothing for the nameless end of a unix socket."""
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(address) if address else None

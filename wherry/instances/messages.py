@@ -1,0 +1,134 @@
+"""What crosses between this process and a worker process?
+
+msgpack, both ways. A column is what it is in the core: a list as such, an array as an extension
+that `transport` knows. Nothing is pickled but the arguments in `Source`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from wherry.config import ModelConfig
+from wherry.instances.executable import Failure
+from wherry.instances.source import Source
+from wherry.model import Device
+
+
+class Message(msgspec.Struct, array_like=True, tag=True):
+    """Tagged with its class name, its fields in order."""
+
+
+# To the worker
+
+
+class Start(Message):
+    """The first message; the slab's descriptor comes with it."""
+
+    source: Source
+    config: ModelConfig
+    device: Device
+    #: Levels of the parent's loggers: what it would drop is not sent.
+    log_levels: dict[str, int]
+    #: The parent's sys.path, sys.argv and PYTHONPATH: what the user's module may look at.
+    path: list[str]
+    argv: list[str]
+    python_path: str | None
+
+
+class Execute(Message):
+    """A batch: `counts[i]` rows belong to its request i."""
+
+    columns: dict[str, Any]
+    counts: list[int]
+
+
+class Generate(Message):
+    """A batch for a model that streams."""
+
+    columns: dict[str, Any]
+    counts: list[int]
+
+
+class Cancel(Message):
+    """The caller of this request of the running stream is gone."""
+
+    index: int
+
+
+class Stop(Message):
+    """Unload the model and end."""
+
+
+# From the worker
+
+
+class Ready(Message):
+    """Loaded and warm."""
+
+
+class NotLoaded(Message):
+    """The model's import, load or warm-up raised."""
+
+    error: str
+    message: str
+    traceback: str
+
+
+class Failed(msgspec.Struct, array_like=True):
+    """A Failure without its exception."""
+
+    error: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, failure: Failure) -> Failed:
+        return cls(failure.error, failure.message, failure.traceback)
+
+    def failure(self) -> Failure:
+        return Failure(self.error, self.message, self.traceback)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What one call of the model gave: the rows of as many requests as there are counts."""
+
+    counts: list[int]
+    outcome: dict[str, Any] | Failed
+
+
+class Result(Message):
+    """The answer to Execute."""
+
+    answers: list[Answer]
+    infer_ns: int
+    executed_rows: list[int]
+
+
+class Respond(Message):
+    """One response of a stream to one request."""
+
+    index: int
+    columns: dict[str, Any]
+
+
+class GenerateEnd(Message):
+    """The answer to Generate: how the stream ended for each request."""
+
+    failures: list[Failed | None]
+
+
+ToWorker = Start | Execute | Generate | Cancel | Stop
+FromWorker = Ready | NotLoaded | Result | Respond | GenerateEnd
+
+
+class LogLine(msgspec.Struct):
+    """A record of the worker's logging: one JSON line among what it prints."""
+
+    level: int
+    logger: str
+    message: str
+    created: float
+    traceback: str = ""
+    fields: dict[str, Any] = {}

@@ -1,0 +1,168 @@
+"""How does a worker process find the model that it is to run?
+
+By import, as the parent did: a module, its file, and a name in it. What stands in `__main__` is
+imported under the name `__wherry_main__`, so that `if __name__ == "__main__":` protects a script
+from being run again in each of its workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import os
+import pickle
+import sys
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from wherry.errors import ConfigError
+from wherry.model import FunctionModel, Model
+
+#: The name under which a worker imports the program's main module.
+MAIN = "__wherry_main__"
+
+
+class Module(msgspec.Struct, frozen=True, array_like=True):
+    """A module as a worker imports it: its name, and the file that must be behind it."""
+
+    name: str
+    file: str | None
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """Where a model comes from. Pickled are only the arguments of a class's constructor, by the
+    parent, for its own child."""
+
+    module: Module
+    qualname: str
+    arguments: bytes | None = None
+    #: The program's main module, where the arguments may have their classes.
+    main: Module | None = None
+
+
+#: Set while a worker imports the user's program, which must not start workers itself then.
+importing: Source | None = None
+
+
+def source_of(model: Model, name: str) -> Source:
+    """How a worker builds the same model; ConfigError if it could not."""
+    target: Any = model.function if isinstance(model, FunctionModel) else type(model)
+    module = sys.modules.get(target.__module__)
+    qualname = target.__qualname__
+    if module is None or not _is_there(module, qualname, target, model):
+        raise _cannot_be_sent(name, f"{target.__module__}.{qualname}")
+    main = _module(sys.modules["__main__"])
+    where = main if module is sys.modules["__main__"] else _module(module)
+    if where is None:  # a notebook, or a prompt
+        raise _cannot_be_sent(name, f"{qualname} of the interactive session")
+    arguments = _pickled(model, name) if target is type(model) else None
+    return Source(where, qualname, arguments, main)
+
+
+def import_model(source: Source) -> Model:
+    """In the worker: the model that `source_of` was asked about. Runs the user's module."""
+    global importing
+    importing = source
+    try:
+        found = attrgetter(source.qualname)(_import(source.module))
+        if source.arguments is not None:
+            args, kwargs = _Unpickler(source).load()
+            found = found(*args, **kwargs)
+    finally:
+        importing = None
+    return found if isinstance(found, Model) else FunctionModel(found, {})
+
+
+def refuse_while_importing(name: str) -> None:
+    """A script without a main guard would start workers in its workers, for ever."""
+    if importing is not None:
+        raise ConfigError(
+            f"model {name!r} is started while a worker process imports {importing.module.file}:"
+            ' put what starts it under `if __name__ == "__main__":`'
+        )
+
+
+class _Unpickler(pickle.Unpickler):
+    """For the arguments from our own parent, whose main module has another name here."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(io.BytesIO(source.arguments or b""))
+        self._main = source.main
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__" and self._main is not None:
+            return attrgetter(name)(_import(self._main))
+        return super().find_class(module, name)
+
+
+def _module(module: ModuleType) -> Module | None:
+    file = getattr(module, "__file__", None)
+    file = None if file is None else os.path.abspath(file)
+    if module.__name__ != "__main__":
+        return Module(module.__name__, file)
+    if file is None or not os.path.isfile(file):
+        return None
+    # `python -m package.module` has a proper name, and may use relative imports.
+    spec = getattr(module, "__spec__", None)
+    return Module(MAIN if spec is None else spec.name, file)
+
+
+def _import(module: Module) -> ModuleType:
+    if module.name in sys.modules:
+        return sys.modules[module.name]
+    if module.file is None:
+        return importlib.import_module(module.name)
+    try:
+        spec = importlib.util.find_spec(module.name)
+    except (ImportError, ValueError):
+        spec = None
+    origin = None if spec is None else spec.origin
+    if origin is not None and os.path.exists(origin) and os.path.samefile(origin, module.file):
+        return importlib.import_module(module.name)
+    return _import_file(module.name, module.file)
+
+
+def _import_file(name: str, file: str) -> ModuleType:
+    """Import a file that the import system would not find under this name."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} is no Python file: a worker process cannot import it")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _is_there(module: ModuleType, qualname: str, target: object, model: Model) -> bool:
+    """Does an import find it? Not what stands in a function, nor a lambda."""
+    try:
+        found: Any = attrgetter(qualname)(module)
+    except AttributeError:
+        return False
+    # A class replaced by something of its name, or a function by its model: both are found.
+    return found is target or found is model or getattr(found, "function", None) is target
+
+
+def _pickled(model: Model, name: str) -> bytes:
+    try:
+        return pickle.dumps(model._source)
+    except Exception as error:  # whatever the user's arguments raise
+        raise ConfigError(
+            f"model {name!r}: the arguments of {type(model).__name__}(...) cannot be sent to a"
+            f" worker process ({error}): pass plain values, or use isolation='thread'"
+        ) from error
+
+
+def _cannot_be_sent(name: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"model {name!r}: {what} cannot be sent to a worker process: define it at module level,"
+        " or use isolation='thread'"
+    )

@@ -1,0 +1,165 @@
+"""What does a worker process do, from its start to its end?
+
+    python -m wherry.instances.worker NAME DESCRIPTOR PARENT
+
+It imports the model as its parent did, loads it, and runs one batch after the other until it is
+told to stop, or its parent is gone. An array that the model is given lies in memory that the
+next batch overwrites: a model that keeps one beyond its call keeps a copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+
+from wherry.instances import messages
+from wherry.instances.executable import Executable, Execution, Failure, Outcome, Part, model_errors
+from wherry.instances.messages import Answer, Cancel, Execute, Failed, Generate, Respond, Start
+from wherry.instances.source import import_model
+from wherry.instances.thread import stream
+from wherry.instances.transport import UNSENDABLE, Connection, Slab, why_not_sent
+from wherry.instances.worker_log import PipeHandler
+from wherry.request import Columns
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    name, file, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _live_and_die_with(parent)
+    faulthandler.enable()
+    end = socket.socket(fileno=file)
+    end.set_inheritable(False)  # what the model starts must not keep the parent from seeing us end
+    connection = Connection(end, messages.ToWorker, copies=False)
+    try:
+        start = connection.receive()
+        assert isinstance(start, Start), start
+        _set_up(start)
+        executable = _load(connection, start)
+        if executable is not None:
+            _serve(connection, executable)
+            executable.unload()
+    except (EOFError, ConnectionError):
+        os._exit(1)  # the parent is gone: there is nobody to work for
+    except model_errors():
+        logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
+        sys.exit(1)
+
+
+def _live_and_die_with(parent: int) -> None:
+    """Ctrl-C and a shell's SIGTERM go to the whole group: the parent drains, and says when we
+    stop. If it dies, so do we, even within the model's code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler, not SIG_IGN, which programs that the model starts would inherit.
+        signal.signal(number, lambda *_: None)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _set_up(start: Start) -> None:
+    """The surroundings that the user's module would have in the parent."""
+    sys.path[:] = start.path
+    sys.argv[:] = start.argv
+    os.environ.pop("PYTHONPATH", None)
+    if start.python_path is not None:
+        os.environ["PYTHONPATH"] = start.python_path
+    # Line by line, as on a terminal, although it is a pipe.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    logging.getLogger().handlers[:] = [PipeHandler(sys.stderr.fileno())]
+    for logger, level in start.log_levels.items():
+        logging.getLogger(logger).setLevel(level)
+
+
+def _load(connection: Connection, start: Start) -> Executable | None:
+    slab = Slab.open(file := connection.next_file())
+    os.close(file)
+    connection.use(slab, slab.outputs)
+    try:
+        executable = Executable(import_model(start.source), start.config)
+        executable.load(start.device)
+    except model_errors() as error:
+        text = "".join(traceback.format_exception(error))
+        connection.send(messages.NotLoaded(type(error).__name__, str(error), text))
+        return None
+    connection.send(messages.Ready())
+    return executable
+
+
+def _serve(connection: Connection, executable: Executable) -> None:
+    while True:
+        message = connection.receive()
+        if isinstance(message, Execute):
+            _execute(connection, executable, message)
+        elif isinstance(message, Generate):
+            _generate(connection, executable, message)
+        elif isinstance(message, messages.Stop):
+            return
+        # A Cancel that crossed the end of its stream is late, not wrong.
+
+
+def _execute(connection: Connection, executable: Executable, batch: Execute) -> None:
+    execution = Execution()
+    parts = executable.run_parts(batch.columns, batch.counts, execution)
+    try:
+        connection.send(_result(execution, parts))
+    except UNSENDABLE:  # somebody's rows hold it: find out whose
+        name = executable.config.name
+        parts = [
+            Part(_checked(outcome, name), [count])
+            for part in parts
+            for outcome, count in zip(part.scatter(), part.counts, strict=True)
+        ]
+        connection.send(_result(execution, parts))
+
+
+def _result(execution: Execution, parts: Sequence[Part]) -> messages.Result:
+    answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts]
+    return messages.Result(answers, execution.infer_ns, execution.executed_rows)
+
+
+def _to_send(outcome: Outcome) -> Columns | Failed:
+    return Failed.of(outcome) if isinstance(outcome, Failure) else outcome
+
+
+def _checked(outcome: Outcome, model: str) -> Outcome:
+    reason = None if isinstance(outcome, Failure) else why_not_sent(outcome)
+    if reason is None:
+        return outcome
+    return Failure("BadModelOutput", f"model {model!r} returned what cannot be sent: {reason}")
+
+
+def _generate(connection: Connection, executable: Executable, batch: Generate) -> None:
+    gone: set[int] = set()
+
+    def respond(index: int, columns: Columns) -> bool:
+        if index in gone:
+            return False
+        connection.add(Respond(index, columns))
+        return True
+
+    def after_each() -> None:
+        connection.flush()
+        while connection.readable():
+            message = connection.receive()
+            if isinstance(message, Cancel):
+                gone.add(message.index)
+
+    connection.lasting = True  # the parent may read a response long after the next one is sent
+    outcomes = stream(executable, batch.columns, batch.counts, respond, after_each)
+    connection.lasting = False
+    connection.send(
+        messages.GenerateEnd([Failed.of(o) if isinstance(o, Failure) else None for o in outcomes])
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""How does an event with its fields become a line of the log?
+
+    log.info("model ready", extra={"model": "bert", "seconds": 3.1})
+
+    12:00:01 INFO  model ready  model=bert seconds=3.1
+    {"ts":"2026-11-21T12:00:01.123Z","level":"INFO","logger":"wherry","msg":"model ready",...}
+
+Logs go to stderr; stdout is for results. Only the command line calls `configure`: `import wherry`
+leaves a program's logging alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+import msgspec
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("human", "json")
+
+#: What every record has; anything else in it came from `extra`.
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+#: Control characters, which could draw on a terminal or forge a line of the log.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given as `extra`, in its order."""
+    return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
+
+
+class HumanFormatter(logging.Formatter):
+    """One line for a person: time, level, event, fields; a traceback beneath it."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname:<5}"
+        if self._colour:
+            level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
+        # Our own events say it all; a line of another library says whose it is.
+        own = record.name == "wherry" or record.name.startswith("wherry.")
+        message = _one_line(record.getMessage())
+        line = f"{clock} {level} {message if own else f'{record.name}: {message}'}"
+        fields = fields_of(record)
+        traceback = fields.pop("traceback", "")
+        if record.exc_info:
+            traceback = self.formatException(record.exc_info)
+        if fields:
+            line += "  " + " ".join(f"{key}={_text(value)}" for key, value in fields.items())
+        return f"{line}\n{traceback}" if traceback else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created, UTC)
+        line = {
+            "ts": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        for key, value in fields_of(record).items():
+            line.setdefault(key, value)  # a field never replaces what every line has
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        try:
+            return msgspec.json.encode(line, enc_hook=str).decode()
+        except (ValueError, TypeError, UnicodeError):  # a lone surrogate, a key that is no string
+            plain = {str(key): repr(value) for key, value in line.items()}
+            return msgspec.json.encode(plain).decode()
+
+
+def configure(
+    level: str = "info", format: str = "human", stream: TextIO | None = None
+) -> logging.Handler:
+    """Send this program's log to `stream` (stderr). For a program, not for a library."""
+    stream = sys.stderr if stream is None else stream
+    handler = logging.StreamHandler(stream)
+    if format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(HumanFormatter(colour=_colour_is_welcome(stream, os.environ)))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # asyncio tells of each closed connection at debug level, and of its selector at each start.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    return handler
+
+
+def _colour_is_welcome(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def _text(value: object) -> str:
+    """A field's value: bare where that is unambiguous, quoted where it is not."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    if text and not _CONTROL.search(text) and not any(c in text for c in ' "='):
+        return text
+    escaped = _one_line(text.replace("\\", "\\\\").replace('"', '\\"'))
+    return f'"{escaped}"'
+
+
+def _one_line(text: str) -> str:
+    """The text without anything that could start a new line or move the cursor."""
+    return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), text)

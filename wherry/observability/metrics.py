@@ -1,0 +1,326 @@
+"""Which numbers does a server show to Prometheus, and under which names?
+
+Every instrument is declared here; the counters themselves are in `statistics.py`, and read when
+somebody asks. Beside our own names stand Triton's, with its units, for the dashboards that exist.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from wherry.observability.statistics import BatchStatistics, Histogram, ModelStatistics
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+LABELS: Final = ("model", "version")
+#: Triton's four reasons for a failed request.
+REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+CUT_REASONS: Final = ("full", "idle", "timeout", "shape")
+BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+#: Triton's counters are not called `_total`, as OpenMetrics wants it: they are untyped there.
+_UNTYPED: Final = re.compile(rb"^(# TYPE nv_inference_\w+) untyped$", re.MULTILINE)
+
+
+class Instance(Protocol):
+    """What is counted of an instance; `rss_bytes` only if it is a process."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def busy_since(self) -> float | None: ...
+
+
+class Runner(Protocol):
+    @property
+    def queued_requests(self) -> int: ...
+    @property
+    def instances(self) -> Sequence[Any]: ...
+    def running(self) -> list[tuple[str, int, float]]: ...
+
+
+class Loaded(Protocol):
+    """What is counted of a loaded model."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def statistics(self) -> ModelStatistics: ...
+    @property
+    def runner(self) -> Runner: ...
+    def not_ready_reason(self) -> str: ...
+
+
+class Source(Protocol):
+    """The Runtime."""
+
+    def models(self) -> Sequence[Loaded]: ...
+
+
+class Door(Protocol):
+    """The frontends' admission."""
+
+    in_flight: int
+    refused: int
+
+
+class Metrics:
+    """One server's metrics; prometheus_client is loaded with the first scrape."""
+
+    def __init__(self, source: Source, door: Door, version: str) -> None:
+        self._source = source
+        self._door = door
+        self._version = version
+        self._registry: Any = None
+
+    def scrape(self, *, openmetrics: bool) -> tuple[bytes, str]:
+        """The text, and its content type. Takes milliseconds and reads files: not for a loop.
+
+        What the program itself registered with prometheus_client is shown too.
+        """
+        from prometheus_client import REGISTRY, CollectorRegistry, exposition
+        from prometheus_client.openmetrics import exposition as openmetrics_exposition
+
+        if self._registry is None:
+            self._registry = CollectorRegistry()
+            self._registry.register(self)
+            self._registry.register(REGISTRY)
+        if openmetrics:
+            text = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text, openmetrics_exposition.CONTENT_TYPE_LATEST
+        text = exposition.generate_latest(self._registry)
+        return _UNTYPED.sub(rb"\1 counter", text), PLAIN_TEXT
+
+    def describe(self) -> Iterable[Metric]:
+        """For registering: the names, without asking anybody for a value."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client: everything, now."""
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            InfoMetricFamily,
+        )
+
+        yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
+        yield GaugeMetricFamily(
+            "wherry_requests_in_flight",
+            "Requests that this server's frontends have taken and not answered.",
+            value=self._door.in_flight,
+        )
+        yield CounterMetricFamily(
+            "wherry_requests_refused",
+            "Requests refused at the door, since max_in_flight was reached.",
+            value=self._door.refused,
+        )
+        models = [ModelValues(loaded) for loaded in self._source.models()]
+        yield from own_metrics(models)
+        yield from triton_metrics(models)
+
+
+class ModelValues:
+    """The numbers of one model at one moment."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.labels = [loaded.name, loaded.version]
+        self.ready = not loaded.not_ready_reason()
+        runner = loaded.runner
+        self.queued = runner.queued_requests
+        self.running = len(runner.running())
+        self.instances = list(runner.instances)
+        counted = loaded.statistics
+        with counted.lock:
+            self.success_count, self.success_ns = counted.success.count, counted.success.ns
+            self.queue_ns = counted.queue.ns
+            self.compute_ns = {
+                "input": counted.compute_input.ns,
+                "infer": counted.compute_infer.ns,
+                "output": counted.compute_output.ns,
+            }
+            self.inference_count = counted.inference_count
+            self.execution_count = counted.execution_count
+            self.responses = counted.responses
+            self.worker_restarts = counted.worker_restarts
+            self.failures = {reason: counted.failures[reason] for reason in REASONS}
+            self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
+            self.request_seconds = _cumulative(counted.request_seconds)
+            self.queue_seconds = _cumulative(counted.queue_seconds)
+            self.batch_sizes = _batch_size_buckets(counted.batch_sizes)
+            self.busy_ns = {
+                "input": sum(b.compute_input.ns for b in counted.batch_sizes.values()),
+                "infer": sum(b.compute_infer.ns for b in counted.batch_sizes.values()),
+                "output": sum(b.compute_output.ns for b in counted.batch_sizes.values()),
+            }
+
+
+def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """Base units, `_total` for counters, bounded labels."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    requests = CounterMetricFamily(
+        "wherry_requests", "Requests answered, by outcome.", labels=[*LABELS, "outcome"]
+    )
+    rejected = CounterMetricFamily(
+        "wherry_rejected",
+        "Requests refused with a full queue or past their deadline.",
+        labels=LABELS,
+    )
+    responses = CounterMetricFamily(
+        "wherry_stream_responses", "Responses sent by streaming requests.", labels=LABELS
+    )
+    request_seconds = HistogramMetricFamily(
+        "wherry_request_seconds",
+        "From a request's arrival to its answer, if it succeeded.",
+        labels=LABELS,
+    )
+    queue_seconds = HistogramMetricFamily(
+        "wherry_queue_seconds", "What requests waited for an instance.", labels=LABELS
+    )
+    compute_seconds = CounterMetricFamily(
+        "wherry_compute_seconds",
+        "What instances spent in batches: gathering inputs, in the model, sorting outputs.",
+        labels=[*LABELS, "phase"],
+    )
+    batch_size = HistogramMetricFamily(
+        "wherry_batch_size", "Rows in each execution of the model.", labels=LABELS
+    )
+    batch_cut = CounterMetricFamily(
+        "wherry_batch_cut",
+        "Batches by the reason for which they held no more rows.",
+        labels=[*LABELS, "reason"],
+    )
+    queue_depth = GaugeMetricFamily(
+        "wherry_queue_depth", "Requests that wait for an instance.", labels=LABELS
+    )
+    running = GaugeMetricFamily(
+        "wherry_batches_running", "Batches (pipelines: requests) that run.", labels=LABELS
+    )
+    restarts = CounterMetricFamily(
+        "wherry_worker_restarts", "Instances that came back after they died.", labels=LABELS
+    )
+    rss = GaugeMetricFamily(
+        "wherry_worker_rss_bytes",
+        "Resident memory of an instance's process.",
+        labels=[*LABELS, "instance"],
+    )
+    ready = GaugeMetricFamily(
+        "wherry_model_ready", "1 if a new request would make progress.", labels=LABELS
+    )
+    for values in models:
+        labels = values.labels
+        requests.add_metric([*labels, "success"], values.success_count)
+        for reason, count in values.failures.items():
+            requests.add_metric([*labels, reason.lower()], count)
+        rejected.add_metric(labels, values.failures["REJECTED"])
+        responses.add_metric(labels, values.responses)
+        request_seconds.add_metric(labels, *values.request_seconds)
+        queue_seconds.add_metric(labels, *values.queue_seconds)
+        batch_size.add_metric(labels, *values.batch_sizes)
+        for phase, ns in values.busy_ns.items():
+            compute_seconds.add_metric([*labels, phase], ns * 1e-9)
+        for reason, count in values.cuts.items():
+            batch_cut.add_metric([*labels, reason], count)
+        queue_depth.add_metric(labels, values.queued)
+        running.add_metric(labels, values.running)
+        restarts.add_metric(labels, values.worker_restarts)
+        ready.add_metric(labels, float(values.ready))
+        for instance in values.instances:
+            resident = getattr(instance, "rss_bytes", None)
+            if resident is not None:
+                rss.add_metric([*labels, instance.name], resident)
+    yield from (requests, rejected, responses, request_seconds, queue_seconds, compute_seconds)
+    yield from (batch_size, batch_cut, queue_depth, running, restarts, rss, ready)
+
+
+def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """Triton's names and units (microseconds, summed over requests)."""
+    yield _triton(
+        "nv_inference_request_success",
+        "Number of successful inference requests.",
+        [(values.labels, values.success_count) for values in models],
+    )
+    failures = _triton("nv_inference_request_failure", "Number of failed inference requests.", [])
+    for values in models:
+        for reason, count in values.failures.items():
+            labels = {**dict(zip(LABELS, values.labels, strict=True)), "reason": reason}
+            failures.add_sample(failures.name, labels, count)
+    yield failures
+    yield _triton(
+        "nv_inference_count",
+        "Number of inferences performed (rows).",
+        [(values.labels, values.inference_count) for values in models],
+    )
+    yield _triton(
+        "nv_inference_exec_count",
+        "Number of model executions performed (batches).",
+        [(values.labels, values.execution_count) for values in models],
+    )
+    yield _triton(
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds.",
+        [(values.labels, values.success_ns // 1000) for values in models],
+    )
+    yield _triton(
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds.",
+        [(values.labels, values.queue_ns // 1000) for values in models],
+    )
+    for phase in ("input", "infer", "output"):
+        yield _triton(
+            f"nv_inference_compute_{phase}_duration_us",
+            f"Cumulative compute {phase} duration in microseconds.",
+            [(values.labels, values.compute_ns[phase] // 1000) for values in models],
+        )
+    yield _triton(
+        "nv_inference_pending_request_count",
+        "Number of requests that wait for execution.",
+        [(values.labels, values.queued) for values in models],
+        kind="gauge",
+    )
+
+
+def _triton(
+    name: str, documentation: str, samples: Sequence[tuple[list[str], float]], kind: str = "unknown"
+) -> Metric:
+    from prometheus_client.core import Metric
+
+    family = Metric(name, documentation, kind)
+    for labels, value in samples:
+        family.add_sample(name, dict(zip(LABELS, labels, strict=True)), value)
+    return family
+
+
+def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
+    """Buckets as Prometheus wants them: each holds all below it, too."""
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
+        below += count
+        buckets.append((_bound(bound), below))
+    return buckets, histogram.total
+
+
+def _batch_size_buckets(
+    batch_sizes: dict[int, BatchStatistics],
+) -> tuple[list[tuple[str, float]], float]:
+    counts = {size: batch.compute_infer.count for size, batch in batch_sizes.items()}
+    buckets: list[tuple[str, float]] = [
+        (_bound(bound), sum(count for size, count in counts.items() if size <= bound))
+        for bound in (*BATCH_SIZE_BUCKETS, float("inf"))
+    ]
+    return buckets, sum(size * count for size, count in counts.items())
+
+
+def _bound(bound: float) -> str:
+    return "+Inf" if bound == float("inf") else str(float(bound))

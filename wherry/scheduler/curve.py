@@ -1,0 +1,93 @@
+"""How long does a batch of so many rows take? Learnt while running."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+#: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
+EXACT_SIZES = 64
+
+
+class BatchCurve:
+    """Seconds by batch size: a moving average of each size seen, straight lines between them.
+
+    Never decreasing. Beyond the largest size seen the slope of the last stretch goes on; below
+    the smallest the time is the smallest's. Time comes in as an argument; pure.
+    """
+
+    def __init__(self, *, memory: float = 0.1) -> None:
+        self.memory = memory
+        self._sizes: list[int] = []
+        self._seconds: dict[int, float] = {}
+        #: The values, made non-decreasing: what `seconds` reads.
+        self._smooth: list[float] = []
+        self.largest = 0
+        #: Decayed sums for a straight line through all batches.
+        self._line = [0.0] * 5
+
+    def learn(self, rows: int, seconds: float) -> None:
+        size = _bucket(rows)
+        known = self._seconds.get(size)
+        if known is None:
+            insort(self._sizes, size)
+            self._seconds[size] = seconds
+        else:
+            self._seconds[size] = known + self.memory * (seconds - known)
+        self.largest = max(self.largest, size)
+        weight = 1.0 / (seconds * seconds)  # the noise is in proportion
+        sample = (1.0, rows, seconds, rows * rows, rows * seconds)
+        self._line = [
+            0.998 * total + weight * x for total, x in zip(self._line, sample, strict=True)
+        ]
+        highest = 0.0
+        self._smooth = [highest := max(highest, self._seconds[size]) for size in self._sizes]
+
+    def __bool__(self) -> bool:
+        return bool(self._sizes)
+
+    def seconds(self, rows: float) -> float:
+        """The expected time of a batch of `rows` (a mean may be fractional; 0 rows: no batch)."""
+        sizes, smooth = self._sizes, self._smooth
+        if rows < 1:
+            return rows * smooth[0]
+        i = bisect_left(sizes, rows)
+        if i == 0:
+            return smooth[0]
+        if i < len(sizes):
+            low, high = sizes[i - 1], sizes[i]
+            part = (rows - low) / (high - low)
+            return smooth[i - 1] + part * (smooth[i] - smooth[i - 1])
+        return smooth[-1] + self._last_slope() * (rows - sizes[-1])
+
+    def fixed(self) -> float:
+        """Seconds that a batch costs whatever its size: where a straight line starts.
+
+        With one size only, all of it is taken for fixed.
+        """
+        n, x, y, xx, xy = self._line
+        spread = n * xx - x * x
+        if spread < 1e-3 * x * x:
+            return y / n
+        return (y * xx - x * xy) / spread
+
+    def points(self) -> list[tuple[int, float]]:
+        """What was learnt: (rows, seconds)."""
+        return list(zip(self._sizes, self._smooth, strict=True))
+
+    def _last_slope(self) -> float:
+        """Seconds a row beyond the largest size, from sizes far enough apart for the noise.
+
+        With one size only it is 0: larger ones look cheap, are tried, and the truth is learnt.
+        """
+        top = self._sizes[-1]
+        i = bisect_right(self._sizes, top * 2 / 3) - 1
+        if i < 0:
+            return 0.0
+        return (self._smooth[-1] - self._smooth[i]) / (top - self._sizes[i])
+
+
+def _bucket(rows: int) -> int:
+    if rows <= EXACT_SIZES:
+        return rows
+    step = 1 << (rows.bit_length() - 4)
+    return rows // step * step

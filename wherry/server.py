@@ -1,0 +1,495 @@
+"""How does a server begin, become ready, and end without losing a request?
+
+    start     the address is taken first: a port in use is known before any model is loaded
+    load      in a thread, so that `live` answers at once and `ready` says what is loading
+    ready     every model is loaded and warm; now --ready-fd gets the URL
+    drain     not ready, accept no more, answer what was accepted
+    stop      what is left after `drain_timeout` fails with 503; models are unloaded
+
+A frontend is started and drained here and nowhere else; what it does with a request is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from wherry.errors import ConfigError
+from wherry.frontends.http.app import HttpApp
+from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
+from wherry.frontends.http.exchange import LEFT, Exchange, Limits
+from wherry.frontends.http.listener import Listener, tls_context
+from wherry.model import Model
+from wherry.runtime import LoadedModel, Runtime
+
+log = logging.getLogger("wherry")
+
+T = TypeVar("T")
+
+#: What `Server.run` returns and the command line exits with.
+DRAINED = 0
+NOT_DRAINED = 1
+INTERRUPTED = 128 + signal.SIGINT
+
+#: How often a line says that models are still loading.
+PROGRESS_INTERVAL = 10.0
+#: Seconds for the last answers to leave, once their requests were failed.
+LAST_ANSWERS = 2.0
+
+
+class Server:
+    """Models behind HTTP.
+
+    In a program of your own (it runs in a thread; `port=0` takes a free port):
+
+        with wherry.Server(sentiment, port=0) as server:
+            print(server.url)
+
+    As the program: `sys.exit(wherry.Server(sentiment).run())`, until SIGTERM or Ctrl-C.
+
+    Give it models, or one Runtime: a Runtime that has its models loaded already stays yours, any
+    other is started and closed here. Here `isolation` is "thread" unless you say "process".
+    """
+
+    def __init__(
+        self,
+        *models: Model | type[Model] | Runtime,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        uds: str | os.PathLike[str] | None = None,
+        api_keys: Sequence[str] = (),
+        ssl_certfile: str | os.PathLike[str] | None = None,
+        ssl_keyfile: str | os.PathLike[str] | None = None,
+        ssl_client_ca: str | os.PathLike[str] | None = None,
+        isolation: str = "thread",
+        overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        limits: Limits | None = None,
+        max_in_flight: int | None = None,
+        drain_timeout: float = 30.0,
+        access_log: bool = False,
+        ready_fd: int | None = None,
+    ) -> None:
+        self.runtime = _runtime_of(models, isolation, overrides)
+        self.drain_timeout = drain_timeout
+        self._owns_runtime = not self.runtime.models()
+        self._address: tuple[str, int, str | os.PathLike[str] | None] = (host, port, uds)
+        self._tls = (ssl_certfile, ssl_keyfile, ssl_client_ca)
+        self._api_keys = tuple(api_keys)
+        self._limits = limits or Limits()
+        self._max_in_flight = max_in_flight
+        self._access_log = access_log
+        self._ready_fd = ready_fd
+        self._url = ""
+        self._ready: Future[None] = Future()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+        self._drained = True
+
+    def __repr__(self) -> str:
+        return f"<Server {self._url or 'not started'}: {len(self.runtime.models())} models>"
+
+    @property
+    def url(self) -> str:
+        """What clients are given; empty before the server listens."""
+        return self._url
+
+    # In a program of one's own
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> Server:
+        """Serve in a thread. Returns when every model is ready; raises if one cannot be loaded
+        (LoadFailed) or the address is taken (OSError)."""
+        self._thread = threading.Thread(target=self._run_in_thread, name="wherry-server")
+        self._thread.start()
+        try:
+            self._ready.result()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> bool:
+        """Drain and stop. Blocks; any thread. False if something was not finished in time."""
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
+                loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+        self._thread = None
+        return self._drained
+
+    def _run_in_thread(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                self._drained = runner.run(self._live())
+        except BaseException as error:
+            if self._ready.done():
+                raise  # nobody waits for it: threading prints it
+            self._ready.set_exception(error)
+        else:
+            if not self._ready.done():
+                self._ready.set_exception(RuntimeError("the server was stopped as it started"))
+
+    # As the program
+
+    def run(self) -> int:
+        """Serve until SIGTERM (returns 0 when all was answered, else 1) or Ctrl-C (returns 130).
+
+        A second signal ends the process at once. Main thread only. Raises LoadFailed or
+        ConfigError if a model cannot be loaded, OSError if the address is taken.
+        """
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(self._run_until_signal())
+
+    async def _run_until_signal(self) -> int:
+        loop = asyncio.get_running_loop()
+        received: list[int] = []
+
+        def on_signal(number: int) -> None:
+            if received:
+                self._end_now(number)
+            received.append(number)
+            log.info("stopping", extra={"signal": signal.Signals(number).name})
+            self._stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal, number)
+        drained = await self._live()
+        if not drained:
+            return NOT_DRAINED
+        return INTERRUPTED if received == [signal.SIGINT] else DRAINED
+
+    def _end_now(self, number: int) -> None:
+        """The operator asks a second time: nobody is answered any more."""
+        log.warning("stopped before everything was answered")
+        for loaded in self.runtime.models():
+            for instance in loaded.runner.instances:
+                instance.abort("the server was stopped")
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        # Not sys.exit(): that waits for threads which may never end.
+        os._exit(128 + number)
+
+    # A server's life
+
+    async def _live(self) -> bool:
+        """From the first to the last moment. False if something was not finished in time."""
+        self._loop = asyncio.get_running_loop()
+        if self._ready_fd is not None:
+            os.set_inheritable(self._ready_fd, False)  # a worker must not hold the pipe open
+        app = HttpApp(
+            self.runtime,
+            api_keys=self._api_keys,
+            max_in_flight=self._max_in_flight,
+            max_body_bytes=self._limits.max_body_bytes,
+        )
+        listener = Listener(AccessLog(app) if self._access_log else app, self._limits)
+        try:
+            await self._listen(listener)
+            try:
+                if await self._load():
+                    self._tell_ready()
+                    await self._stopping.wait()
+            finally:
+                app.draining = True
+                drained = await self._end(listener)
+            log.info("stopped")
+            return drained
+        finally:
+            self._close_ready_fd()
+
+    async def _listen(self, listener: Listener) -> None:
+        host, port, uds = self._address
+        await listener.start(host, port, uds=uds, ssl=self._tls_context())
+        self._url = listener.url
+        log.info("listening", extra={"url": self._url})
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        certfile, keyfile, client_ca = self._tls
+        if certfile is None:
+            return None
+        try:
+            return tls_context(certfile, keyfile, client_ca)
+        except OSError as error:  # not there, or not what it should be; the error names no file
+            files = ", ".join(str(file) for file in self._tls if file is not None)
+            raise ConfigError(f"TLS from {files}: {error.strerror or error}") from None
+
+    async def _load(self) -> bool:
+        """Load the models; False if the server is to stop before that is done."""
+        if not self._owns_runtime:
+            return True
+        loading = _in_thread(lambda: self.runtime.start(_log_ready), "wherry-load")
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        waiting: set[asyncio.Future[Any]] = {loading, stopped}
+        started = time.monotonic()
+        try:
+            while not loading.done() and not stopped.done():
+                await asyncio.wait(
+                    waiting, timeout=PROGRESS_INTERVAL, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not loading.done() and not stopped.done():
+                    for name, reason in self.runtime.not_ready().items():
+                        seconds = round(time.monotonic() - started)
+                        log.info(f"still {reason}", extra={"model": name, "seconds": seconds})
+        finally:
+            stopped.cancel()
+        if loading.done():
+            loading.result()
+            return True
+        return False
+
+    def _tell_ready(self) -> None:
+        log.info("ready", extra={"url": self._url, "models": len(self.runtime.models())})
+        if self._ready_fd is not None:
+            # Whoever started us may be gone already; that is no reason not to serve.
+            with contextlib.suppress(OSError):
+                os.write(self._ready_fd, f"{self._url}\n".encode())
+            self._close_ready_fd()
+        self._ready.set_result(None)
+
+    def _close_ready_fd(self) -> None:
+        if self._ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._ready_fd)
+            self._ready_fd = None
+
+    async def _end(self, listener: Listener) -> bool:
+        ends_at = time.monotonic() + self.drain_timeout
+        if listener.connections:
+            log.info("draining", extra={"connections": listener.connections})
+        # The listener gets a little longer than the requests: their answers must still go out.
+        closed = asyncio.create_task(listener.drain(self.drain_timeout + LAST_ANSWERS))
+        drained = bool((await asyncio.wait({closed}, timeout=self.drain_timeout))[0])
+        if self._owns_runtime:
+            left = max(0.0, ends_at - time.monotonic())
+            drained &= await _in_thread(lambda: self.runtime.drain(left), "wherry-drain")
+            # Nothing runs any more, or it is not to be waited for: nor is a model that still loads.
+            timeout = 10.0 if drained and not self.runtime.not_ready() else 0.0
+            await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
+        await closed
+        if not drained:
+            log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
+        return drained
+
+
+class AccessLog:
+    """An application that says in one line what became of each request of another one.
+
+    Health and metrics are left out: probes would drown the rest.
+    """
+
+    QUIET = ("/v2/health", "/metrics", "/health", "/livez", "/readyz", "/healthz", "/ping")
+
+    def __init__(self, application: Callable[[Exchange], None]) -> None:
+        self._application = application
+        self._log = logging.getLogger("wherry.access")
+
+    def __call__(self, exchange: Exchange) -> None:
+        if exchange.request.path.startswith(self.QUIET):
+            self._application(exchange)
+        else:
+            self._application(_LoggedExchange(exchange, self._log))
+
+
+class _LoggedExchange(Exchange):
+    """Hands everything on to the transport's exchange, and logs its end."""
+
+    __slots__ = ("_inner", "_log", "_started", "_status")
+
+    def __init__(self, inner: Exchange, log: logging.Logger) -> None:
+        super().__init__(inner.request)
+        self._inner = inner
+        self._log = log
+        self._started = time.monotonic()
+        self._status = 0
+        inner.on_disconnect = self._left
+        inner.on_drain = self._drained
+
+    def respond(self, status: int, *args: Any, **kwargs: Any) -> None:
+        self._inner.respond(status, *args, **kwargs)
+        self._end(status)
+
+    def start(self, status: int, **kwargs: Any) -> None:
+        self._status = status
+        self._inner.start(status, **kwargs)
+
+    def send(self, chunk: bytes) -> None:
+        self._inner.send(chunk)
+
+    def finish(self) -> None:
+        self._inner.finish()
+        self._end(self._status)
+
+    @property
+    def congested(self) -> bool:
+        return self._inner.congested
+
+    def _left(self) -> None:
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+        self._end(499)
+
+    def _drained(self) -> None:
+        if self.on_drain is not None:
+            self.on_drain()
+
+    def _end(self, status: int) -> None:
+        if self._phase is LEFT:
+            return  # the model's answer comes too late
+        self._phase = LEFT
+        request = self.request
+        self._log.info(
+            f"{request.method} {request.path}",
+            extra={
+                "status": status,
+                "seconds": round(time.monotonic() - self._started, 6),
+                "peer": request.peer,
+            },
+        )
+
+
+class Asgi:
+    """Models as an ASGI application: run it under any server, or mount it in another application.
+
+        app = wherry.asgi(sentiment)                      # uvicorn module:app
+        host = FastAPI(lifespan=app.lifespan); host.mount("/models", app)
+
+    The models are loaded when the server starts the application's lifespan. A mounted application
+    gets none, hence `lifespan` for the host to pass on.
+    """
+
+    def __init__(self, make_runtime: Callable[[], Runtime], **options: Any) -> None:
+        self._make_runtime = make_runtime
+        self._options = options
+        self._limits: Limits = options.pop("limits", None) or Limits()
+        self._drain_timeout: float = options.pop("drain_timeout", 30.0)
+        self._renew()
+
+    def _renew(self) -> None:
+        """A closed Runtime stays closed, but a host may start its lifespan again (tests do)."""
+        self.runtime = self._make_runtime()
+        self._application = HttpApp(
+            self.runtime, max_body_bytes=self._limits.max_body_bytes, **self._options
+        )
+        self._app: AsgiApp = asgi_app(
+            self._application, self._limits, startup=self.startup, shutdown=self.shutdown
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    async def startup(self) -> None:
+        """Load the models; returns when they are ready, or raises."""
+        await _in_thread(lambda: self.runtime.start(_log_ready), "wherry-load")
+
+    async def shutdown(self) -> None:
+        """Finish what was accepted, and unload."""
+        runtime = self.runtime
+        self._application.draining = True
+        await _in_thread(lambda: runtime.drain(self._drain_timeout), "wherry-drain")
+        await _in_thread(runtime.close, "wherry-close")
+        self._renew()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, host: object = None) -> AsyncIterator[None]:
+        """For a host application: `FastAPI(lifespan=app.lifespan)`."""
+        await self.startup()
+        try:
+            yield
+        finally:
+            await self.shutdown()
+
+
+def asgi(
+    *models: Model | type[Model],
+    isolation: str = "thread",
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    api_keys: Sequence[str] = (),
+    max_in_flight: int | None = None,
+    limits: Limits | None = None,
+    drain_timeout: float = 30.0,
+) -> Asgi:
+    """The models as an ASGI application, for uvicorn, hypercorn, or a mount in FastAPI."""
+    return Asgi(
+        lambda: _runtime_of(models, isolation, overrides),
+        api_keys=tuple(api_keys),
+        max_in_flight=max_in_flight,
+        limits=limits,
+        drain_timeout=drain_timeout,
+    )
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _runtime_of(
+    models: Sequence[Model | type[Model] | Runtime],
+    isolation: str,
+    overrides: Mapping[str, Mapping[str, Any]] | None,
+) -> Runtime:
+    if not models:
+        raise ConfigError("a server needs at least one model, or a Runtime")
+    if any(isinstance(model, Runtime) for model in models):
+        (runtime,) = models if len(models) == 1 else (None,)
+        if not isinstance(runtime, Runtime):
+            raise ConfigError("give a server its models, or one Runtime that has them")
+        return runtime
+    made = [model() if isinstance(model, type) else model for model in models]
+    return Runtime(*made, isolation=isolation, overrides=overrides)  # type: ignore[arg-type]
+
+
+def _log_ready(loaded: LoadedModel, seconds: float) -> None:
+    fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
+    if not loaded.is_pipeline:
+        devices = [str(instance.device) for instance in loaded.runner.instances]
+        fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}
+    log.info("model ready", extra={**fields, "seconds": round(seconds, 3)})
+
+
+def _in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Run a blocking call in a thread of its own. A daemon: a model that never finishes loading
+    must not keep a program alive that was told to stop."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as raised:  # noqa: BLE001 - carried over to the loop
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -1,0 +1,63 @@
+"""How does a test hold a batch while it runs, and see who is in it?"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from wherry.model import Model
+
+
+class GatedModel(Model):
+    """An echo of text that says when a batch has started and then waits for the test.
+
+        gated = GatedModel(max_batch_size=4)
+        with wherry.Runtime(gated) as runtime:
+            ...                                 # call it from threads or tasks
+            assert gated.wait_started() == ["a"]
+            gated.let_finish()
+
+    The settings are fields of ModelConfig. It has one instance, a thread, so that the test and
+    the model share their gates.
+    """
+
+    def __init__(self, name: str = "gated", **settings: Any) -> None:
+        self._settings = {
+            "name": name,
+            "max_batch_size": 4,
+            "isolation": "thread",
+            "run_in_caller": False,
+            **settings,
+        }
+        #: The rows of each batch that has started, in order.
+        self.batches: list[list[str]] = []
+        self._started = threading.Semaphore(0)
+        self._may_finish = threading.Semaphore(0)
+        self._seen = 0
+        self._open = False
+
+    def execute(self, text: list[str]) -> list[str]:
+        self.batches.append(list(text))
+        self._started.release()
+        if not self._open:
+            self._may_finish.acquire()
+        return list(text)
+
+    def wait_started(self, timeout: float = 10.0) -> list[str]:
+        """Wait until the next batch has started; its rows. TimeoutError if none does."""
+        if not self._started.acquire(timeout=timeout):
+            raise TimeoutError(f"no batch of model {self.name!r} started within {timeout:g} s")
+        self._seen += 1
+        return self.batches[self._seen - 1]
+
+    def let_finish(self, batches: int = 1) -> None:
+        """Let that many batches finish, those included that have not started yet."""
+        self._may_finish.release(batches)
+
+    def open(self) -> None:
+        """From now on let every batch pass, also the one that waits."""
+        self._open = True
+        self._may_finish.release()
+
+    def unload(self) -> None:
+        self.open()

@@ -1,0 +1,152 @@
+"""How does a test get a server that is ready when it starts, and gone when it ends?"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from wherry.model import Model
+from wherry.server import Server
+
+
+@contextmanager
+def local_server(*models: Model | type[Model], **options: Any) -> Iterator[Server]:
+    """A server on a free port in this process; `options` are those of `wherry.Server`.
+
+    with local_server(sentiment) as server:
+        requests.get(server.url + "/v2")
+    """
+    options = {"port": 0, "drain_timeout": 5.0, **options}
+    with Server(*models, **options) as server:
+        yield server
+
+
+@contextmanager
+def running_server(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> Iterator[str]:
+    """The URL of `python -m wherry serve ARGUMENTS` on a free port, once it is ready.
+
+    RuntimeError with the server's log if it does not become ready.
+    """
+    with ServerProcess(*arguments, env=env, cwd=cwd) as server:
+        yield server.url
+
+
+class ServerProcess:
+    """`python -m wherry serve ARGUMENTS --port 0` as a child process.
+
+    Readiness comes through a pipe (`--ready-fd`): no port is polled, and a server that dies
+    closes the pipe, so that nobody waits for a dead one. Entering the `with` block waits until it
+    is ready; leaving it stops the server.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        ready_timeout: float = 60.0,
+    ) -> None:
+        self._arguments = arguments
+        self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._cwd = cwd
+        self._ready_timeout = ready_timeout
+        self.url = ""
+
+    def __enter__(self) -> ServerProcess:
+        self.start()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def start(self) -> ServerProcess:
+        """Start the process; it is not ready yet."""
+        # Not a pipe: one that nobody reads fills up. Closed by stop().
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._ready, write_fd = os.pipe()
+        command = [sys.executable, "-m", "wherry", "serve"]
+        if not {"--port", "--uds"} & set(self._arguments):
+            command += ["--port", "0"]
+        command += ["--ready-fd", str(write_fd), *self._arguments]
+        try:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=[write_fd],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env=self._env,
+                cwd=self._cwd,
+            )
+        except BaseException:
+            os.close(self._ready)
+            self._log.close()
+            raise
+        finally:
+            os.close(write_fd)
+        return self
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """What the server has written so far to stdout and stderr."""
+        size = os.fstat(self._log.fileno()).st_size
+        # pread: the child writes at the same file's position.
+        return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+    def wait_ready(self) -> str:
+        """The server's URL, when every model is ready. RuntimeError with the log if it is not."""
+        line = b""
+        while not line.endswith(b"\n"):
+            readable, _, _ = select.select([self._ready], [], [], self._ready_timeout)
+            piece = os.read(self._ready, 4096) if readable else b""
+            if not piece:
+                how = "ended" if readable else f"was not ready after {self._ready_timeout:g} s"
+                if readable:
+                    how += f" with exit code {self.process.wait(10)}"
+                raise RuntimeError(f"the server {how}:\n{self.log}")
+            line += piece
+        self.url = line.decode().strip()
+        return self.url
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for the process to end by itself; its exit code."""
+        return self.process.wait(timeout)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the server, not to its workers."""
+        self.process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
+        """Stop it unless it has ended, free what we hold; the exit code. The log is gone then."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise RuntimeError(
+                f"the server did not stop within {timeout:g} s:\n{self.log}"
+            ) from None
+        finally:
+            if not self._log.closed:
+                os.close(self._ready)
+                self._log.close()
