@@ -120,7 +120,15 @@ def wrk(
         ]
         (Path(folder) / "load.lua").write_text("\n".join(lines))
         output = subprocess.run(
-            ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "-s", f"{folder}/load.lua", url],
+            [
+                "wrk",
+                "-t1",
+                f"-c{connections}",
+                f"-d{max(1, round(seconds))}s",
+                "-s",
+                f"{folder}/load.lua",
+                url,
+            ],
             capture_output=True,
             text=True,
             check=True,
@@ -140,7 +148,9 @@ def wrk(
 def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", type=Path, help="write the figures and the machine's facts here")
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of each run, whole seconds")
+    parser.add_argument(
+        "--seconds", type=float, default=2.0, help="length of each run, whole seconds"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each row; medians are shown")
     return parser
 

@@ -139,8 +139,11 @@ class MemoryExchange(Exchange):
 class Client:
     """Sends requests to an application that lives in a loop on another thread."""
 
-    def __init__(self, app: HttpApp, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, app: HttpApp, runtime: wherry.Runtime, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.app = app
+        self.runtime = runtime
         self._loop = loop
 
     def begin(
@@ -200,7 +203,7 @@ class Client:
 def served(*models: Model, **options: Any) -> Iterator[Client]:
     """The models behind an application, in an event loop of their own."""
     with wherry.Runtime(*models) as runtime, app_loop() as loop:
-        yield Client(HttpApp(runtime, **options), loop)
+        yield Client(HttpApp(runtime, **options), runtime, loop)
 
 
 @contextmanager

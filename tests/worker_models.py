@@ -105,7 +105,8 @@ ORDERS: dict[str, Callable[[str], object]] = {
 def obedient(text: list[str]) -> list[str]:
     for row in text:
         order, _, argument = row.partition(" ")
-        ORDERS.get(order, lambda _: None)(argument)
+        if order in ORDERS:
+            ORDERS[order](argument)
     return [f"{row} in {os.getpid()}" for row in text]
 
 
@@ -209,6 +210,16 @@ class Loader(wherry.Model):
     def unload(self) -> None:
         if self.log:
             Path(self.log).write_text("unloaded")
+
+
+class Stubborn(wherry.Model):
+    """Never finishes its unload."""
+
+    def execute(self, text: list[str]) -> list[str]:
+        return text
+
+    def unload(self) -> None:
+        threading.Event().wait()
 
 
 class SecondTimeUnlucky(wherry.Model):

@@ -27,7 +27,7 @@ class Datatype:
     #: On the wire; 0 for BYTES, whose elements vary.
     itemsize: int
 
-    def __getitem__(self, shape: int | None | tuple[int | None, ...]) -> TensorType:
+    def __getitem__(self, shape: int | tuple[int | None, ...] | None) -> TensorType:
         dims = shape if isinstance(shape, tuple) else (shape,)
         return TensorType(self, tuple(-1 if d is None else d for d in dims))
 

@@ -78,6 +78,15 @@ class Model:
     def unload(self) -> None:
         """Free what `load` took."""
 
+    def take(self) -> bool:
+        """For an instance: may it load this very object? One at a time may, others make a copy."""
+        mine = object()
+        return self.__dict__.setdefault("_taken", mine) is mine  # atomic
+
+    def give_back(self) -> None:
+        """The instance that took it has unloaded it."""
+        self.__dict__.pop("_taken", None)
+
     @functools.cached_property
     def name(self) -> str:
         return self.config().name

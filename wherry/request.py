@@ -77,7 +77,8 @@ class InferRequest:
         #: Work in one of its rows (tokens, pixels), if the model tells: padded to the longest.
         self.cost = 1.0
         self.enqueued_at = 0.0
-        self.queued = False
+        #: The lane of the queue in which it waits.
+        self.queued: object | None = None
         #: If it has more rows than a batch holds: the requests that it was split into.
         self.parts: Sequence[InferRequest] = ()
         #: How often a worker died with this request in its batch.

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -30,7 +29,12 @@ from wherry.errors import (
 )
 from wherry.instances.devices import place
 from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.executable import Failure, column_of_value, columns_of_row
+from wherry.instances.executable import (
+    Failure,
+    column_of_value,
+    columns_of_row,
+    unknown_input,
+)
 from wherry.instances.instance import Instance
 from wherry.instances.split import split
 from wherry.instances.thread import ThreadInstance
@@ -54,6 +58,7 @@ class Runner(Protocol):
 
     config: ModelConfig
     statistics: ModelStatistics
+    successor: Callable[[Sequence[InferRequest]], None] | None
 
     @property
     def queued_requests(self) -> int: ...
@@ -131,6 +136,7 @@ class LoadedModel:
             if not self.signature.streams:
                 raise Unsupported(f"model {self.name!r} does not stream: use infer")
             reply.limit = config.max_unread_responses
+            reply.window = min(reply.window, reply.limit)
             if rows > max(1, config.max_batch_size):
                 raise InvalidRequest(
                     f"model {self.name!r}: a streaming request has at most"
@@ -145,16 +151,21 @@ class LoadedModel:
             )
         if timeout is None:
             timeout = config.request_timeout
-        return InferRequest(
+        elif not timeout >= 0:  # nan too
+            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
+        now = self._clock()
+        request = InferRequest(
             columns,
             rows,
             reply,
             id=id,
             priority=priority or config.default_priority,
-            deadline=None if timeout is None else self._clock() + timeout,
+            deadline=None if timeout is None else now + timeout,
             shape_key=self._shape_key(columns),
             parameters=parameters,
         )
+        request.enqueued_at = now  # so far: its caller may leave before it is queued
+        return request
 
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
@@ -163,6 +174,7 @@ class LoadedModel:
             requests = [
                 part
                 for request in requests
+                if not request.reply.settled
                 for part in (
                     (request,) if request.rows <= most else split(request, most, self.runner.cancel)
                 )
@@ -209,11 +221,12 @@ class LoadedModel:
             for name in self._variable
             if name in columns
         )
-        return (shapes, tuple(columns)) if self._optional else shapes
+        return (shapes, frozenset(columns)) if self._optional else shapes
 
 
 def _value(form: Form, column: Any) -> Any:
-    return column[0].item() if form is Form.SCALARS else column[0]
+    value = column[0]
+    return value.item() if form is Form.SCALARS and value is not None else value
 
 
 class LoopPort:
@@ -258,9 +271,13 @@ class LoopPort:
         # First, so that whoever appends after the last popleft() wakes the loop again.
         self._awake = False
         calls = self._calls
-        while calls:
-            callback, argument = calls.popleft()
-            callback(argument)
+        try:
+            while calls:
+                callback, argument = calls.popleft()
+                callback(argument)
+        finally:
+            if calls:  # one raised: the others must be told all the same
+                self._loop.call_soon(self._drain)
 
 
 class Runtime:
@@ -289,7 +306,7 @@ class Runtime:
         self._lock = threading.Lock()
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
-        self._ports: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPort] = WeakKeyDictionary()
+        self._ports: dict[asyncio.AbstractEventLoop, LoopPort] = {}
         self._closed = False
 
     # Life
@@ -367,10 +384,12 @@ class Runtime:
             chosen = [v for v in versions.values() if version in (None, v.version)]
             if not chosen:
                 raise _unknown(name, version)
-            for loaded in chosen:
-                del versions[loaded.version]
-            if not versions:
-                self._models.pop(name, None)
+            # Replaced, not changed: model() reads it without the lock.
+            left = {v: loaded for v, loaded in versions.items() if loaded not in chosen}
+            if left:
+                self._models[name] = left
+            else:
+                del self._models[name]
         for loaded in chosen:
             self._retire(loaded, drain_timeout)
 
@@ -379,12 +398,11 @@ class Runtime:
         ends_at = None if timeout is None else self.clock() + timeout
         # Pipelines first: they still need the models that they call.
         models = sorted(self.models(), key=lambda loaded: not loaded.is_pipeline)
-        return all(
-            [
-                loaded.runner.drain(None if ends_at is None else max(0.0, ends_at - self.clock()))
-                for loaded in models
-            ]
-        )
+        drained = True
+        for loaded in models:
+            left = None if ends_at is None else max(0.0, ends_at - self.clock())
+            drained = loaded.runner.drain(left) and drained
+        return drained
 
     def close(self, timeout: float = 10.0) -> None:
         """End everything: no thread, process or descriptor is left. Waiting requests fail, and
@@ -449,7 +467,7 @@ class Runtime:
         """
         loaded = self.model(model)
         columns = loaded.row_columns(args, inputs)
-        if loaded.runs_in_caller and timeout is None:
+        if loaded.runs_in_caller and timeout is None and not priority:
             outcome = loaded.runner.run_in_caller(columns)
             if outcome is not None:
                 if isinstance(outcome, Failure):
@@ -518,16 +536,22 @@ class Runtime:
         loaded = self.model(model)
         config = loaded.config
         window = 4 * max(1, config.max_batch_size) * sum(g.count for g in config.instances)
-        window = max(16, min(window, (config.max_queue_size or window) // 2))
+        window = max(16, window)
+        if config.max_queue_size is not None:
+            window = max(1, min(window, config.max_queue_size // 2))
         pending: deque[tuple[InferRequest, threading.Lock]] = deque()
         try:
             for row in rows:
                 args, inputs = ((), dict(row)) if _is_row(loaded, row) else ((row,), {})
                 pending.append(self._begin(loaded, loaded.row_columns(args, inputs), 1))
                 if len(pending) >= window:
-                    yield loaded.row(_wait(pending.popleft()).outputs)
+                    answer = _wait(pending[0])
+                    pending.popleft()
+                    yield loaded.row(answer.outputs)
             while pending:
-                yield loaded.row(_wait(pending.popleft()).outputs)
+                answer = _wait(pending[0])
+                pending.popleft()
+                yield loaded.row(answer.outputs)
         finally:
             for request, _ in pending:
                 loaded.cancel(request)
@@ -593,7 +617,10 @@ class Runtime:
         loop = asyncio.get_running_loop()
         port = self._ports.get(loop)
         if port is None:
-            port = self._ports[loop] = LoopPort(loop)
+            port = LoopPort(loop)
+            # Replaced, not changed: other loops' threads read it. Loops that ended are forgotten.
+            ports = {other: p for other, p in self._ports.items() if not other.is_closed()}
+            self._ports = {**ports, loop: port}
         return port
 
     # Parts
@@ -679,7 +706,10 @@ class Runtime:
         else:
 
             def make(number: int, device: Device) -> Instance:
-                own = model if number == 0 or isinstance(model, FunctionModel) else _copy(model)
+                # An object that still serves, here or in another runtime, must not be loaded again.
+                own = model
+                if not isinstance(model, FunctionModel) and not (number == 0 and model.take()):
+                    own = _copy(model)
                 return ThreadInstance(f"{config.name}_{number}", device, own, config)
 
         return [
@@ -692,14 +722,16 @@ class Runtime:
             closed = self._closed
             old = None
             if not closed:
-                versions = self._models.setdefault(loaded.name, {})
+                versions = self._models.get(loaded.name, {})
                 old = versions.get(loaded.version)
-                versions[loaded.version] = loaded
+                self._models[loaded.name] = {**versions, loaded.version: loaded}
         if closed:
             loaded.runner.close()
             raise ModelNotReady("the runtime is closed")
         loaded.model._caller = self
         if old is not None:
+            if old.signature == loaded.signature:  # else what still comes was meant for the old one
+                old.runner.successor = loaded.submit
             self._retire(old, 30.0)
 
     def _loaded(self, made: list[LoadedModel]) -> None:
@@ -740,8 +772,12 @@ def _checked_columns(loaded: LoadedModel, columns: Mapping[str, Any]) -> tuple[C
     for name, values in columns.items():
         spec = loaded.signature.input(name)
         if spec is None:
-            columns_of_row(loaded.signature, loaded.config, columns)  # says what is wrong
-            continue
+            raise unknown_input(loaded.signature, loaded.name, name)
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            raise InvalidRequest(
+                f"model {loaded.name!r}: input {name!r} must be a column of rows, not"
+                f" {type(values).__name__}"
+            )
         parts = [column_of_value(spec, value, loaded.name) for value in values]
         if rows is not None and len(parts) != rows:
             raise InvalidRequest(
@@ -750,7 +786,13 @@ def _checked_columns(loaded: LoadedModel, columns: Mapping[str, Any]) -> tuple[C
         rows = len(parts)
         checked[name] = [part[0] for part in parts]
         if parts and not isinstance(parts[0], list):
-            checked[name] = np.concatenate(parts)
+            try:
+                checked[name] = np.concatenate(parts)
+            except ValueError:
+                raise InvalidRequest(
+                    f"model {loaded.name!r}: the rows of input {name!r} differ in shape;"
+                    " send them one at a time"
+                ) from None
     if not rows:
         raise InvalidRequest(f"model {loaded.name!r}: a request needs at least one row")
     for spec in loaded.signature.inputs:

@@ -42,6 +42,8 @@ INTERRUPTED = 128 + signal.SIGINT
 
 #: How often a line says that models are still loading.
 PROGRESS_INTERVAL = 10.0
+#: Seconds in which a client that has a connection may still send the request it is about to send.
+LAST_CALL = 0.3
 #: Seconds for the last answers to leave, once their requests were failed.
 LAST_ANSWERS = 2.0
 
@@ -168,7 +170,10 @@ class Server:
             self._stopping.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, number)
+            try:
+                loop.add_signal_handler(number, on_signal, number)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda n, _: loop.call_soon_threadsafe(on_signal, n))
         drained = await self._live()
         if not drained:
             return NOT_DRAINED
@@ -191,7 +196,11 @@ class Server:
         """From the first to the last moment. False if something was not finished in time."""
         self._loop = asyncio.get_running_loop()
         if self._ready_fd is not None:
-            os.set_inheritable(self._ready_fd, False)  # a worker must not hold the pipe open
+            try:
+                os.set_inheritable(self._ready_fd, False)  # a worker must not hold the pipe open
+            except OSError as error:
+                fd, self._ready_fd = self._ready_fd, None
+                raise ConfigError(f"ready_fd {fd}: {error.strerror}") from None
         app = HttpApp(
             self.runtime,
             api_keys=self._api_keys,
@@ -273,7 +282,9 @@ class Server:
         if listener.connections:
             log.info("draining", extra={"connections": listener.connections})
         # The listener gets a little longer than the requests: their answers must still go out.
-        closed = asyncio.create_task(listener.drain(self.drain_timeout + LAST_ANSWERS))
+        closed = asyncio.create_task(
+            listener.drain(self.drain_timeout + LAST_ANSWERS, min(LAST_CALL, self.drain_timeout))
+        )
         drained = bool((await asyncio.wait({closed}, timeout=self.drain_timeout))[0])
         if self._owns_runtime:
             left = max(0.0, ends_at - time.monotonic())

@@ -16,7 +16,9 @@ from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
 
 LIMIT = 256
 GRID = [(1, 0.0)] + [
-    (b, d) for b in (2, 4, 8, 10, 16, 32, 64, 128, 256) for d in (0, 2 * MS, 5 * MS, 10 * MS, 20 * MS)
+    (b, d)
+    for b in (2, 4, 8, 10, 16, 32, 64, 128, 256)
+    for d in (0, 2 * MS, 5 * MS, 10 * MS, 20 * MS)
 ]
 ARRIVALS: dict[str, Callable[[float], Arrivals]] = {
     **{f"closed {n}": (lambda cap, n=n: Arrivals(callers=n)) for n in (1, 2, 4, 10, 64, 256)},
@@ -56,7 +58,9 @@ def mean(make: Callable[[], Scheduler], curve: str, name: str, k: int) -> tuple[
 def best_pair(curve: str, name: str, k: int) -> tuple[int, float]:
     """Among the pairs within 2 % of the best rate the one with the least p95, on seed 1."""
     tried = {
-        (b, d): run(lambda b=b, d=d: DynamicBatcher(max_batch_size=b, max_queue_delay=d), curve, name, k, 1)
+        (b, d): run(
+            lambda b=b, d=d: DynamicBatcher(max_batch_size=b, max_queue_delay=d), curve, name, k, 1
+        )
         for b, d in GRID
     }
     top = max(r.rate for r in tried.values())
@@ -64,7 +68,9 @@ def best_pair(curve: str, name: str, k: int) -> tuple[int, float]:
     return min(good, key=lambda pair: good[pair].p95)
 
 
-def scenario(job: tuple[str, str, int, tuple[int, float] | None]) -> tuple[str, tuple[int, float], list[float]]:
+def scenario(
+    job: tuple[str, str, int, tuple[int, float] | None],
+) -> tuple[str, tuple[int, float], list[float]]:
     curve, name, k, pair = job
     b, d = pair = pair or best_pair(curve, name, k)
     best = mean(lambda: DynamicBatcher(max_batch_size=b, max_queue_delay=d), curve, name, k)
@@ -83,7 +89,9 @@ if __name__ == "__main__":
     instances = [int(x) for x in (sys.argv[2] if len(sys.argv) > 2 else "1").split(",")]
     jobs = [
         (c, n, k, tuple(pairs[f"{c}|{n}|{k}"]) if f"{c}|{n}|{k}" in pairs else None)
-        for c in curves for k in instances for n in ARRIVALS
+        for c in curves
+        for k in instances
+        for n in ARRIVALS
     ]
     good = 0
     with ProcessPoolExecutor(2) as pool:
@@ -91,6 +99,9 @@ if __name__ == "__main__":
             pairs[key] = pair
             ok = row[2] >= -2 and row[3] <= 2
             good += ok
-            print(f"{key:34s} {pair!s:12s} best {row[0]:8.0f}/s {row[1]*1e3:7.1f} ms  ours {row[2]:+6.1f}% {row[3]:+6.1f}%  greedy {row[4]:+6.1f}% {row[5]:+6.1f}% {'' if ok else '<--'}", flush=True)
+            print(
+                f"{key:34s} {pair!s:12s} best {row[0]:8.0f}/s {row[1] * 1e3:7.1f} ms  ours {row[2]:+6.1f}% {row[3]:+6.1f}%  greedy {row[4]:+6.1f}% {row[5]:+6.1f}% {'' if ok else '<--'}",
+                flush=True,
+            )
     cache.write_text(json.dumps(pairs))
     print(good, "of", len(jobs))

@@ -1,6 +1,9 @@
 """A server's life with real processes: start, ready, drain, stop, and what can go wrong."""
 
+import contextlib
 import fcntl
+import http.client
+import itertools
 import json
 import os
 import re
@@ -206,6 +209,51 @@ def test_a_server_told_to_stop_while_it_loads_does_so_at_once(gate: Gate, isolat
         running.stop(signal.SIGKILL)
 
 
+@both_isolations
+def test_a_signal_under_full_load_costs_no_client_a_request(isolation: str) -> None:
+    """Each of them sends its next request as soon as it has the answer, over one connection."""
+    started = threading.Barrier(17)
+
+    def call_until_told_to_go(host: str, port: int) -> int:
+        body = json.dumps(
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
+        )
+        connection = http.client.HTTPConnection(host, port, timeout=20)
+        with contextlib.closing(connection):
+            for count in itertools.count(1):
+                connection.request("POST", "/v2/models/echo/infer", body)
+                response = connection.getresponse()
+                response.read()
+                assert response.status == 200
+                if count == 10:
+                    started.wait()
+                if response.will_close:
+                    return count
+        raise AssertionError
+
+    with server(f"{MODELS}:echo", "--isolation", isolation) as running:
+        host, port = running.url.removeprefix("http://").split(":")
+        with ThreadPoolExecutor(16) as pool:
+            counts = [pool.submit(call_until_told_to_go, host, int(port)) for _ in range(16)]
+            started.wait()
+            running.send(signal.SIGTERM)
+            assert all(count.result(20) >= 10 for count in counts)
+        assert running.wait() == 0, running.log
+
+
+def test_a_server_that_is_killed_takes_its_workers_with_it() -> None:
+    running = server(f"{MODELS}:echo", "--instances", "2").start()
+    try:
+        running.wait_ready()
+        workers = children(running.pid)
+        assert len(workers) == 2
+        running.send(signal.SIGKILL)
+        assert running.wait() == -signal.SIGKILL
+        wait_until(lambda: all(is_gone(pid) for pid in workers), "the workers are gone")
+    finally:
+        running.stop(signal.SIGKILL)
+
+
 # The beginning
 
 
@@ -287,6 +335,24 @@ def test_a_port_in_use_is_exit_code_1_before_anything_is_loaded(gate: Gate) -> N
     assert result.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--host", "no.such.host.invalid"], 1, "'no.such.host.invalid': "),
+        (["--uds", "/nowhere/x.sock"], 1, "cannot listen on /nowhere/x.sock: No such file"),
+        (["--ready-fd", "99"], 2, "ready_fd 99: Bad file descriptor"),
+        (["--ssl-certfile", "nowhere.pem"], 2, "nowhere.pem: No such file"),
+    ],
+)
+def test_what_is_wrong_with_the_door_is_said_in_one_line(
+    flags: list[str], code: int, message: str
+) -> None:
+    result = wherry_command("serve", f"{MODELS}:echo", "--port", "0", *flags)
+    assert result.returncode == code, result.stderr
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_two_servers_live_side_by_side() -> None:
@@ -435,6 +501,20 @@ def test_call_says_when_no_server_is_there() -> None:
     assert result.returncode == 1
     assert "is a server running there?" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_check_fails_with_exit_code_3_if_an_example_fails(tmp_path: Path) -> None:
+    app = tmp_path / "fails.py"
+    app.write_text(
+        "import wherry\n"
+        "@wherry.model(examples=[{'text': 'x'}], warmup=[{'text': 'warm'}])\n"
+        "def m(text: list[str]) -> list[str]:\n"
+        "    if text == ['x']: raise ValueError('not x')\n"
+        "    return text\n"
+    )
+    result = wherry_command("check", str(app), "--inline")
+    assert result.returncode == 3
+    assert "FAILED: model 'm' failed: ValueError: not x" in result.stdout
 
 
 def test_check_runs_the_examples_and_shows_where_each_setting_comes_from(tmp_path: Path) -> None:

@@ -1,6 +1,16 @@
 """What holds for unit tests: their event loops are in debug mode."""
 
+import asyncio
+
 import pytest
+import uvloop
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _uvloop_has_its_pipe() -> None:
+    """libuv makes one pipe for signals in the process's life, with the first loop: no leak."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.sleep(0))
 
 
 @pytest.fixture(autouse=True)

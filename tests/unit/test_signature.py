@@ -156,7 +156,11 @@ def test_arrays_alone_are_columns_and_beside_single_values_a_row() -> None:
 
 def test_parameters_with_a_default_are_optional_inputs() -> None:
     def function(
-        a: list[str], b: list[int] | None = None, *, c: list[float] | None, d: list[int] = []  # noqa: B006 - as users write it
+        a: list[str],
+        b: list[int] | None = None,
+        *,
+        c: list[float] | None,
+        d: list[int] = [],  # noqa: B006 - as users write it
     ) -> list[str]: ...
 
     signature = read(function)
@@ -255,8 +259,7 @@ def _unknown_name(x: "list[NotThere]") -> list[str]:  # type: ignore[name-define
     ...
 
 
-def _unknown_datatype(x: "Annotated[np.ndarray, wherry.FP33[2]]") -> list[str]:
-    ...
+def _unknown_datatype(x: "Annotated[np.ndarray, wherry.FP33[2]]") -> list[str]: ...
 
 
 def _bad_shape(x: "Annotated[np.ndarray, FP32[-2]]") -> list[str]: ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +26,9 @@ LOAD_FAILED = 3
 def serve(flags: Mapping[str, Any]) -> int:
     settings = read_settings(flags, os.environ)
     configure(settings.server.log_level, settings.server.log_format)
+    # Until the server listens for it. The first process of a container has no default action:
+    # without this, one that is told to stop while it imports its models would go on.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         server = make_server(settings, load_targets(flags["target"]))
         return server.run()
@@ -94,6 +99,10 @@ def tell_load_failure(error: TargetRaised | LoadFailed) -> int:
 def cannot_listen(settings: Settings, error: OSError) -> str:
     server = settings.server
     where = server.uds or f"{server.host}:{server.port}"
-    why = os.strerror(error.errno) if error.errno else str(error)
+    why = str(error)
+    if isinstance(error, socket.gaierror):
+        why = f"{server.host!r}: {error.strerror}"
+    elif error.errno:
+        why = os.strerror(error.errno)  # asyncio's own text names the address again
     hint = "; choose another --port, or 0 for a free one" if not server.uds else ""
     return f"cannot listen on {where}: {why}{hint}"

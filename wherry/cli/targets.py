@@ -137,7 +137,7 @@ def _attribute(module: ModuleType, name: str, where: str) -> Any:
 def _import(target: str, where: str) -> ModuleType:
     path = Path(where)
     is_path = where.endswith(".py") or os.sep in where
-    if path.is_dir() and not (path / "__init__.py").is_file():
+    if where and path.is_dir() and not (path / "__init__.py").is_file():
         raise TargetError(
             f"{target} is a folder: model repositories are not served yet; name a file (app.py)"
             " or a module"

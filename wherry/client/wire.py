@@ -142,10 +142,8 @@ def _input(
         )
         return {**member, "parameters": {"binary_data_size": len(packed)}}, packed
     try:
-        array = np.asarray(values)
-        if array.dtype != tensor.datatype.dtype:
-            array = array.astype(tensor.datatype.dtype, casting="same_kind")
-    except (TypeError, ValueError) as error:
+        array = _as_datatype(np.asarray(values), tensor.datatype)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"model {model.name!r}: input {tensor.name!r} must be {tensor.datatype} data: {error}"
         ) from None
@@ -157,6 +155,17 @@ def _input(
         "parameters": {"binary_data_size": len(raw)},
     }
     return member, raw
+
+
+def _as_datatype(array: Array, datatype: Datatype) -> Array:
+    """Python's numbers have no width: what fits is welcome in any datatype of its kind."""
+    wanted = datatype.dtype
+    if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
+        limits = np.iinfo(wanted.name)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
+        return array.astype(wanted)
+    return array.astype(wanted, casting="same_kind", copy=False)
 
 
 def _shape(shape: list[int], model: ModelDescription) -> list[int]:

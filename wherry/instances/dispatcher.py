@@ -77,6 +77,8 @@ class Dispatcher:
         self._starting = 0
         self._given_up = 0
         self._load_error: Exception | None = None
+        #: Takes the requests that still come here, once this one is to be unloaded.
+        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
         #: When the timer will call `_tick`, latest first.
         self._wake_ups: list[float] = []
         self._policies = [
@@ -173,7 +175,8 @@ class Dispatcher:
         with self._lock:
             now = self._clock()
             closed = self._closed_error()
-            for request in requests:
+            successor = self.successor if closed is not None else None
+            for request in requests if successor is None else ():
                 if request.reply.settled:
                     continue  # its caller has just left
                 request.enqueued_at = now
@@ -190,6 +193,8 @@ class Dispatcher:
             instance.give(batch)
         for request, error in refused:
             self._fail(request, error)
+        if successor is not None:
+            successor(requests)
 
     def cancel(self, request: InferRequest) -> bool:
         """The caller is gone: forget the request where it waits, ignore it where it runs."""

@@ -279,9 +279,7 @@ class Executable:
         column: Column
         try:
             if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
-                column = [
-                    None if row is None and sparse else _as_array(row, spec) for row in value
-                ]
+                column = [None if row is None and sparse else _as_array(row, spec) for row in value]
                 shapes = [row.shape for row in column if row is not None]
             else:
                 column = _as_array(value, spec)
@@ -342,12 +340,13 @@ def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, 
             raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
         columns[spec.name] = column_of_value(spec, row[spec.name], config.name)
     if len(columns) < len(row):
-        unknown = sorted(set(row) - set(columns))
-        names = ", ".join(spec.name for spec in signature.inputs)
-        raise InvalidRequest(
-            f"model {config.name!r} has no input {unknown[0]!r}; its inputs are: {names}"
-        )
+        raise unknown_input(signature, config.name, min(set(row) - set(columns)))
     return columns
+
+
+def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:
+    names = ", ".join(spec.name for spec in signature.inputs)
+    return InvalidRequest(f"model {model!r} has no input {name!r}; its inputs are: {names}")
 
 
 def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:

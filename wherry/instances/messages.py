@@ -102,6 +102,8 @@ class Result(Message):
     """The answer to Execute."""
 
     answers: list[Answer]
+    #: When the model was called, by perf_counter_ns(), and how long it took.
+    started_at: int
     infer_ns: int
     executed_rows: list[int]
 

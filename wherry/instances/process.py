@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -56,7 +56,7 @@ log = logging.getLogger("wherry")
 #: Seconds that a worker may take to unload its model and end.
 UNLOAD_SECONDS = 5.0
 #: Seconds between a worker's closing its socket and its end, after which it is killed.
-_LAST_SECONDS = 1.0
+_LAST_SECONDS = 0.5
 
 
 class ProcessInstance(Instance):
@@ -147,43 +147,43 @@ class ProcessInstance(Instance):
         return self._inbox.popleft()
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        assert self._worker is not None
         started = perf_counter_ns()
-        connection = self._worker.connection
         counts = [request.rows for request in requests]
         try:
-            connection.send(messages.Execute(_gather(requests), counts))
-            sent = perf_counter_ns()
-            result = connection.receive()
-            execution = Execution(self._outcomes(result, counts), sent - started)
+            self._send(messages.Execute(_gather(requests), counts))
         except UNSENDABLE as error:
             return self._execute_without_unsendable(requests, error)
-        except (EOFError, OSError, Garbage) as error:
-            raise self._died(error) from None
-        execution.infer_ns = result.infer_ns
-        execution.executed_rows = result.executed_rows
-        execution.output_ns = max(0, perf_counter_ns() - sent - result.infer_ns)
-        return execution
+        with self._exchange() as connection:
+            result = connection.receive()
+            outcomes = self._outcomes(result, counts)
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        output_ns = perf_counter_ns() - result.started_at - result.infer_ns
+        return Execution(
+            outcomes,
+            max(0, result.started_at - started),
+            result.infer_ns,
+            max(0, output_ns),
+            result.executed_rows,
+        )
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        assert self._worker is not None
-        connection = self._worker.connection
         counts = [request.rows for request in requests]
-        gone: set[int] = set()
         try:
-            connection.send(messages.Generate(_gather(requests), counts))
+            self._send(messages.Generate(_gather(requests), counts))
+        except UNSENDABLE as error:
+            return self._stream_without_unsendable(requests, respond, error)
+        gone: set[int] = set()
+        with self._exchange() as connection:
             while isinstance(message := connection.receive(), messages.Respond):
                 if message.index in gone:
                     continue
                 if not respond(message.index, self._restored(message.columns)):
                     gone.add(message.index)
                     connection.send(messages.Cancel(message.index))
-            if not isinstance(message, messages.GenerateEnd):
-                raise Garbage(f"{message!r} in a stream")
-        except UNSENDABLE as error:
-            return self._stream_without_unsendable(requests, respond, error)
-        except (EOFError, OSError, Garbage) as error:
-            raise self._died(error) from None
+            if not isinstance(message, messages.GenerateEnd) or len(message.failures) != len(
+                counts
+            ):
+                raise Garbage("a stream with another end")
         return [None if failed is None else failed.failure() for failed in message.failures]
 
     def unload(self) -> None:
@@ -199,6 +199,25 @@ class ProcessInstance(Instance):
                 self._bell = None
 
     # Parts
+
+    def _send(self, message: msgspec.Struct) -> None:
+        assert self._worker is not None
+        try:
+            self._worker.connection.send(message)
+        except (EOFError, OSError) as error:
+            raise self._died(error) from None
+
+    @contextlib.contextmanager
+    def _exchange(self) -> Iterator[Connection]:
+        """Between a batch and its answer: what goes wrong here is the worker's end."""
+        assert self._worker is not None
+        try:
+            yield self._worker.connection
+        except (EOFError, OSError, Garbage) as error:
+            raise self._died(error) from None
+        except BaseException:  # our own bug, with the answer half read
+            self._worker.process.kill()
+            raise
 
     def _outcomes(self, result: Any, counts: list[int]) -> list[Outcome]:
         """Give each caller its rows of what the worker sent."""
@@ -349,7 +368,8 @@ class _Worker:
 
     def close(self) -> None:
         try:
-            self.process.wait(0 if self._exit is not None else _LAST_SECONDS)
+            # The pidfd may tell of the end a moment before the process can be waited for.
+            self.process.wait(_LAST_SECONDS)
         except subprocess.TimeoutExpired:
             log.warning("worker killed: it did not end", extra={"pid": self.process.pid})
             self.process.kill()

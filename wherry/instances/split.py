@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from wherry.errors import BadModelOutput
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse, concatenate, rows_of
 
@@ -30,8 +31,13 @@ def split(
             if request.reply.settle(reply.outcome):
                 cancel_parts()
         elif last and not request.reply.settled:
-            outputs = concatenate([part.reply.result().outputs for part in parts])
-            request.reply.settle(InferResponse(outputs, request.rows))
+            try:
+                outputs = concatenate([part.reply.result().outputs for part in parts])
+            except ValueError as error:
+                text = f"rows of two batches differ in shape ({error}); return list[np.ndarray]"
+                request.reply.settle(BadModelOutput(text))
+            else:
+                request.reply.settle(InferResponse(outputs, request.rows))
 
     def cancel_parts() -> None:
         for part in parts:

@@ -51,7 +51,10 @@ class ThreadInstance(Instance):
         return False
 
     def unload(self) -> None:
-        self.executable.unload()
+        try:
+            self.executable.unload()
+        finally:
+            self.executable.model.give_back()
 
 
 def stream(

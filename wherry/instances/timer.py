@@ -6,9 +6,12 @@ One thread for a whole runtime, started by the first wake-up that anybody asks f
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 from collections.abc import Callable
 from itertools import count
+
+log = logging.getLogger("wherry")
 
 
 class Timer:
@@ -46,7 +49,10 @@ class Timer:
 
     def _run(self) -> None:
         while (callback := self._next()) is not None:
-            callback()
+            try:
+                callback()
+            except Exception:  # our own bug: everybody else's deadlines must be kept
+                log.exception("internal error in the timer")
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
@@ -57,5 +63,5 @@ class Timer:
                 remaining = self._heap[0][0] - self._clock()
                 if remaining <= 0:
                     return heapq.heappop(self._heap)[2]
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
             return None

@@ -155,6 +155,7 @@ class Connection:
         self._in = bytearray(_BUFFER_BYTES)
         self._read = self._filled = 0
         self._files: deque[int] = deque()
+        self._poll: select.poll | None = None
         self._in_file: mmap.mmap | None = None
 
     def use(self, slab: Slab, region: Region) -> None:
@@ -275,7 +276,10 @@ class Connection:
         """Is there something to receive, or the end? Does not block."""
         if self._frame() is not None:
             return True
-        return bool(select.select([self._socket], [], [], 0)[0])
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        return bool(self._poll.poll(0))
 
     def _frame(self) -> tuple[int, int, bool] | None:
         """Where the next message lies in the buffer, if all of it is there."""

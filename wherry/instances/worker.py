@@ -18,6 +18,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from time import perf_counter_ns
 
 from wherry.instances import messages
 from wherry.instances.executable import Executable, Execution, Failure, Outcome, Part, model_errors
@@ -40,7 +41,8 @@ def main() -> None:
     connection = Connection(end, messages.ToWorker, copies=False)
     try:
         start = connection.receive()
-        assert isinstance(start, Start), start
+        if not isinstance(start, Start):
+            return
         _set_up(start)
         executable = _load(connection, start)
         if executable is not None:
@@ -108,9 +110,10 @@ def _serve(connection: Connection, executable: Executable) -> None:
 
 def _execute(connection: Connection, executable: Executable, batch: Execute) -> None:
     execution = Execution()
+    started = perf_counter_ns()
     parts = executable.run_parts(batch.columns, batch.counts, execution)
     try:
-        connection.send(_result(execution, parts))
+        connection.send(_result(parts, started, execution))
     except UNSENDABLE:  # somebody's rows hold it: find out whose
         name = executable.config.name
         parts = [
@@ -118,12 +121,12 @@ def _execute(connection: Connection, executable: Executable, batch: Execute) -> 
             for part in parts
             for outcome, count in zip(part.scatter(), part.counts, strict=True)
         ]
-        connection.send(_result(execution, parts))
+        connection.send(_result(parts, started, execution))
 
 
-def _result(execution: Execution, parts: Sequence[Part]) -> messages.Result:
+def _result(parts: Sequence[Part], started: int, execution: Execution) -> messages.Result:
     answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts]
-    return messages.Result(answers, execution.infer_ns, execution.executed_rows)
+    return messages.Result(answers, started, execution.infer_ns, execution.executed_rows)
 
 
 def _to_send(outcome: Outcome) -> Columns | Failed:

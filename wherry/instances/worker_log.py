@@ -114,16 +114,19 @@ class LogPump:
             self._dropped += 1
             return
         # What was printed before it without a newline stands in front of a record.
-        printed, mark, record = line.partition(MARK)
+        printed, mark, json = line.partition(MARK)
+        record: LogLine | None = None
         if mark:
             try:
-                self._record(self._decoder.decode(record))
+                record = self._decoder.decode(json)
             except msgspec.MsgspecError:
                 printed = line
         # A progress bar draws over itself: what stands there in the end counts.
         text = printed.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         if text.strip():
             self._printed(text)
+        if record is not None:
+            self._record(record)
 
     def _printed(self, text: str) -> None:
         log = logging.getLogger("wherry.worker")
@@ -141,8 +144,10 @@ class LogPump:
         )
         record.created = line.created
         record.processName = self._instance
-        record.exc_text = line.traceback or None
-        for key, value in {**line.fields, **self._fields}.items():
+        fields = {**line.fields, **self._fields}
+        if line.traceback:  # as other formatters know it, and as ours do
+            record.exc_text = fields["traceback"] = line.traceback
+        for key, value in fields.items():
             record.__dict__.setdefault(key, value)
         log.handle(record)
 

@@ -13,11 +13,13 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Await all calls; their results in order.
 
     The first that raises cancels the others and is raised itself; cancelling the caller cancels
-    them all.
+    them all. None of them runs on when this returns or raises.
     """
-    futures = [asyncio.ensure_future(call) for call in calls]
+    futures: list[asyncio.Future[T]] = []
     try:
+        futures.extend(asyncio.ensure_future(call) for call in calls)
         return list(await asyncio.gather(*futures))
     finally:
-        for future in futures:
-            future.cancel()
+        unfinished = [future for future in futures if future.cancel()]
+        if unfinished:
+            await asyncio.wait(unfinished)

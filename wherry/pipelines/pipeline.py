@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import aclosing
 from time import perf_counter_ns
 from typing import Any
 
@@ -78,10 +79,11 @@ class PipelineRunner:
         self._caller = caller
         self._thread = thread
         self._clock = clock
-        self._tasks: dict[InferRequest, asyncio.Task[None]] = {}
+        #: What is here: None until the loop has started it.
+        self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
         self._quiet = threading.Condition()
-        self._in_flight = 0
         self._reason = ""
+        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
 
     @property
     def queued_requests(self) -> int:
@@ -100,29 +102,35 @@ class PipelineRunner:
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Start requests. Never blocks; any thread. A refused one is settled with the reason."""
         now = self._clock()
+        limit = self.config.max_queue_size
         for request in requests:
-            request.enqueued_at = now
+            if request.reply.settled:
+                continue  # its caller has just left
             error: WherryError | None = None
             with self._quiet:
-                limit = self.config.max_queue_size
+                request.enqueued_at = now
+                successor = self.successor if self._reason else None
                 if self._reason:
-                    error = ModelNotReady(
-                        f"model {self.config.name!r} is not ready: {self._reason}"
-                    )
-                elif limit is not None and self._in_flight >= limit:
-                    error = QueueFull(self.config.name, self._in_flight, 1.0)
+                    text = f"model {self.config.name!r} is not ready: {self._reason}"
+                    error = ModelNotReady(text)
+                elif limit is not None and len(self._tasks) >= limit:
+                    error = QueueFull(self.config.name, len(self._tasks), 1.0)
                 else:
-                    self._in_flight += 1
-            if error is not None:
+                    self._tasks[request] = None
+            if successor is not None:
+                successor([request])
+            elif error is not None:
                 self._fail(request, error)
             else:
                 self._thread.loop.call_soon_threadsafe(self._start, request)
 
     def cancel(self, request: InferRequest) -> bool:
-        if not request.reply.settle(Cancelled("the request was cancelled")):
+        if not request.reply.claim():
             return False
         self.statistics.failed(Cancelled.reason, self._clock() - request.enqueued_at)
-        self._thread.loop.call_soon_threadsafe(self._stop, request)
+        request.reply.deliver(Cancelled("the request was cancelled"))
+        if request in self._tasks:
+            self._thread.loop.call_soon_threadsafe(self._stop, request)
         return True
 
     def run_in_caller(self, columns: Columns) -> None:
@@ -131,16 +139,17 @@ class PipelineRunner:
     def drain(self, timeout: float | None) -> bool:
         with self._quiet:
             self._reason = "unloading"
-            return self._quiet.wait_for(lambda: not self._in_flight, timeout)
+            return self._quiet.wait_for(lambda: not self._tasks, timeout)
 
     def close(self, timeout: float = 10.0) -> None:
         with self._quiet:
             self._reason = "unloading"
-        for request in list(self._tasks):
+            requests = list(self._tasks)
+        for request in requests:
             self._fail(request, ModelNotReady(f"model {self.config.name!r} is unloading"))
             self._thread.loop.call_soon_threadsafe(self._stop, request)
         with self._quiet:
-            self._quiet.wait_for(lambda: not self._in_flight, timeout)
+            self._quiet.wait_for(lambda: not self._tasks, timeout)
 
     # In the loop
 
@@ -155,9 +164,8 @@ class PipelineRunner:
             task.cancel()
 
     def _ended(self, request: InferRequest) -> None:
-        self._tasks.pop(request, None)
         with self._quiet:
-            self._in_flight -= 1
+            self._tasks.pop(request, None)
             self._quiet.notify_all()
         self._fail(request, Cancelled("the request was cancelled"))  # unless it has its outcome
 
@@ -166,23 +174,22 @@ class PipelineRunner:
             return
         current_caller.set(self._caller)
         started = perf_counter_ns()
+        deadline = asyncio.timeout(self._remaining(request))
         try:
-            async with asyncio.timeout(self._remaining(request)):
+            async with deadline:
                 if isinstance(request.reply, StreamReply):
                     outputs = await self._stream(request, request.reply)
                 else:
                     outputs = await self._rows(request)
-        except TimeoutError as error:
-            if isinstance(error, WherryError):
-                self._fail(request, error)
-            else:
-                text = f"model {self.config.name!r}: not finished within the request's timeout"
-                self._fail(request, DeadlineExceeded(text))
         except WherryError as error:  # of a model it called: its code is the caller's code
             self._fail(request, error)
         except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
+            if isinstance(error, TimeoutError) and deadline.expired():
+                text = f"model {self.config.name!r}: not finished within the request's timeout"
+                self._fail(request, DeadlineExceeded(text))
+                return
             self._fail(request, self._executable.failure(error).as_exception())
         else:
             self._succeed(request, outputs, perf_counter_ns() - started)
@@ -192,7 +199,11 @@ class PipelineRunner:
 
     async def _rows(self, request: InferRequest) -> Columns:
         async def run(columns: Columns) -> Columns:
-            return self._executable.outputs(await self._executable.call(columns, 1), 1)
+            try:
+                result = await self._executable.call(columns, 1)
+            except SystemExit as error:  # in a task of its own it would end the loop
+                raise self._executable.failure(error).as_exception() from error
+            return self._executable.outputs(result, 1)
 
         if request.rows == 1:
             return await run(request.inputs)
@@ -200,23 +211,26 @@ class PipelineRunner:
         return concatenate(await gather(run(rows_of(request.inputs, r, r + 1)) for r in rows))
 
     async def _stream(self, request: InferRequest, reply: StreamReply[InferResponse]) -> Columns:
-        async for item in self._executable.call(request.inputs, 1):
-            response = InferResponse(self._executable.outputs(item, 1), 1)
-            # The loop must not block: a reader that lags too far behind ends its stream.
-            if not reply.send(response, may_wait=False):
-                raise Cancelled(f"model {self.config.name!r}: the caller does not read")
+        async with aclosing(self._executable.call(request.inputs, 1)) as items:
+            async for item in items:
+                response = InferResponse(self._executable.outputs(item, 1), 1)
+                with self.statistics.lock:
+                    self.statistics.responses += 1
+                # The loop must not block: a reader that lags too far behind ends its stream.
+                if not reply.send(response, may_wait=False):
+                    raise Cancelled(f"model {self.config.name!r}: the caller does not read")
         return {}
 
     def _succeed(self, request: InferRequest, outputs: Columns, ns: int) -> None:
-        if not request.reply.settled:
+        if request.reply.claim():
             requests = [request]
             self.statistics.executed(
                 requests, [request.rows], "idle", request.enqueued_at, 0, ns, 0
             )
             self.statistics.succeeded(requests, self._clock())
-            request.reply.settle(InferResponse(outputs, request.rows))
+            request.reply.deliver(InferResponse(outputs, request.rows))
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
-        if not request.reply.settled:
+        if request.reply.claim():
             self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
-            request.reply.settle(error)
+            request.reply.deliver(error)

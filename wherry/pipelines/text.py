@@ -6,10 +6,12 @@ import re
 
 #: Where to cut, best first: after a paragraph, a sentence (also without a space after it, as in
 #: Chinese), a clause, a word.
-BORDERS = tuple(
-    re.compile(pattern)
-    for pattern in (r"\n\s*\n\s*", r"[.!?…]+[\"')\]]*\s+|[。！？]+[”’」』]*\s*|\n+", r"[,;:]\s+|[，；：、]", r"\s+")
-)  # fmt: skip
+BORDERS = (
+    re.compile(r"\n\s*\n\s*"),
+    re.compile(r"[.!?…]+[\"')\]]*\s+|[。！？]+[”’」』]*\s*|\n+"),
+    re.compile(r"[,;:]\s+|[，；：、]"),
+    re.compile(r"\s+"),
+)
 
 
 def split_text(text: str, max_chars: int = 300) -> list[str]:

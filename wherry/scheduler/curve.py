@@ -59,16 +59,16 @@ class BatchCurve:
             return smooth[i - 1] + part * (smooth[i] - smooth[i - 1])
         return smooth[-1] + self._last_slope() * (rows - sizes[-1])
 
-    def fixed(self) -> float:
+    def fixed(self) -> float | None:
         """Seconds that a batch costs whatever its size: where a straight line starts.
 
-        With one size only, all of it is taken for fixed.
+        None while only one size is known.
         """
         n, x, y, xx, xy = self._line
         spread = n * xx - x * x
-        if spread < 1e-3 * x * x:
-            return y / n
-        return (y * xx - x * xy) / spread
+        if spread <= 1e-3 * x * x:
+            return None
+        return max(0.0, (y * xx - x * xy) / spread)
 
     def points(self) -> list[tuple[int, float]]:
         """What was learnt: (rows, seconds)."""

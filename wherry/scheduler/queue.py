@@ -64,7 +64,7 @@ class RequestQueue:
             lane = self._lanes[key] = Lane(key)
         lane.requests.append(request)
         lane.rows += request.rows
-        request.queued = True
+        request.queued = lane
         self.queued_requests += 1
         if request.deadline is not None:
             if len(self._deadlines) >= self._sweep_at:
@@ -94,7 +94,7 @@ class RequestQueue:
             if taken and rows + request.rows > max_rows:
                 break
             requests.popleft()
-            request.queued = False
+            request.queued = None
             rows += request.rows
             taken.append(request)
         lane.rows -= rows
@@ -103,12 +103,12 @@ class RequestQueue:
 
     def remove(self, request: InferRequest) -> bool:
         """Take a request out of the queue; False if it is not in there (any more)."""
-        if not request.queued:
+        lane = request.queued
+        if not isinstance(lane, Lane) or self._lanes.get(lane.key) is not lane:
             return False
-        request.queued = False
+        request.queued = None
         request.inputs = {}  # its place in the lane may stay a while: do not hold its tensors
         self.queued_requests -= 1
-        lane = self._lanes[request.priority, request.shape_key]
         lane.rows -= request.rows
         lane.gone += 1
         if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
@@ -136,7 +136,7 @@ class RequestQueue:
         """Remove and return everything that waits."""
         everything = [r for lane in self._lanes.values() for r in lane.requests if r.queued]
         for request in everything:
-            request.queued = False
+            request.queued = None
         self._lanes.clear()
         self.queued_requests = 0
         return everything

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 
 #: Ages (seconds since the last batch ended) at which returns are told apart: 30 us to 60 ms.
 AGES = tuple(30e-6 * 1.5**i for i in range(20))
@@ -17,48 +17,38 @@ class Returns:
 
     def __init__(self, *, memory: float = 64.0) -> None:
         self._keep = 1.0 - 1.0 / memory
-        self._arrived = [0.0] * (len(AGES) + 1)
+        #: Ages at which requests have arrived since the last batch ended.
+        self._ages: list[float] = []
+        # Decayed sums over batches: arrivals up to each age, the time in which they could,
+        # answered callers, and arrivals and time in the late half before the next batch ended.
+        self._arrived = [0.0] * len(AGES)
         self._exposed = [0.0] * len(AGES)
-        self._answered = 0.0
-        #: Requests that the last batch answered, and how many have arrived since.
-        self.last_answered = 0
-        self.arrived_since = 0
-        self.last_end: float | None = None
+        self._answered = self._late = self._late_seconds = self._all = self._seconds = 0.0
         self._shares: list[float] = [0.0] * len(AGES)
-        self._rows = 1.0
-        self._rate_rows = 0.0
-        self._rate_seconds = 0.0
+        #: Callers that the last batch answered.
+        self.last_answered = 0
+        self.last_end: float | None = None
+
+    @property
+    def arrived_since(self) -> int:
+        return len(self._ages)
 
     def arrived(self, now: float) -> None:
         if self.last_end is not None:
-            self.arrived_since += 1
-            self._arrived[bisect_left(AGES, now - self.last_end)] += 1.0
+            self._ages.append(now - self.last_end)
 
     def ended(self, answered: int, now: float) -> None:
         """A batch has ended: `answered` callers have their answer."""
         if self.last_end is not None:
-            age = now - self.last_end
-            keep = self._keep
-            self._arrived = [count * keep for count in self._arrived]
-            self._exposed = [
-                seconds * keep + min(edge, age)
-                for seconds, edge in zip(self._exposed, AGES, strict=True)
-            ]
-            self._answered = self._answered * keep + self.last_answered
-            self._rate_seconds = self._rate_seconds * keep + age
-            self._rate_rows = self._rate_rows * keep + self.arrived_since
-            self._learn()
-            # Callers of a batch that ended a moment ago are still on their way.
-            if age < self._typical_return():
-                answered += max(0, self.last_answered - self.arrived_since)
+            self._learn(now - self.last_end)
         self.last_answered = answered
-        self.arrived_since = 0
+        self._ages.clear()
         self.last_end = now
 
     @property
     def rate(self) -> float:
         """Requests a second, all of them."""
-        return self._rate_rows / self._rate_seconds if self._rate_seconds else 0.0
+        return self._all / self._seconds if self._seconds else 0.0
 
     @property
     def share(self) -> float:
@@ -69,25 +59,22 @@ class Returns:
         """How many of those answered last should have come back by the age AGES[i]."""
         return self.last_answered * self._shares[i]
 
-    def _learn(self) -> None:
-        if self._answered <= 0:
+    def _learn(self, age: float) -> None:
+        """Book what happened between two ends of batches, `age` seconds apart."""
+        keep, ages = self._keep, self._ages
+        self._all = self._all * keep + len(ages)
+        self._seconds = self._seconds * keep + age
+        self._late = self._late * keep + len(ages) - bisect_right(ages, age / 2)
+        self._late_seconds = self._late_seconds * keep + age / 2
+        self._answered = self._answered * keep + self.last_answered
+        if not self._answered or not self._late_seconds:
             return
-        rate, total, highest = self.rate, 0.0, 0.0
-        for i, count in enumerate(self._arrived[:-1]):
-            total += count
-            exposed = self._exposed[i]
-            if exposed < 0.75 * self._rate_seconds:
-                by_chance = rate * exposed  # if they were all strangers
-                extra = total - by_chance
-                if extra > 2 * by_chance**0.5:
-                    # Part of the average rate is the returns themselves: take that out again.
-                    extra /= 1 - exposed / self._rate_seconds
-                    highest = max(highest, min(1.0, extra / self._answered))
+        strangers, highest = self._late / self._late_seconds, 0.0
+        for i, edge in enumerate(AGES):
+            self._arrived[i] = arrived = self._arrived[i] * keep + bisect_right(ages, edge)
+            self._exposed[i] = exposed = self._exposed[i] * keep + min(edge, age)
+            by_chance = strangers * exposed
+            extra = arrived - by_chance
+            if exposed < 0.75 * self._seconds and extra > 2 * (by_chance + 1) ** 0.5:
+                highest = max(highest, min(1.0, extra / self._answered))
             self._shares[i] = highest
-
-    def _typical_return(self) -> float:
-        half = self.share / 2
-        for age, share in zip(AGES, self._shares, strict=True):
-            if share >= half > 0:
-                return age
-        return 0.0

@@ -13,7 +13,7 @@ from math import ceil
 from wherry.request import Batch, InferRequest
 from wherry.scheduler.curve import BatchCurve
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.scheduler.queue import Lane, RequestQueue
+from wherry.scheduler.queue import RequestQueue
 from wherry.scheduler.returns import AGES, Returns
 
 IDLE = Idle()
@@ -87,10 +87,10 @@ class SelfTuningBatcher:
         if now < self._hold_until and waiting < self._hold_requests:
             return Wait(self._hold_until)
         lane = next(iter(self._queue.lanes()))
-        rows = ceil((lane.rows + self._running_rows) / self.instances)
-        rows = min(rows, lane.rows)
+        # What one instance takes the others will lack.
+        rows = min(lane.rows, ceil((lane.rows + self._running_rows) / self.instances))
         if rows < self.max_batch_size:
-            until = max(self._wait_for(rows, now), self._paced(rows))
+            until = max(self._wait_for(rows, now), self._paced(rows, lane.rows))
             if until > now:
                 self._hold_until = until
                 return Wait(until)
@@ -102,18 +102,24 @@ class SelfTuningBatcher:
         self._last_start = now
         return Dispatch(Batch(requests, total, "x"))
 
-    def _paced(self, rows: int) -> float:
+    def _paced(self, rows: int, waiting: int) -> float:
         """When the next batch should start if several instances are to take turns.
 
         Starts that are fixed / instances / (1 - load) apart leave an instance free for each.
         """
-        if not self._busy or not self.curve:
-            return 0.0
         fixed = self.curve.fixed()
+        if not self._busy or fixed is None:
+            return 0.0
         seconds = self.curve.seconds(rows)
         slope = max(0.0, seconds - fixed) / rows
-        load = min(0.9, self.returns.rate * self._rows_per_request * slope / self.instances)
-        return self._last_start + fixed / self.instances / (1 - load)
+        rate = self.returns.rate * self._rows_per_request
+        gap = (
+            (1.2 - 0.2 * self.returns.share)
+            * fixed
+            / self.instances
+            / (1 - min(0.9, rate * slope / self.instances))
+        )
+        return self._last_start + gap if waiting < rate * gap else 0.0
 
     def _wait_for(self, rows: int, now: float) -> float:
         """Until when company is worth waiting for; `now` if it is not."""
@@ -161,12 +167,17 @@ class SelfTuningBatcher:
         nearly all of the spare capacity.
         """
         rows = min(rows, self.max_batch_size)
-        if rows == 1 or not self.curve:
+        fixed = self.curve.fixed()
+        if rows == 1 or fixed is None:
             return rows
-        seconds, fixed = self.curve.seconds(rows), self.curve.fixed()
-        if fixed <= 0:
+        seconds = self.curve.seconds(rows)
+        if fixed <= 0.001 * seconds:
             return 1
         best = rows / seconds
-        rate = min(best, self.returns.rate * self._rows_per_request / self.instances)
-        slower = min(MOST_SLOWER, (1 - KEEP_SPARE) * (best - rate) / (KEEP_SPARE * best))
+        share = self.returns.share
+        rate = self.returns.rate * (1 - share) * self._rows_per_request / self.instances
+        spare = 1 - min(1.0, rate / best)
+        keep = max(0.5, 1 - (1 - KEEP_SPARE) * self.instances**0.5)
+        most = MOST_SLOWER * (1 - share) + 0.012 * share
+        slower = min(most, (1 - keep) * spare / keep)
         return ceil(rows / (1 + int(slower * seconds / fixed)))

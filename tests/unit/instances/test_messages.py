@@ -36,6 +36,7 @@ FROM_WORKER = [
     messages.Result(
         [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
         1234,
+        567,
         [4, 2, 2],
     ),
     messages.Respond(1, {"out": ["a"]}),

@@ -31,7 +31,7 @@ class Call:
         self.loaded, self.codec = model.find()
         self.decoded = self.codec.decode_generate(self.entry.body(exchange))
         self._request: InferRequest | None = None
-        port = self.entry.port()
+        self._port = port = self.entry.port()
 
         def settled(reply: Reply[InferResponse]) -> None:
             port.call(self._settled, reply.outcome)
@@ -46,7 +46,9 @@ class Call:
     def submit(self) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
-        self._request = self.entry.submit(self.exchange, self.loaded, self.decoded, self._reply)
+        self._request = self.entry.submit(
+            self.exchange, self.loaded, self.decoded, self._reply, self._port
+        )
         self.exchange.on_disconnect = self.cancel
 
     def cancel(self) -> None:

@@ -85,7 +85,8 @@ class ModelCodec:
 
     def __init__(self, config: ModelConfig, signature: Signature) -> None:
         self.model = config.name
-        batched = config.max_batch_size > 0
+        self.streams = signature.streams
+        batched = self._batched = config.max_batch_size > 0
         self.inputs = {
             spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
         }
@@ -263,8 +264,9 @@ class ModelCodec:
             codec = one.codec
             column = outputs[codec.name]
             if one.classes:
-                members.append(codec.classification(column, one.classes))
-            elif one.binary:
+                spec, column = codec.classes(column, one.classes)
+                codec = OutputCodec(spec, self.model, batched=self._batched)
+            if one.binary:
                 member, data = codec.binary(column)
                 members.append(member)
                 if len(data):

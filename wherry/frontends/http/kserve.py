@@ -8,6 +8,7 @@ application/json for every error, 503 with the reason where something is not rea
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from wherry.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
@@ -80,11 +81,9 @@ class KServe:
             "generate_stream": generate_stream,
         }
         if action in reads:
-            read = reads[action]
-            return {"GET": lambda exchange: read(model, exchange)}
+            return {"GET": partial(reads[action], model)}
         if action in writes:
-            write = writes[action]
-            return {"POST": lambda exchange: write(model, exchange)}
+            return {"POST": partial(writes[action], model)}
         return None
 
     def _list(self, exchange: Exchange) -> None:
@@ -113,13 +112,13 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     entry.admission.check()
     loaded, codec = model.find()
     decoded = codec.decode(entry.body(exchange), exchange.request.headers.get(HEADER_LENGTH))
-    if loaded.signature.streams:
+    if codec.streams:
         raise Unsupported(
             f"model '{model.name}' streams its responses, which infer cannot carry;"
             f" POST to {exchange.request.path.removesuffix('infer')}generate_stream"
         )
     call = InferCall(entry, exchange, loaded, codec, decoded)
-    call.request = entry.submit(exchange, loaded, decoded, call)
+    call.request = entry.submit(exchange, loaded, decoded, call, call.port)
     exchange.on_disconnect = call.cancel
 
 
@@ -138,7 +137,7 @@ class InferCall(Reply[InferResponse]):
         codec: ModelCodec,
         decoded: InferBody,
     ) -> None:
-        super().__init__(hand_over)
+        super().__init__(hand_over)  # type: ignore[arg-type]  # it gets this very object
         self.entry = entry
         self.exchange = exchange
         self.loaded = loaded
@@ -153,10 +152,9 @@ class InferCall(Reply[InferResponse]):
             self.loaded.cancel(self.request)
 
 
-def hand_over(reply: Reply[InferResponse]) -> None:
+def hand_over(call: InferCall) -> None:
     """In the thread that settled it: the answer is the loop's business."""
-    assert isinstance(reply, InferCall)
-    reply.port.call(answer, reply)
+    call.port.call(answer, call)
 
 
 def answer(call: InferCall) -> None:

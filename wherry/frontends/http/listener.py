@@ -88,9 +88,11 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections.open)
 
-    async def drain(self, drain_timeout: float) -> None:
+    async def drain(self, drain_timeout: float, last_call: float = 0.0) -> None:
         """Accept no more, finish the requests that have begun, close; then cut off what is left.
 
+        For `last_call` seconds an idle connection may still bring one request, whose answer says
+        that it is the last: one that is on its way to us at this moment is not lost.
         Returns when every connection is closed, after `drain_timeout` seconds at the latest.
         """
         if self._server is None:
@@ -98,9 +100,13 @@ class Listener:
         self._server.close()
         if self._unix_path is not None:
             await asyncio.to_thread(self._remove_unix_socket)
-        self._connections.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
+                self._connections.draining = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(last_call):
+                        await self._connections.all_closed()
+                self._connections.drain()
                 await self._connections.all_closed()
         self._connections.abort()
         await self._connections.all_closed()

@@ -46,6 +46,7 @@ class Entry:
         loaded: LoadedModel,
         decoded: InferBody,
         reply: Reply[InferResponse],
+        port: LoopPort,
     ) -> InferRequest:
         """Send a decoded request on its way; when it is settled, `admission.leave()` must follow.
 
@@ -69,7 +70,7 @@ class Entry:
                 parameters=parameters or None,
             )
         self.admission.enter()
-        self.port().submit(loaded, request)
+        port.submit(loaded, request)
         return request
 
 

@@ -348,22 +348,18 @@ class OutputCodec:
             values = [self._string(value) for value in flat]
         return values[0] if len(values) == 1 else values
 
-    def classification(self, column: Column, most: int) -> bytes:
-        """The member of `outputs` with the `most` best of each row as "score:index"."""
+    def classes(self, column: Column, most: int) -> tuple[TensorSpec, Column]:
+        """The `most` best of each row as "score:index" texts, which take the tensor's place."""
         self.check_classifiable()
         shape, flat = self.flat(column)
         assert isinstance(flat, np.ndarray)
-        rows = shape[0] if self._batched else 1
-        scores = flat.reshape(rows, -1)
+        scores = flat.reshape(shape[0] if self._batched else 1, -1)
         best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :most]
         layout = "%f:%d" if flat.dtype.kind == "f" else "%d:%d"
-        texts = [layout % (scores[row, i], i) for row in range(rows) for i in best[row]]
-        dims = [rows, best.shape[1]] if self._batched else [best.shape[1]]
-        return b'{"name":%b,"datatype":"BYTES","shape":[%b],"data":%b}' % (
-            encode_json(self.name),
-            _joined(dims),
-            encode_json(texts),
-        )
+        texts = [
+            [layout % (row[i], i) for i in places] for row, places in zip(scores, best, strict=True)
+        ]
+        return TensorSpec(self.name, BYTES, (best.shape[1],), Form.TEXT), texts
 
     def check_classifiable(self) -> None:
         """InvalidRequest unless this output holds scores."""

@@ -1,0 +1,21 @@
+"""Run every benchmark and keep its figures: `make bench`, about ten minutes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from benchmarks.harness import ROOT
+
+NAMES = ("http_echo", "process_handover", "local_calls", "serving", "startup")
+
+
+def main() -> None:
+    for name in NAMES:
+        path = ROOT / "benchmarks" / "results" / f"{name}.json"
+        command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(path)]
+        subprocess.run(command, cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    main()

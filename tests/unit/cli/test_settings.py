@@ -1,0 +1,172 @@
+"""Which setting wins, and what is said of a wrong one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.cli.settings import OPTIONS, ServerSettings, Settings, bytes_of, read_settings
+from wherry.errors import ConfigError
+
+
+def settings(
+    folder: Path, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None
+) -> Settings:
+    return read_settings(flags or {}, env or {}, folder=folder)
+
+
+def test_a_flag_wins_over_its_variable_that_over_the_file_that_over_the_default(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wherry.toml").write_text(
+        "[server]\nport = 1\nhost = 'file'\nlog_level = 'debug'\ndrain_timeout = 3\n"
+    )
+    merged = settings(
+        tmp_path,
+        {"port": "4", "host": None},
+        {"WHERRY_PORT": "2", "WHERRY_HOST": "env", "WHERRY_UNKNOWN": "x"},
+    )
+    assert (merged.server.port, merged.origins["port"]) == (4, "--port")
+    assert (merged.server.host, merged.origins["host"]) == ("env", "WHERRY_HOST")
+    assert merged.server.log_level == "debug"
+    assert merged.origins["log_level"].endswith("wherry.toml [server]")
+    assert merged.server.drain_timeout == 3.0
+    assert merged.server.max_connections == 4096
+    assert "max_connections" not in merged.origins
+
+
+def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "host": "h", "port": 1, "uds": "u", "api_key": ["k"], "api_key_file": "f",
+        "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_client_ca": "a", "isolation": "thread",
+        "inline": True, "instances": 2, "request_timeout": 1.5, "max_in_flight": 3,
+        "max_body_size": 1024, "max_connections": 5, "idle_timeout": 6.0, "drain_timeout": 7.0,
+        "log_level": "error", "log_format": "json", "access_log": True, "ready_fd": 9,
+    }  # fmt: skip
+    assert values.keys() == OPTIONS.keys()
+    expected = ServerSettings(**{**values, "api_key": ("k",)})
+    texts = {
+        k: "true" if v is True else v[0] if k == "api_key" else str(v) for k, v in values.items()
+    }
+
+    assert settings(tmp_path, {**texts, "api_key": ["k"]}).server == expected
+    assert (
+        settings(tmp_path, env={f"WHERRY_{k.upper()}": v for k, v in texts.items()}).server
+        == expected
+    )
+    lines = [f"{k} = {str(v).lower() if v is True else repr(v)}" for k, v in values.items()]
+    (tmp_path / "wherry.toml").write_text("[server]\n" + "\n".join(lines))
+    assert settings(tmp_path).server == expected
+
+
+def test_tool_wherry_of_pyproject_is_read_where_there_is_no_wherry_toml(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.wherry.server]\nport = 7\n[tool.other]\nx = 1\n"
+    )
+    assert settings(tmp_path).server.port == 7
+    (tmp_path / "wherry.toml").write_text("[server]\nport = 8\n")
+    assert settings(tmp_path).server.port == 8
+    other = tmp_path / "other.toml"
+    other.write_text("[server]\nport = 9\n")
+    assert settings(tmp_path, env={"WHERRY_CONFIG": str(other)}).server.port == 9
+
+
+def test_a_pyproject_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert settings(tmp_path).file is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[server]\nprot = 1",
+            r"wherry.toml \[server\]: unknown key 'prot'; did you mean 'port'\?",
+        ),
+        ("[sever]\nport = 1", "unknown key 'sever'; did you mean 'server'"),
+        ("[server]\nport = 'abc'", r"\[server\]: port: 'abc': expected int, got str"),
+        ("[server]\nport = 70000", "at least 0 and at most 65535"),
+        ("[server]\nlog_format = 'xml'", "expected one of human, json"),
+        ("server = 3", "server must be a table"),
+        (
+            "[models.m]\nmax_batchsize = 3",
+            r"\[models.m\]: unknown key .*did you mean 'max_batch_size'",
+        ),
+        ("[models]\nm = 3", "m must be a table"),
+        ("[server", "is not valid TOML"),
+        ("[server]\nmax_body_size = '1XB'", "is no size"),
+        ("[server]\nssl_keyfile = 'k'", "need ssl_certfile"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_file_and_key(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "wherry.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "message"),
+    [
+        ({"port": "x"}, {}, "--port: 'x': expected int"),
+        ({}, {"WHERRY_INLINE": "maybe"}, "WHERRY_INLINE: 'maybe'"),
+        ({"instances": "0"}, {}, "--instances: '0' must be at least 1"),
+        ({"config": "/nowhere.toml"}, {}, "/nowhere.toml"),
+    ],
+)
+def test_a_mistake_in_a_flag_or_variable_is_named(
+    tmp_path: Path, flags: dict[str, Any], env: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings(tmp_path, flags, env)
+
+
+def test_what_kubernetes_puts_into_wherry_port_is_not_meant_for_us(tmp_path: Path) -> None:
+    assert settings(tmp_path, env={"WHERRY_PORT": "tcp://10.0.0.1:80"}).server.port == 8000
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("10", 10), ("64MiB", 64 * 2**20), ("64M", 64 * 2**20), ("1 GB", 10**9), ("1.5k", 1536)],
+)  # fmt: skip
+def test_sizes(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+def test_the_operator_wins_over_the_models_own_code_and_a_flag_over_the_file(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wherry.toml").write_text(
+        "[server]\ninstances = 2\nrequest_timeout = 5\n"
+        "[models.a]\ninstances = 3\nmax_batch_size = 4\n"
+    )
+    merged = settings(tmp_path, {"isolation": "thread"}, {"WHERRY_REQUEST_TIMEOUT": "6"})
+    said, origins = merged.of_model("a")
+    assert said == {
+        "instances": 3, "max_batch_size": 4, "isolation": "thread", "request_timeout": 6.0
+    }  # fmt: skip
+    assert origins["instances"].endswith("[models.a]")
+    assert origins["request_timeout"] == "WHERRY_REQUEST_TIMEOUT"
+    assert merged.of_model("b")[0]["instances"] == 2
+    assert merged.unused_models(["aa", "b"]) == {"a": "aa"}
+
+
+def test_inline_is_a_thread_whatever_else_was_said(tmp_path: Path) -> None:
+    merged = settings(tmp_path, {"inline": True, "isolation": "process"})
+    assert merged.of_model("any")[0]["isolation"] == "thread"
+
+
+def test_keys_come_from_the_file_and_the_flags_and_an_empty_file_opens_no_door(
+    tmp_path: Path,
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("b\n\nc\n")
+    assert settings(tmp_path, {"api_key": ["a"], "api_key_file": str(keys)}).api_keys() == (
+        "a",
+        "b",
+        "c",
+    )
+    keys.write_text("\n")
+    with pytest.raises(ConfigError, match="holds no key"):
+        settings(tmp_path, {"api_key_file": str(keys)}).api_keys()

@@ -1,0 +1,160 @@
+"""Which models a target means, and what is said of one that means none."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wherry import Model, Runtime
+from wherry.cli.targets import (
+    TargetError,
+    TargetRaised,
+    load_target,
+    load_targets,
+    module_name,
+    user_traceback,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules and paths of one test are not those of the next."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+APP = """
+import wherry
+from wherry import Model
+
+@wherry.model
+def first(text: list[str]) -> list[str]:
+    return text
+
+class Second(Model):
+    def execute(self, text: list[str]) -> list[str]:
+        return text
+
+class Third(Second):
+    pass
+
+third = Third()
+again = third
+_hidden = Second()
+
+class Base(Model):
+    pass
+
+@wherry.pipeline
+async def fourth(text: str) -> str:
+    return await first.ainfer(text)
+
+several = [first, Second]
+runtime = wherry.Runtime(first)
+number = 3
+"""
+
+
+def write(path: Path, text: str = APP) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def names(found: list[Model] | Runtime) -> list[str]:
+    assert isinstance(found, list)
+    return [model.name for model in found]
+
+
+def test_a_file_means_every_model_at_its_top_level_once(tmp_path: Path) -> None:
+    app = write(tmp_path / "some_app.py")
+    assert names(load_target(str(app))) == ["first", "second", "third", "fourth"]
+    assert sys.modules["some_app"].__file__ == str(app)
+    assert str(tmp_path) in sys.path
+
+
+def test_a_module_an_object_a_list_and_a_runtime(tmp_path: Path) -> None:
+    write(tmp_path / "package_a" / "app_b.py")
+    write(tmp_path / "package_a" / "__init__.py", "")
+    assert len(names(load_targets(["package_a.app_b"]))) == 4
+    assert names(load_targets(["package_a.app_b:third"])) == ["third"]
+    assert names(load_targets(["package_a.app_b:Second"])) == ["second"]
+    assert names(load_targets(["package_a.app_b:several"])) == ["first", "second"]
+    assert isinstance(load_targets(["package_a.app_b:runtime"]), Runtime)
+    assert names(load_targets(["package_a.app_b:first", "package_a.app_b:several"])) == [
+        "first",
+        "second",
+    ]
+
+
+def test_a_file_in_a_package_has_the_name_that_its_imports_need(tmp_path: Path) -> None:
+    write(tmp_path / "pack" / "__init__.py", "")
+    write(tmp_path / "pack" / "inner" / "__init__.py", "")
+    app = write(tmp_path / "pack" / "inner" / "app_c.py", APP + "\nfrom ..words import WORD\n")
+    write(tmp_path / "pack" / "words.py", "WORD = 1")
+    assert module_name(app) == ("pack.inner.app_c", tmp_path)
+    assert len(names(load_target(str(app)))) == 4
+
+
+def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> None:
+    assert len(names(load_target(str(write(tmp_path / "my-app.py"))))) == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("missing.py", "no such file"),
+        ("folder/missing.py", "no such file"),
+        ("nomodule", "no module 'nomodule'"),
+        ("some_app:thrid", r"no 'thrid'; did you mean 'third'\?"),
+        ("some_app:number", "is 3: expected a model"),
+        ("empty_app", "has no models"),
+        ("models", "model repositories are not served yet"),
+        ("a b", "neither a file"),
+        (":x", "neither a file"),
+        ("json.py", "another module called 'json'"),
+        ("needs_arguments.py", "cannot be made without arguments"),
+    ],
+)
+def test_what_is_not_there_is_named(tmp_path: Path, target: str, message: str) -> None:
+    write(tmp_path / "some_app.py")
+    write(tmp_path / "empty_app.py", "x = 1")
+    write(tmp_path / "json.py")
+    write(
+        tmp_path / "needs_arguments.py",
+        "import wherry\nclass A(wherry.Model):\n    def __init__(self, path): ...\n"
+        "    def execute(self, text: list[str]) -> list[str]: return text\n",
+    )
+    (tmp_path / "models").mkdir()
+    with pytest.raises(TargetError, match=message):
+        load_targets([target])
+
+
+def test_a_runtime_is_served_alone(tmp_path: Path) -> None:
+    write(tmp_path / "some_app.py")
+    with pytest.raises(TargetError, match="alone"):
+        load_targets(["some_app:runtime", "some_app:first"])
+
+
+def test_what_the_file_raises_is_kept_and_shown_from_its_first_line_on(tmp_path: Path) -> None:
+    app = write(tmp_path / "raises.py", "def f():\n    1 / 0\nf()\n")
+    with pytest.raises(TargetRaised) as raised:
+        load_target(str(app))
+    cause = raised.value.__cause__
+    assert isinstance(cause, ZeroDivisionError)
+    lines = user_traceback(cause).splitlines()
+    assert lines[:2] == [
+        "Traceback (most recent call last):",
+        f'  File "{app}", line 3, in <module>',
+    ]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
+    with pytest.raises(TargetRaised):
+        load_target(str(write(tmp_path / "exits.py", "raise SystemExit(4)")))

@@ -1,0 +1,190 @@
+"""frontends/http/sse.py, generate.py: answers that come one after the other."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import wherry
+from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.http.sse import CONTENT_TYPE
+
+
+@wherry.model
+def count(n: int, fail_at: int | None = None) -> Iterator[int]:
+    for i in range(n):
+        if i == fail_at:
+            raise wherry.InvalidRequest(f"no {i}")
+        yield i
+
+
+@wherry.model
+def broken(text: str) -> Iterator[str]:
+    yield text
+    yield "\ud800"
+    yield "never seen"
+
+
+@wherry.model
+def echo(text: str) -> str:
+    return text
+
+
+class Endless:
+    """A stream that goes on until somebody stops it."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.stopped = threading.Event()
+
+    def model(self) -> wherry.Model:
+        @wherry.model(name="endless")
+        def endless(text: str) -> Iterator[str]:
+            try:
+                while True:
+                    self.sent += 1
+                    yield text
+            finally:
+                self.stopped.set()
+
+        return endless
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with served(count, broken, echo) as client:
+        yield client
+
+
+def numbers(exchange: MemoryExchange) -> list[object]:
+    return [event.get("output", event.get("error")) for event in exchange.events]
+
+
+def test_each_response_is_an_event(client: Client) -> None:
+    answer = client.post("/v2/models/count/generate_stream", {"n": 3, "id": "x"})
+    assert (answer.status, answer.content_type) == (200, CONTENT_TYPE)
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.events == [
+        {"id": "x", "model_name": "count", "model_version": "1", "output": i} for i in range(3)
+    ]
+    assert answer.body.startswith(b"data: {")
+
+
+def test_a_model_that_does_not_stream_gives_one_event(client: Client) -> None:
+    answer = client.post("/v2/models/echo/generate_stream", {"text": "a"})
+    assert (answer.status, answer.content_type) == (200, CONTENT_TYPE)
+    assert numbers(answer) == ["a"]
+
+
+def test_no_response_at_all_is_an_empty_answer(client: Client) -> None:
+    answer = client.post("/v2/models/count/generate_stream", {"n": 0})
+    assert (answer.status, answer.body) == (200, b"")
+
+
+def test_an_error_that_comes_first_decides_the_status(client: Client) -> None:
+    answer = client.post("/v2/models/count/generate_stream", {"n": 3, "fail_at": 0})
+    assert (answer.status, answer.content_type) == (400, CONTENT_TYPE)
+    assert numbers(answer) == ["no 0"]
+
+
+def test_a_later_error_is_the_last_event(client: Client) -> None:
+    answer = client.post("/v2/models/count/generate_stream", {"n": 3, "fail_at": 2})
+    assert answer.status == 200
+    assert numbers(answer) == [0, 1, "no 2"]
+
+
+def test_a_request_that_cannot_be_understood_is_no_stream(client: Client) -> None:
+    answer = client.post("/v2/models/count/generate_stream", {"n": "three"})
+    assert (answer.status, answer.content_type) == (400, "application/json")
+    assert "expected int, got str" in answer.error
+
+
+def test_a_response_that_cannot_be_sent_ends_the_stream_with_an_error(client: Client) -> None:
+    answer = client.post("/v2/models/broken/generate_stream", {"text": "a"})
+    assert answer.status == 200
+    first, last = answer.events
+    assert first["output"] == "a"
+    assert "output" in last["error"]
+
+
+def test_the_request_id_is_echoed(client: Client) -> None:
+    for fail_at in (None, 0):
+        answer = client.post(
+            "/v2/models/count/generate_stream",
+            {"n": 1, "fail_at": fail_at},
+            {"x-request-id": "r7"},
+        )
+        assert answer.headers["x-request-id"] == "r7"
+
+
+def test_a_stream_is_never_compressed(client: Client) -> None:
+    answer = client.post(
+        "/v2/models/count/generate_stream", {"n": 100}, {"accept-encoding": "gzip"}
+    )
+    assert "content-encoding" not in answer.headers
+    assert len(answer.events) == 100
+
+
+def test_a_client_that_leaves_ends_the_model() -> None:
+    endless = Endless()
+    with served(endless.model()) as client:
+        third = threading.Event()
+
+        def prepare(exchange: MemoryExchange) -> None:
+            exchange.on_chunk = lambda _: third.set() if len(exchange.chunks) == 3 else None
+
+        path = "/v2/models/endless/generate_stream"
+        exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
+        assert third.wait(10)
+        client.call(exchange.leave)
+        assert endless.stopped.wait(10)
+        client.call(lambda: None)  # the loop has heard of it
+        assert client.app.admission.in_flight == 0
+        (counted,) = client.get("/v2/models/stats").json["model_stats"]
+    assert counted["inference_stats"]["fail"]["count"] == 1
+
+
+def test_a_slow_reader_holds_the_model_back() -> None:
+    endless = Endless()
+    with served(endless.model()) as client:
+        window = 64
+        full = threading.Event()
+        more = threading.Event()
+
+        def prepare(exchange: MemoryExchange) -> None:
+            def on_chunk(_: bytes) -> None:
+                if len(exchange.chunks) == window:
+                    full.set()
+                if len(exchange.chunks) == 2 * window:
+                    more.set()
+
+            exchange.congested = True
+            exchange.on_chunk = on_chunk
+
+        path = "/v2/models/endless/generate_stream"
+        exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
+        assert full.wait(10)
+        # The model waits: nothing comes, however often the loop turns.
+        for _ in range(20):
+            client.call(lambda: None)
+        assert len(exchange.chunks) == window
+        assert endless.sent <= window + 1
+
+        def read_all() -> None:
+            exchange.congested = False
+            exchange.drained()
+            exchange.congested = True
+
+        client.call(read_all)
+        assert more.wait(10)
+        client.call(exchange.leave)
+        assert endless.stopped.wait(10)
+
+
+def test_generate_of_an_endless_stream_fails_at_its_second_response() -> None:
+    endless = Endless()
+    with served(endless.model()) as client:
+        answer = client.post("/v2/models/endless/generate", {"text": "a"})
+        assert answer.status == 400
+        assert "exactly 1 response" in answer.error
+        assert endless.stopped.wait(10)

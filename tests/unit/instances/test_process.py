@@ -1,0 +1,219 @@
+"""The parent's side alone, without a dispatcher."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.worker_models import Stubborn, obedient, plus_one
+from wherry.instances import process
+from wherry.instances.executable import Failure
+from wherry.instances.process import ProcessInstance
+from wherry.instances.source import MAIN, import_model, source_of
+from wherry.instances.worker_log import LogPump, PipeHandler
+from wherry.model import Device, Model
+from wherry.reply import Reply
+from wherry.request import Batch, InferRequest
+
+if sys.platform == "win32":
+    pytest.skip("worker processes need a Unix system", allow_module_level=True)
+
+
+def instance_of(model: Model, **overrides: Any) -> ProcessInstance:
+    config = model.config(**overrides)
+    return ProcessInstance(f"{config.name}_0", Device(), model, config)
+
+
+@pytest.fixture
+def instance() -> Iterator[ProcessInstance]:
+    instance = instance_of(obedient)
+    instance.load()
+    yield instance
+    instance.unload()
+
+
+def request(**columns: Any) -> InferRequest:
+    return InferRequest(columns, len(next(iter(columns.values()))), Reply(lambda _: None))
+
+
+def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(
+    instance: ProcessInstance,
+) -> None:
+    execution = instance.execute([request(text=["a", "b"]), request(text=["c"])])
+
+    assert [outcome["output"] for outcome in execution.outcomes] == [  # type: ignore[index]
+        [f"a in {instance.pid}", f"b in {instance.pid}"],
+        [f"c in {instance.pid}"],
+    ]
+    assert execution.executed_rows == [3]
+    assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
+
+
+def test_what_the_model_raises_is_an_outcome_with_its_traceback(instance: ProcessInstance) -> None:
+    (outcome,) = instance.execute([request(text=["raise no apples"])]).outcomes
+
+    assert isinstance(outcome, Failure)
+    assert outcome.message == "model 'obedient' failed: ValueError: no apples"
+    assert "Traceback" in outcome.traceback
+
+
+def test_give_wakes_the_thread_that_waits_in_order(instance: ProcessInstance) -> None:
+    batches = [Batch((), n, "") for n in range(3)]
+    giver = threading.Thread(target=lambda: deque(map(instance.give, [*batches, None])))
+    giver.start()
+
+    assert [instance.wait() for _ in range(4)] == [*batches, None]
+    giver.join()
+
+
+def test_a_death_while_it_waits_is_raised_with_its_cause(instance: ProcessInstance) -> None:
+    pid = instance.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(wherry.WorkerDied) as caught:
+        instance.wait()
+    assert str(caught.value) == f"worker obedient_0 (pid {pid}) was killed by SIGKILL"
+    assert instance.pid is None
+
+
+def test_abort_says_why(instance: ProcessInstance) -> None:
+    assert instance.abort("it took too long")
+
+    with pytest.raises(wherry.WorkerDied, match="was stopped: it took too long"):
+        instance.execute([request(text=["a"])])
+
+
+def test_unload_may_be_called_twice_and_nothing_works_after_it(instance: ProcessInstance) -> None:
+    instance.unload()
+    instance.unload()
+    instance.give(None)
+
+    assert instance.pid is None
+    assert instance.abort("again")
+
+
+def test_a_worker_that_does_not_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(process, "UNLOAD_SECONDS", 0.1)
+    instance = instance_of(Stubborn())
+    instance.load()
+    instance.unload()
+
+    assert "worker killed: it did not end" in caplog.text
+
+
+def test_a_pipe_serves_where_there_is_no_eventfd_and_no_pidfd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "eventfd")
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(os, "memfd_create")
+    instance = instance_of(plus_one)
+    instance.load()
+    instance.give(None)
+
+    assert instance.wait() is None
+    x = np.arange(100_000, dtype=np.float32)[np.newaxis]
+    (outcome,) = instance.execute([request(x=x)]).outcomes
+    np.testing.assert_array_equal(outcome["output"], x + 1)  # type: ignore[index]
+    instance.unload()
+
+
+# Where a model comes from
+
+
+def test_a_model_is_found_by_its_module_and_name() -> None:
+    source = source_of(obedient, "obedient")
+
+    assert source.module.name == "tests.worker_models"
+    assert import_model(source) is obedient
+
+
+def test_a_function_that_was_made_a_model_elsewhere_is_found_too() -> None:
+    again = wherry.model(obedient.function)
+
+    assert import_model(source_of(again, "obedient")) is obedient
+
+
+def test_a_main_module_has_another_name_in_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import wherry\n@wherry.model\ndef f(x: list[int]) -> list[int]: return x\n")
+    module: Any = type(sys)("__main__")
+    module.__file__ = str(script)
+    exec(script.read_text(), module.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", module)
+
+    source = source_of(module.f, "f")
+
+    assert (source.module.name, source.module.file) == (MAIN, str(script))
+    module.__file__ = None
+    with pytest.raises(wherry.ConfigError, match="f of the interactive session cannot be sent"):
+        source_of(module.f, "f")
+
+
+# What it prints
+
+
+def pumped(*chunks: bytes) -> None:
+    read, write = os.pipe()
+    pump = LogPump(read, "m", "m_0")
+    for chunk in chunks:
+        os.write(write, chunk)
+        pump.pump()
+    os.close(write)
+    pump.close()
+
+
+def test_lines_are_put_together_again_and_a_progress_bar_is_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        pumped(b"one\ntw", b"o\n\n 10%\r 50%\r100%\n", "thr\u00e9e".encode(), b"\xff")
+
+    assert [r.getMessage() for r in caplog.records] == ["one", "two", "100%", "thr\u00e9e\ufffd"]
+
+
+def test_a_record_keeps_its_level_logger_and_fields_behind_anything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    record = logging.makeLogRecord(
+        {"name": "shop", "levelno": 40, "msg": "out of %s", "args": ("apples",), "aisle": object()}
+    )
+    line = PipeHandler(1).line(record)
+
+    with caplog.at_level(logging.INFO):
+        pumped(b"printed without an end" + line, b"\x1enot a record\n")
+
+    printed, logged, broken = caplog.records
+    assert printed.getMessage() == "printed without an end"
+    assert broken.getMessage() == "\x1enot a record"
+    assert (logged.name, logged.levelname, logged.getMessage()) == (
+        "shop",
+        "ERROR",
+        "out of apples",
+    )
+    fields: Any = logged
+    assert (fields.model, fields.instance) == ("m", "m_0")
+    assert "object object" in fields.aisle
+
+
+def test_what_nobody_logs_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("wherry.worker"), "propagate", False)
+
+    pumped(b"hello\n")
+
+    assert capsys.readouterr().err == "[m_0] hello\n"

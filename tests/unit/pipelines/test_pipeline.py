@@ -1,0 +1,349 @@
+"""How does an async function that calls models run as a model of its own?"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+import wherry
+from tests.fakes import PATIENCE, Gate, gated, threads
+from wherry.errors import (
+    BadModelOutput,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    ModelNotReady,
+    QueueFull,
+    WherryError,
+)
+from wherry.runtime import Runtime
+
+
+@pytest.fixture(autouse=True)
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One instance is one instance, also on a machine with GPUs."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@wherry.model(max_batch_size=32, max_queue_size=None)
+def length(text: list[str]) -> list[int]:
+    if "bad" in text:
+        raise ValueError("a bad piece")
+    return [len(t) for t in text]
+
+
+@wherry.pipeline
+async def total(text: str) -> int:
+    """Split and join."""
+    pieces = wherry.split_text(text, 10)
+    return sum(await wherry.gather(length.ainfer(piece) for piece in pieces))
+
+
+@wherry.pipeline
+async def doubled(text: str) -> int:
+    """A pipeline that calls a pipeline."""
+    return 2 * int(await total.ainfer(text))
+
+
+@wherry.pipeline
+async def growing(text: str) -> AsyncIterator[int]:
+    for n in range(1, len(text) + 1):
+        yield int(await length.ainfer(text[:n]))
+
+
+def pieces_of(gate: Gate, **settings: Any) -> wherry.Model:
+    """A pipeline that cuts its text into letters, for the gated model."""
+
+    @wherry.pipeline(**settings)
+    async def letters(text: str) -> str:
+        return "".join(await wherry.gather(wherry_gated.ainfer(t) for t in text))
+
+    wherry_gated = gated(gate, max_batch_size=1)
+    letters.gated = wherry_gated  # type: ignore[attr-defined] # for the test's runtime
+    return letters
+
+
+def test_a_text_is_split_and_its_parts_are_joined() -> None:
+    with Runtime(length, total) as rt:
+        text = "word " * 200
+        assert rt.infer("total", text) == len(text)
+        assert total.infer("short") == 5
+        assert asyncio.run(rt.ainfer("total", text)) == len(text)
+        assert list(rt.map("total", ["a", "bb", "ccc"])) == [1, 2, 3]
+        assert list(rt.infer_batch("total", text=["a", "bb"])["output"]) == [1, 2]
+
+
+@pytest.mark.slow
+def test_the_models_of_a_pipeline_may_live_in_processes() -> None:
+    with Runtime(length, total, overrides={"length": {"isolation": "process"}}) as rt:
+        assert list(rt.map("total", ["x" * n for n in range(30)])) == list(range(30))
+        with pytest.raises(ModelFailed, match="ValueError: a bad piece"):
+            rt.infer("total", "bad")
+
+
+def test_the_pieces_of_all_callers_share_batches() -> None:
+    with Runtime(length, total) as rt:
+
+        async def main() -> None:
+            await asyncio.gather(*(rt.ainfer("total", "word " * 20) for _ in range(20)))
+
+        asyncio.run(main())
+        statistics = rt.model("length").statistics
+        assert statistics.inference_count == 200
+        assert statistics.execution_count < 100
+
+
+def test_a_pipeline_may_call_a_pipeline_and_be_called_from_threads() -> None:
+    with Runtime(length, total, doubled) as rt:
+        results: list[int] = []
+        with threads(4, lambda n: results.append(rt.infer("doubled", "x" * n * 10))):
+            pass
+        assert sorted(results) == [0, 20, 40, 60]
+
+
+def test_a_streaming_pipeline_sends_its_responses_and_is_closed() -> None:
+    with Runtime(length, growing) as rt:
+        assert list(rt.stream("growing", "abc")) == [1, 2, 3]
+        assert rt.model("growing").statistics.responses == 3
+
+        async def main() -> list[int]:
+            return [n async for n in rt.astream("growing", "ab")]
+
+        assert asyncio.run(main()) == [1, 2]
+
+
+def test_closing_a_streaming_pipeline_runs_its_cleanup_at_once() -> None:
+    closed = threading.Event()
+
+    @wherry.pipeline
+    async def endless(text: str) -> AsyncIterator[str]:
+        try:
+            while True:
+                yield text
+                await asyncio.sleep(0)
+        finally:
+            closed.set()
+
+    with Runtime(endless) as rt:
+        stream = rt.stream("endless", "a")
+        assert next(stream) == "a"
+        stream.close()  # type: ignore[attr-defined] # it is a generator
+        assert closed.wait(PATIENCE)
+
+
+def test_an_error_in_one_branch_is_the_callers_outcome_and_spares_the_rest(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+
+        def call(_: int) -> None:
+            with pytest.raises(InvalidRequest, match="must be a str"):
+                rt.infer("mixed", "abc")
+
+        @wherry.pipeline
+        async def mixed(text: str) -> str:
+            calls = [rt.ainfer("gated", t) for t in text]
+            return "".join(await wherry.gather([*calls, rt.ainfer("gated", 5)]))
+
+        rt.load(mixed)
+        call(0)
+        gate.open(10)
+        assert rt.drain(PATIENCE)
+    assert len(gate.batches) <= 1
+
+
+def test_a_models_error_keeps_its_class_through_the_pipeline() -> None:
+    with Runtime(length, total) as rt:
+        with pytest.raises(ModelFailed, match="model 'length' failed: ValueError: a bad piece"):
+            rt.infer("total", "bad")
+        assert rt.model("total").statistics.failures == {"BACKEND": 1}
+        assert rt.infer("total", "good") == 4
+
+
+class Own(Exception):
+    """An error of the user's."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected", "match"),
+    [
+        (Own("no"), ModelFailed, "model 'raises' failed: Own: no"),
+        (InvalidRequest("say please"), InvalidRequest, "say please"),
+        (TimeoutError("their own clock"), ModelFailed, "TimeoutError: their own clock"),
+        (SystemExit(1), ModelFailed, "SystemExit"),
+        (asyncio.CancelledError(), ModelFailed, "CancelledError"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_the_pipeline_raises_is_its_callers_outcome_and_it_serves_on(
+    raised: BaseException, expected: type[WherryError], match: str, rows: int
+) -> None:
+    @wherry.pipeline
+    async def raises(text: str) -> str:
+        if text == "raise":
+            raise raised
+        return text
+
+    with Runtime(raises) as rt:
+        with pytest.raises(expected, match=match):
+            rt.infer_batch("raises", text=["raise"] * rows)
+        assert rt.infer("raises", "a") == "a"
+
+
+def test_a_wrong_output_is_named() -> None:
+    @wherry.pipeline
+    async def wrong(text: str) -> str:
+        return 5  # type: ignore[return-value] # the mistake
+
+    with Runtime(wrong) as rt, pytest.raises(BadModelOutput, match="must hold str rows, not int"):
+        rt.infer("wrong", "a")
+
+
+def test_a_model_that_is_not_there_is_named() -> None:
+    @wherry.pipeline
+    async def lost(text: str) -> str:
+        return str(await length.ainfer(text))
+
+    with Runtime(lost) as rt, pytest.raises(ModelNotFound, match="'length'"):
+        rt.infer("lost", "a")
+
+
+def test_the_pieces_of_a_cancelled_request_stop(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+
+        async def main() -> None:
+            task = asyncio.ensure_future(rt.ainfer("letters", "x" * 50))
+            await asyncio.get_running_loop().run_in_executor(None, gate.started)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(main())
+        pipe = rt.model("letters")
+        assert pipe.runner.drain(PATIENCE)  # its task and those of its pieces have ended
+        gate.open(100)
+        assert rt.drain(PATIENCE)
+        assert pipe.statistics.failures == {"CANCELED": 1}
+        assert rt.model("gated").statistics.failures["CANCELED"] == 50
+    assert len(gate.batches) == 1
+
+
+def test_a_deadline_passes_down_to_the_pieces(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+        with pytest.raises(DeadlineExceeded, match="'letters': not finished within"):
+            rt.infer("letters", "x" * 50, timeout=0.05)
+        gate.open(100)
+        assert rt.drain(PATIENCE)
+    assert len(gate.batches) == 1
+
+
+def test_no_more_requests_are_in_flight_than_the_queue_may_hold(gate: Gate) -> None:
+    pipeline = pieces_of(gate, max_queue_size=2)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+
+        async def main() -> None:
+            tasks = [asyncio.ensure_future(rt.ainfer("letters", "x")) for _ in range(3)]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert isinstance(done.pop().exception(), QueueFull)
+            gate.open(3)
+            assert [await task for task in tasks[:2]] == ["X", "X"]
+
+        asyncio.run(main())
+
+
+def test_close_ends_the_pipelines_that_run_and_those_about_to_start(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    rt = Runtime(pipeline.gated, pipeline).start()  # type: ignore[attr-defined] # set above
+
+    def call(_: int) -> None:
+        with pytest.raises((ModelNotReady, ModelNotFound)):
+            rt.infer("letters", "xyz")
+
+    closing = threading.Thread(target=rt.close)
+    with threads(3, call):
+        gate.started()
+        closing.start()
+    gate.open(10)  # only now: the callers do not wait for the piece that runs
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_a_pipeline_drains(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+        answers: list[str] = []
+        with threads(1, lambda _: answers.append(rt.infer("letters", "ab"))):
+            gate.started()
+            with threads(1, lambda _: answers.append(str(rt.drain(PATIENCE)))):
+                gate.open(2)
+        assert sorted(answers) == ["AB", "True"]
+        with pytest.raises(ModelNotReady, match="unloading"):
+            rt.infer("letters", "c")
+
+
+def test_a_pipeline_can_be_reloaded_while_it_serves() -> None:
+    stop = threading.Event()
+    with Runtime(length, total) as rt:
+
+        def ask(_: int) -> None:
+            while not stop.is_set():
+                assert rt.infer("total", "word word word") == 14
+
+        with threads(3, ask):
+            for _ in range(10):
+                rt.load(total)
+            stop.set()
+
+
+def test_a_pipeline_that_swallows_one_cancellation_is_answered_once() -> None:
+    entered = threading.Event()
+
+    @wherry.pipeline
+    async def stubborn(text: str) -> str:
+        entered.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return text
+
+    with Runtime(stubborn) as rt:
+
+        async def main() -> None:
+            task = asyncio.ensure_future(rt.ainfer("stubborn", "a"))
+            await asyncio.get_running_loop().run_in_executor(None, entered.wait)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(main())
+        assert rt.drain(PATIENCE)
+        statistics = rt.model("stubborn").statistics
+        assert (statistics.success.count, statistics.fail.count) == (0, 1)
+
+
+def test_a_pipeline_may_call_a_model_that_streams() -> None:
+    @wherry.model
+    def letters(text: list[str]) -> Iterator[list[str]]:
+        for letter in text[0]:
+            yield [letter]
+
+    @wherry.pipeline
+    async def spell(text: str) -> str:
+        return "-".join([letter async for letter in letters.astream(text)])
+
+    with Runtime(letters, spell) as rt:
+        assert rt.infer("spell", "abc") == "a-b-c"
+
+
+def test_a_caller_who_is_gone_is_cancelled() -> None:
+    assert Cancelled("x").http_status == 499

@@ -1,0 +1,79 @@
+"""What `import wherry` loads, and which names it has."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import wherry
+
+HEAVY = {
+    "torch", "grpc", "matplotlib", "ray", "transformers", "onnxruntime", "prometheus_client",
+    "rich", "tokenizers",
+}  # fmt: skip
+
+PUBLIC = {
+    "BF16", "BOOL", "BYTES", "FP16", "FP32", "FP64", "INT8", "INT16", "INT32", "INT64", "UINT8",
+    "UINT16", "UINT32", "UINT64", "BadModelOutput", "Cancelled", "Client", "ConfigError",
+    "DeadlineExceeded", "Device", "ExecutionTimeout", "InstanceGroup", "InvalidRequest",
+    "LoadFailed", "Model", "ModelConfig", "ModelFailed", "ModelNotFound", "ModelNotReady",
+    "Overloaded", "QueueFull", "RequestTooLarge", "Runtime", "Server", "Unsupported",
+    "WherryError", "WorkerDied", "__version__", "asgi", "gather", "model", "pipeline",
+    "split_text",
+}  # fmt: skip
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules of a fresh interpreter; its CPU time is printed, machines differ too much."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    out = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys; print('\\n'.join(sys.modules))"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{code!r}: {cpu * 1000:.0f} ms CPU")  # noqa: T201 - shown by pytest -s
+    return set(out.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code", ["import wherry", "from wherry import *", "import wherry; wherry.Server"]
+)
+def test_import_wherry_loads_nothing_heavy(code: str) -> None:
+    assert not {name.partition(".")[0] for name in loaded_by(code)} & HEAVY
+
+
+def test_a_name_is_loaded_when_it_is_used() -> None:
+    assert "numpy" not in loaded_by("import wherry")
+    used = loaded_by("import wherry\n@wherry.model\ndef m(x: list[str]) -> list[str]: return x")
+    assert "numpy" in used
+    assert "wherry.server" not in used
+
+
+def test_import_wherry_leaves_logging_alone() -> None:
+    code = (
+        "import wherry, logging; wherry.Server; "
+        "assert not logging.root.handlers and not logging.getLogger('wherry').handlers"
+    )
+    loaded_by(code)
+
+
+def test_the_public_names_are_these_and_all_are_there() -> None:
+    assert set(wherry.__all__) == PUBLIC
+    assert len(wherry.__all__) == len(PUBLIC)
+    for name in wherry.__all__:
+        assert getattr(wherry, name) is not None
+    assert set(wherry.__all__) <= set(dir(wherry))
+    with pytest.raises(AttributeError, match="has no attribute 'Nope'"):
+        wherry.Nope  # noqa: B018
+
+
+def test_the_decorator_is_not_hidden_by_the_module_of_its_name() -> None:
+    code = (
+        "import wherry.runtime, wherry.model, wherry\n"
+        "assert callable(wherry.model), wherry.model\n"
+        "from wherry import model\nassert callable(model)\n"
+        "import sys; assert sys.modules['wherry.model'].Model is wherry.Model"
+    )
+    loaded_by(code)

@@ -1,0 +1,216 @@
+"""A server in this process: start, ready, drain, stop; and the same as an ASGI application."""
+
+import asyncio
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Any
+from urllib.error import HTTPError
+
+import numpy as np
+import pytest
+
+import wherry
+from wherry.server import Asgi, Server
+from wherry.testing import GatedModel, local_server
+
+
+@wherry.model(max_batch_size=8)
+def upper(text: list[str]) -> list[str]:
+    return [t.upper() for t in text]
+
+
+@wherry.model(max_batch_size=4)
+def double(x: Annotated[np.ndarray, wherry.FP32[2]]) -> Annotated[np.ndarray, wherry.FP32[2]]:
+    return np.asarray(x * 2)
+
+
+class Broken(wherry.Model):
+    def load(self, device: wherry.Device) -> None:
+        raise OSError("no weights")
+
+    def execute(self, text: list[str]) -> list[str]:
+        return text
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < ends_at
+        time.sleep(0.001)
+
+
+def test_a_server_serves_while_its_block_runs() -> None:
+    with wherry.Server(upper, double, port=0) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert get(f"{server.url}/v2/health/ready")[0] == 200
+        with wherry.Client(server.url) as client:
+            assert client.infer("upper", text="x") == "X"
+            assert server.runtime.infer("upper", text="y") == "Y"
+        url = server.url
+    with pytest.raises(OSError):  # noqa: PT011 - its kind depends on the moment
+        urllib.request.urlopen(f"{url}/v2")
+
+
+def test_stopping_answers_what_was_accepted() -> None:
+    gated = GatedModel(max_batch_size=1)
+    with (
+        ThreadPoolExecutor(5) as pool,
+        local_server(gated) as server,
+        wherry.Client(server.url) as client,
+    ):
+        answers = [pool.submit(client.infer, "gated", text=f"{i}") for i in range(4)]
+        gated.wait_started()
+        runner = server.runtime.model("gated").runner
+        wait_until(lambda: runner.queued_requests == 3)
+        stopped = pool.submit(server.stop)
+        wait_until(lambda: not client.ready())
+        gated.let_finish(4)
+        assert sorted(answer.result(10) for answer in answers) == ["0", "1", "2", "3"]
+        assert stopped.result(10) is True
+
+
+def test_what_does_not_finish_in_time_is_refused_and_stop_says_so() -> None:
+    gated = GatedModel()
+    server = wherry.Server(gated, port=0, drain_timeout=0.05).start()
+    with wherry.Client(server.url) as client, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.infer, "gated", text="x")
+        gated.wait_started()
+        assert server.stop() is False
+        assert isinstance(answer.exception(10), wherry.ModelNotReady)
+    gated.open()
+
+
+def test_a_model_that_cannot_be_loaded_is_raised_with_its_cause_and_leaves_nothing() -> None:
+    with pytest.raises(wherry.LoadFailed, match="'broken'") as raised:
+        wherry.Server(upper, Broken, port=0).start()
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_a_port_in_use_is_raised() -> None:
+    with local_server(upper) as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            wherry.Server(double, port=port).start()
+        with wherry.Client(server.url) as client:
+            assert client.infer("upper", text="still here") == "STILL HERE"
+
+
+def test_a_runtime_that_is_loaded_already_stays_its_owners() -> None:
+    with wherry.Runtime(upper) as runtime:
+        with Server(runtime, port=0) as server:
+            assert server.runtime is runtime
+            with wherry.Client(server.url) as client:
+                assert client.infer("upper", text="x") == "X"
+        assert runtime.infer("upper", text="y") == "Y"
+
+
+def test_a_runtime_that_is_not_loaded_is_started_and_closed_here() -> None:
+    runtime = wherry.Runtime(upper)
+    with Server(runtime, port=0):
+        assert runtime.infer("upper", text="y") == "Y"
+    assert runtime.models() == []
+
+
+def test_a_server_needs_models_or_one_runtime() -> None:
+    with pytest.raises(wherry.ConfigError, match="at least one model"):
+        Server()
+    with pytest.raises(wherry.ConfigError, match="one Runtime"):
+        Server(wherry.Runtime(), upper)
+
+
+def test_a_missing_certificate_names_the_file() -> None:
+    with pytest.raises(wherry.ConfigError, match=r"nowhere\.pem: No such file"):
+        Server(upper, port=0, ssl_certfile="nowhere.pem").start()
+
+
+def test_stopping_twice_or_before_the_start_is_harmless() -> None:
+    server = Server(upper, port=0)
+    assert server.stop()
+    server.start()
+    assert server.stop()
+    assert server.stop()
+
+
+def test_the_log_tells_of_each_model_and_of_each_request_if_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        caplog.at_level(logging.INFO),
+        local_server(upper, access_log=True) as server,
+        wherry.Client(server.url) as client,
+    ):
+        client.infer("upper", text="x")
+        get(f"{server.url}/v2/health/ready")
+        get(f"{server.url}/nothing")
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages.count("model ready") == 1
+    assert messages.count("ready") == 1
+    (ready,) = [r for r in caplog.records if r.getMessage() == "model ready"]
+    assert (ready.model, ready.device, ready.instances) == ("upper", "cpu", 1)  # type: ignore[attr-defined]
+    access = [r for r in caplog.records if r.name == "wherry.access"]
+    assert [(r.getMessage(), r.status) for r in access] == [  # type: ignore[attr-defined]
+        ("GET /v2/models/upper/config", 200),
+        ("POST /v2/models/upper/infer", 200),
+        ("GET /nothing", 404),
+    ]
+
+
+# ASGI
+
+
+async def asgi_request(app: Asgi, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    sent: list[Any] = []
+    received = iter([{"type": "http.request", "body": body}])
+    gone = asyncio.Event()
+
+    async def receive() -> Any:
+        for message in received:
+            return message
+        await gone.wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
+    await app(scope, receive, send)
+    status = next(m["status"] for m in sent if m["type"] == "http.response.start")
+    return status, b"".join(m["body"] for m in sent if m["type"] == "http.response.body")
+
+
+def test_the_same_models_as_an_asgi_application_also_a_second_time() -> None:
+    async def use() -> None:
+        app = wherry.asgi(upper)
+        body = json.dumps(
+            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
+        ).encode()
+        for _ in range(2):
+            assert (await asgi_request(app, "GET", "/v2/health/ready"))[0] == 503
+            async with app.lifespan():
+                assert (await asgi_request(app, "GET", "/v2/health/ready"))[0] == 200
+                status, answer = await asgi_request(app, "POST", "/v2/models/upper/infer", body)
+                assert status == 200
+                assert json.loads(answer)["outputs"][0]["data"] == ["X"]
+
+    asyncio.run(use())
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_lifespan() -> None:
+    async def use() -> None:
+        with pytest.raises(wherry.LoadFailed):
+            async with wherry.asgi(Broken).lifespan():
+                pass
+
+    asyncio.run(use())
