@@ -40,6 +40,7 @@ class InferRequest:
         "cost",
         "deadline",
         "enqueued_at",
+        "follows",
         "id",
         "inputs",
         "parameters",
@@ -79,6 +80,8 @@ class InferRequest:
         self.enqueued_at = 0.0
         #: The lane of the queue in which it waits.
         self.queued: object | None = None
+        #: A further part of a request that was split: the queue's bound has let the first one in.
+        self.follows = False
         #: If it has more rows than a batch holds: the requests that it was split into.
         self.parts: Sequence[InferRequest] = ()
         #: How often a worker died with this request in its batch.
@@ -102,10 +105,22 @@ class Batch:
     reason: str
 
 
+def gather(parts: Sequence[Columns]) -> Columns:
+    """The rows of several requests after each other, in arrays that a model may write to.
+
+    One request's arrays are copied only if they are somebody else's memory (a request's body, a
+    local caller's array) or not aligned.
+    """
+    if len(parts) > 1:
+        return concatenate(parts)
+    return {
+        name: column if isinstance(column, list) or column.flags.behaved else column.copy()
+        for name, column in parts[0].items()
+    }
+
+
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Put the rows of several requests after each other; one request's columns are not copied."""
-    if len(parts) == 1:
-        return parts[0]
+    """Put the rows of several requests after each other."""
     return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -30,7 +30,7 @@ from wherry.instances.restart import RestartPolicy
 from wherry.instances.timer import Timer
 from wherry.observability.statistics import ModelStatistics
 from wherry.reply import StreamReply
-from wherry.request import Batch, Columns, InferRequest, InferResponse
+from wherry.request import Batch, Columns, InferRequest, InferResponse, gather
 from wherry.scheduler.policy import Dispatch, Scheduler, Wait
 
 log = logging.getLogger("wherry")
@@ -223,6 +223,8 @@ class Dispatcher:
         started = perf_counter_ns()
         outcome: Columns | Failure
         try:
+            if executable.takes_arrays:
+                columns = gather([columns])
             outcome = executable.execute(columns, 1)
         except model_errors() as error:
             outcome = executable.failure(error)

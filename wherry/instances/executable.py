@@ -111,6 +111,7 @@ class Executable:
             for spec in self.signature.inputs
             if (convert := _input_converter(spec)) is not None
         ]
+        self.takes_arrays = any(not spec.form.is_bytes for spec in self.signature.inputs)
         self._call = _caller(self.signature, model.execute)
         self._runner: asyncio.Runner | None = None
 
@@ -371,7 +372,9 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
             f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
             f" one row has shape {list(spec.shape)}"
         )
-    return [array] if form is Form.ARRAYS else array[np.newaxis]
+    column = array[np.newaxis]
+    column.flags.writeable = False  # it may be the caller's own array: whoever runs it copies
+    return [column[0]] if form is Form.ARRAYS else column
 
 
 def _as_array(value: Any, spec: TensorSpec) -> Array:

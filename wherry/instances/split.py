@@ -46,17 +46,17 @@ def split(
 
     for start in range(0, request.rows, max_rows):
         stop = min(start + max_rows, request.rows)
-        parts.append(
-            InferRequest(
-                rows_of(request.inputs, start, stop),
-                stop - start,
-                Reply(part_done),
-                id=request.id,
-                priority=request.priority,
-                deadline=request.deadline,
-                shape_key=request.shape_key,
-                parameters=request.parameters,
-            )
+        part = InferRequest(
+            rows_of(request.inputs, start, stop),
+            stop - start,
+            Reply(part_done),
+            id=request.id,
+            priority=request.priority,
+            deadline=request.deadline,
+            shape_key=request.shape_key,
+            parameters=request.parameters,
         )
+        part.follows = start > 0
+        parts.append(part)
     request.parts = parts
     return parts

@@ -14,7 +14,7 @@ from wherry.config import ModelConfig
 from wherry.instances.executable import Executable, Execution, Outcome, model_errors
 from wherry.instances.instance import Instance, Respond
 from wherry.model import Device, Model
-from wherry.request import Batch, Columns, InferRequest, concatenate, rows_of
+from wherry.request import Batch, Columns, InferRequest, gather, rows_of
 
 
 class ThreadInstance(Instance):
@@ -37,14 +37,14 @@ class ThreadInstance(Instance):
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         started = perf_counter_ns()
-        columns = concatenate([request.inputs for request in requests])
+        columns = gather([request.inputs for request in requests])
         gathered = perf_counter_ns()
         execution = self.executable.run(columns, [request.rows for request in requests])
         execution.input_ns += gathered - started
         return execution
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        columns = concatenate([request.inputs for request in requests])
+        columns = gather([request.inputs for request in requests])
         return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def abort(self, reason: str) -> bool:

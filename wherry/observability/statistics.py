@@ -45,9 +45,11 @@ class Histogram:
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, *values: float) -> None:
+        counts, bounds = self.counts, self.bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
 
 
 @dataclass(slots=True)
@@ -107,20 +109,20 @@ class ModelStatistics:
                 batch.compute_input.add(input_ns // len(executed_rows))
                 batch.compute_infer.add(infer_ns // len(executed_rows))
                 batch.compute_output.add(output_ns // len(executed_rows))
-            for request in requests:
-                waited = started - request.enqueued_at
-                self.queue.add(int(waited * 1e9))
-                self.queue_seconds.observe(waited)
+            waits = [started - request.enqueued_at for request in requests]
+            self.queue.count += count
+            self.queue.ns += int(sum(waits) * 1e9)
+            self.queue_seconds.observe(*waits)
 
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
         """These requests are about to be answered with their outputs."""
         with self.lock:
             self.last_inference_ms = int(time.time() * 1000)
-            for request in requests:
-                seconds = now - request.enqueued_at
-                self.inference_count += request.rows
-                self.success.add(int(seconds * 1e9))
-                self.request_seconds.observe(seconds)
+            seconds = [now - request.enqueued_at for request in requests]
+            self.inference_count += sum([request.rows for request in requests])
+            self.success.count += len(seconds)
+            self.success.ns += int(sum(seconds) * 1e9)
+            self.request_seconds.observe(*seconds)
 
     def failed(self, reason: str, seconds: float) -> None:
         with self.lock:

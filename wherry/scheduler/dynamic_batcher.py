@@ -39,7 +39,8 @@ class DynamicBatcher:
         return self._queue.queued_requests
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if self.max_queue_size is not None and self._queue.queued_requests >= self.max_queue_size:
+        full = self.max_queue_size is not None and self.queued_requests >= self.max_queue_size
+        if full and not request.follows:
             return False
         request.enqueued_at = now
         self._queue.push(request)

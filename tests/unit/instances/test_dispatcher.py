@@ -3,6 +3,7 @@
 Clock and timer belong to the test, and the model waits at a gate: nothing here depends on speed.
 """
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -609,12 +610,14 @@ class Worker(Instance):
 class Workers:
     """Makes workers that die as the test has written down."""
 
+    kind = Worker
+
     def __init__(self, *deaths: str) -> None:
         self.deaths = list(deaths)
         self.made: list[Worker] = []
 
     def __call__(self, number: int, config: ModelConfig) -> Instance:
-        worker = Worker(f"{config.name}_{number}", self.deaths)
+        worker = self.kind(f"{config.name}_{number}", self.deaths)
         self.made.append(worker)
         return worker
 
@@ -687,7 +690,7 @@ def test_a_worker_that_dies_too_often_is_given_up_with_the_cause() -> None:
 
 def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
     """The requests in retry are answered then; nothing else would wake the drain."""
-    in_load, may_die = threading.Event(), threading.Event()
+    in_load, may_die, looked = threading.Event(), threading.Event(), threading.Semaphore(0)
 
     class Dying(Worker):
         def load(self) -> None:
@@ -697,20 +700,73 @@ def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
                 raise WorkerDied("died in load")
 
     class DyingWorkers(Workers):
-        def __call__(self, number: int, config: ModelConfig) -> Instance:
-            worker = Dying(f"{config.name}_{number}", self.deaths)
-            self.made.append(worker)
-            return worker
+        kind = Dying
 
-    workers = DyingWorkers("run")
+    class GivenUp(logging.Handler):
+        """Holds the serving thread, after it has gone down, until drain() has looked again."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "instance given up":
+                looked.acquire(timeout=PATIENCE)
+
+    workers, handler = DyingWorkers("run"), GivenUp()
+    logging.getLogger("wherry").addHandler(handler)
     with desk(echo(crash_budget=1), make=workers) as d:
+        is_quiet = d.dispatcher._is_quiet
+
+        def look() -> bool:
+            looked.release()
+            return is_quiet()
+
+        d.dispatcher._is_quiet = look  # type: ignore[method-assign] # planted
         call = d.ask("a")
         assert in_load.wait(PATIENCE)
         drained: list[bool] = []
         with threads(1, lambda _: drained.append(d.dispatcher.drain(None))):
+            assert looked.acquire(timeout=PATIENCE)
             may_die.set()
         assert drained == [True]
         assert isinstance(call.error(), ModelNotReady)
+    logging.getLogger("wherry").removeHandler(handler)
+
+
+def test_a_worker_that_has_gone_on_is_not_killed_for_the_batch_before(gate: Gate) -> None:
+    """The timer has found it overdue; before it acts, the worker runs another batch."""
+
+    class Held(Worker):
+        aborted = 0
+
+        def execute(self, requests: Sequence[InferRequest]) -> Execution:
+            gate.hold([r.id for r in requests])
+            return super().execute(requests)
+
+        def abort(self, reason: str) -> bool:
+            self.aborted += 1
+            return True
+
+    class HeldWorkers(Workers):
+        kind = Held
+
+    workers = HeldWorkers()
+    with desk(echo(execution_timeout=1.0), make=workers, gate=gate) as d:
+        overdue = d.ask("a")
+        gate.started()
+        late, next_one = Call("late", deadline=d.clock.now + 1.0), Call("b")
+        d.dispatcher.submit([late.request, next_one.request])
+        tell = late.request.reply._on_done
+
+        def go_on_and_tell(reply: Any) -> None:
+            gate.open()
+            gate.started()  # the next batch runs now
+            tell(reply)
+
+        late.request.reply._on_done = go_on_and_tell
+        d.timer.advance(1.0)
+        gate.open()
+        assert [overdue.rows(), next_one.rows()] == [["a"], ["b"]]
+        (worker,) = workers.made
+        assert isinstance(worker, Held)
+        assert worker.aborted == 0
 
 
 def test_a_worker_that_dies_in_its_first_load_is_a_failed_load() -> None:

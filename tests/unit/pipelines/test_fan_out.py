@@ -57,11 +57,11 @@ def test_cancelling_the_caller_cancels_all_calls() -> None:
     waiting = Waiting()
 
     async def main() -> None:
-        task = asyncio.create_task(gather([waiting.call() for _ in range(3)]))
-        await turns()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(gather([waiting.call() for _ in range(3)]))
+            await turns()
+            task.cancel()
+        assert task.cancelled()
 
     asyncio.run(main())
     assert waiting.cancelled == 3
