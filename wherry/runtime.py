@@ -1,7 +1,7 @@
-"""Which loaded model and version is meant, and how do a thread, an event loop and a frontend reach
-it? No sockets here.
+"""Which loaded model and version is meant, and how is it called from this process?
 
-The runtime builds the parts below it. Everybody enters here: frontends have no private door.
+The runtime builds the parts below it and knows no sockets. Everybody enters here: frontends have no
+private door.
 """
 
 from __future__ import annotations
@@ -11,273 +11,33 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from queue import SimpleQueue
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from wherry.config import ModelConfig
-from wherry.datatypes import Form
 from wherry.errors import (
-    Cancelled,
     ConfigError,
-    InvalidRequest,
     ModelNotFound,
     ModelNotReady,
-    Unsupported,
 )
 from wherry.instances.devices import place
 from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.executable import (
-    Failure,
-    column_of_value,
-    columns_of_row,
-    unknown_input,
-)
+from wherry.instances.executable import Failure
 from wherry.instances.instance import Instance
-from wherry.instances.split import split
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
+from wherry.loaded_model import LoadedModel, Runner
+from wherry.loop_port import LoopPort
 from wherry.model import Device, FunctionModel, Model, Pipeline
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
+from wherry.rows import columns_of_rows
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.signature import Signature
 
 log = logging.getLogger("wherry")
-
-OnDone = Callable[[Reply[InferResponse]], None]
-OnResponse = Callable[[StreamReply[InferResponse], InferResponse], None]
-
-
-class Runner(Protocol):
-    """What runs a loaded model's requests: a Dispatcher or a PipelineRunner."""
-
-    config: ModelConfig
-    statistics: ModelStatistics
-    successor: Callable[[Sequence[InferRequest]], None] | None
-
-    @property
-    def queued_requests(self) -> int: ...
-    @property
-    def instances(self) -> Sequence[Instance]: ...
-    def submit(self, requests: Sequence[InferRequest]) -> None: ...
-    def cancel(self, request: InferRequest) -> bool: ...
-    def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
-    def not_ready_reason(self) -> str: ...
-    def running(self) -> list[tuple[str, int, float]]: ...
-    def drain(self, timeout: float | None) -> bool: ...
-    def close(self, timeout: float = 10.0) -> None: ...
-
-
-class LoadedModel:
-    """One version of one model, ready to be asked."""
-
-    def __init__(
-        self,
-        model: Model,
-        config: ModelConfig,
-        signature: Signature,
-        runner: Runner,
-        clock: Callable[[], float],
-    ) -> None:
-        self.model = model
-        self.config = config
-        self.signature = signature
-        self.runner = runner
-        self._clock = clock
-        self._optional = any(spec.optional for spec in signature.inputs)
-        self._variable = [
-            spec.name
-            for spec in signature.inputs
-            if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
-        ]
-        self.runs_in_caller = (
-            not signature.is_async
-            and not signature.streams
-            and config.execution_timeout is None
-            and config.request_timeout is None
-        )
-        self._unwrap = signature.outputs[0] if signature.returns == "single" else None
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def version(self) -> str:
-        return self.config.version
-
-    @property
-    def statistics(self) -> ModelStatistics:
-        return self.runner.statistics.fold()
-
-    @property
-    def is_pipeline(self) -> bool:
-        return isinstance(self.model, Pipeline)
-
-    def request(
-        self,
-        columns: Columns,
-        rows: int,
-        reply: Reply[InferResponse],
-        *,
-        id: str = "",
-        timeout: float | None = None,
-        priority: int = 0,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> InferRequest:
-        """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
-        config = self.config
-        if isinstance(reply, StreamReply):
-            if not self.signature.streams:
-                raise Unsupported(f"model {self.name!r} does not stream: use infer")
-            reply.limit = config.max_unread_responses
-            reply.window = min(reply.window, reply.limit)
-            if rows > max(1, config.max_batch_size):
-                raise InvalidRequest(
-                    f"model {self.name!r}: a streaming request has at most"
-                    f" {config.max_batch_size} rows, not {rows}"
-                )
-        elif self.signature.streams:
-            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
-        if not 0 <= priority <= config.priority_levels:
-            raise InvalidRequest(
-                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
-                f" {config.priority_levels}, or 0 (default)"
-            )
-        if timeout is None:
-            timeout = config.request_timeout
-        elif not timeout >= 0:  # nan too
-            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
-        now = self._clock()
-        request = InferRequest(
-            columns,
-            rows,
-            reply,
-            id=id,
-            priority=priority or config.default_priority,
-            deadline=None if timeout is None else now + timeout,
-            shape_key=self._shape_key(columns),
-            parameters=parameters,
-        )
-        request.enqueued_at = now  # so far: its caller may leave before it is queued
-        return request
-
-    def submit(self, requests: Sequence[InferRequest]) -> None:
-        """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
-        most = self.config.max_batch_size or 1
-        if any(request.rows > most for request in requests) and not self.is_pipeline:
-            requests = [
-                part
-                for request in requests
-                if not request.reply.settled
-                for part in (
-                    (request,) if request.rows <= most else split(request, most, self.runner.cancel)
-                )
-            ]
-        self.runner.submit(requests)
-
-    def cancel(self, request: InferRequest) -> bool:
-        """The caller is gone. False if the request was answered already."""
-        if not request.parts:
-            return self.runner.cancel(request)
-        cancelled = request.reply.settle(Cancelled("the request was cancelled"))
-        for part in request.parts:
-            self.runner.cancel(part)
-        return cancelled
-
-    def not_ready_reason(self) -> str:
-        return self.runner.not_ready_reason()
-
-    def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
-        """One caller's arguments as columns of one row."""
-        if args:
-            specs = self.signature.inputs
-            if len(args) > len(specs):
-                raise InvalidRequest(
-                    f"model {self.name!r} has {len(specs)} inputs, not {len(args)}"
-                )
-            inputs = {
-                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
-                **inputs,
-            }
-        return columns_of_row(self.signature, self.config, inputs)
-
-    def row(self, outputs: Columns) -> Any:
-        """One row's outputs as the caller wants them: the value, or a dict of several."""
-        if self._unwrap is not None:
-            return _value(self._unwrap.form, outputs[self._unwrap.name])
-        return {spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs}
-
-    def _shape_key(self, columns: Columns) -> Hashable:
-        if not self._variable and not self._optional:
-            return None
-        shapes = tuple(
-            (name, columns[name].shape[1:])  # type: ignore[union-attr]
-            for name in self._variable
-            if name in columns
-        )
-        return (shapes, frozenset(columns)) if self._optional else shapes
-
-
-def _value(form: Form, column: Any) -> Any:
-    value = column[0]
-    return value.item() if form is Form.SCALARS and value is not None else value
-
-
-class LoopPort:
-    """One event loop's way into the runtime.
-
-    Requests of one turn of the loop are submitted together at its end, so that an idle instance
-    gets all of them as one batch and not the first one alone; outcomes that other threads bring
-    share one wake-up of the loop.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._requests: dict[LoadedModel, list[InferRequest]] = {}
-        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._awake = False
-
-    def submit(self, model: LoadedModel, request: InferRequest) -> None:
-        """In the loop's thread."""
-        if not self._requests:
-            self._loop.call_soon(self._flush)
-        waiting = self._requests.get(model)
-        if waiting is None:
-            waiting = self._requests[model] = []
-        waiting.append(request)
-
-    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
-        """Have `callback(argument)` called in the loop. Any thread."""
-        self._calls.append((callback, argument))
-        if not self._awake:
-            self._awake = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: nobody is left to be told
-                self._calls.clear()
-
-    def _flush(self) -> None:
-        requests, self._requests = self._requests, {}
-        for model, waiting in requests.items():
-            model.submit(waiting)
-
-    def _drain(self) -> None:
-        # First, so that whoever appends after the last popleft() wakes the loop again.
-        self._awake = False
-        calls = self._calls
-        try:
-            while calls:
-                callback, argument = calls.popleft()
-                callback(argument)
-        finally:
-            if calls:  # one raised: the others must be told all the same
-                self._loop.call_soon(self._drain)
 
 
 class Runtime:
@@ -489,7 +249,7 @@ class Runtime:
         More rows than the model's max_batch_size are split and joined again.
         """
         loaded = self.model(model)
-        checked, rows = _checked_columns(loaded, columns)
+        checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
         return self._call(loaded, checked, rows, timeout, priority).outputs
 
     async def ainfer(
@@ -542,7 +302,7 @@ class Runtime:
         pending: deque[tuple[InferRequest, threading.Lock]] = deque()
         try:
             for row in rows:
-                args, inputs = ((), dict(row)) if _is_row(loaded, row) else ((row,), {})
+                args, inputs = ((), dict(row)) if loaded.is_row(row) else ((row,), {})
                 pending.append(self._begin(loaded, loaded.row_columns(args, inputs), 1))
                 if len(pending) >= window:
                     answer = _wait(pending[0])
@@ -758,47 +518,6 @@ def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:
     request, answered = call
     answered.acquire()
     return request.reply.result()
-
-
-def _is_row(loaded: LoadedModel, row: Any) -> bool:
-    """Is this a dict of inputs, or the value of the only input?"""
-    names = {spec.name for spec in loaded.signature.inputs}
-    return isinstance(row, Mapping) and set(row) <= names
-
-
-def _checked_columns(loaded: LoadedModel, columns: Mapping[str, Any]) -> tuple[Columns, int]:
-    checked: Columns = {}
-    rows: int | None = None
-    for name, values in columns.items():
-        spec = loaded.signature.input(name)
-        if spec is None:
-            raise unknown_input(loaded.signature, loaded.name, name)
-        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-            raise InvalidRequest(
-                f"model {loaded.name!r}: input {name!r} must be a column of rows, not"
-                f" {type(values).__name__}"
-            )
-        parts = [column_of_value(spec, value, loaded.name) for value in values]
-        if rows is not None and len(parts) != rows:
-            raise InvalidRequest(
-                f"model {loaded.name!r}: input {name!r} has {len(parts)} rows, others have {rows}"
-            )
-        rows = len(parts)
-        checked[name] = [part[0] for part in parts]
-        if parts and not isinstance(parts[0], list):
-            try:
-                checked[name] = np.concatenate(parts)
-            except ValueError:
-                raise InvalidRequest(
-                    f"model {loaded.name!r}: the rows of input {name!r} differ in shape;"
-                    " send them one at a time"
-                ) from None
-    if not rows:
-        raise InvalidRequest(f"model {loaded.name!r}: a request needs at least one row")
-    for spec in loaded.signature.inputs:
-        if spec.name not in checked and not spec.optional:
-            raise InvalidRequest(f"model {loaded.name!r}: input {spec.name!r} is missing")
-    return checked, rows
 
 
 def _unknown(name: str, version: str | None) -> ModelNotFound:

@@ -29,8 +29,9 @@ from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http.exchange import LEFT, Exchange, Limits
 from wherry.frontends.http.listener import Listener, tls_context
+from wherry.loaded_model import LoadedModel
 from wherry.model import Model
-from wherry.runtime import LoadedModel, Runtime
+from wherry.runtime import Runtime
 
 log = logging.getLogger("wherry")
 

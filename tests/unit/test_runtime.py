@@ -30,9 +30,10 @@ from wherry.errors import (
     Unsupported,
     WherryError,
 )
+from wherry.loop_port import LoopPort
 from wherry.model import Device
 from wherry.reply import Reply
-from wherry.runtime import LoopPort, Runtime
+from wherry.runtime import Runtime
 
 
 @pytest.fixture(autouse=True)

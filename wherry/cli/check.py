@@ -15,8 +15,9 @@ from wherry.cli.targets import TargetRaised, load_targets
 from wherry.config import FIELDS, ModelConfig
 from wherry.datatypes import TensorSpec
 from wherry.errors import LoadFailed, WherryError
+from wherry.loaded_model import LoadedModel
 from wherry.observability.logging import configure
-from wherry.runtime import LoadedModel, Runtime
+from wherry.runtime import Runtime
 
 
 def check(flags: Mapping[str, Any]) -> int:

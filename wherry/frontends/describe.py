@@ -10,8 +10,9 @@ from typing import Any
 
 from wherry.config import InstanceGroup
 from wherry.datatypes import BYTES, TensorSpec
+from wherry.loaded_model import LoadedModel
 from wherry.observability.statistics import Duration, ModelStatistics
-from wherry.runtime import LoadedModel, Runtime
+from wherry.runtime import Runtime
 
 Json = dict[str, Any]
 

@@ -15,13 +15,13 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
 from wherry.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
 from wherry.model import Device, Model
-from wherry.request import Array, Column, Columns, rows_of
+from wherry.request import Column, Columns, rows_of
+from wherry.rows import as_array, columns_of_row, describe
 from wherry.signature import Signature
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Executable:
             if not isinstance(result, tuple) or len(result) != len(signature.outputs):
                 raise BadModelOutput(
                     f"model {self.config.name!r} must return a tuple of"
-                    f" {len(signature.outputs)} outputs, not {_describe(result)}"
+                    f" {len(signature.outputs)} outputs, not {describe(result)}"
                 )
             result = {
                 spec.name: value for spec, value in zip(signature.outputs, result, strict=True)
@@ -280,10 +280,10 @@ class Executable:
         column: Column
         try:
             if spec.form is Form.ARRAYS or (sparse and any(row is None for row in value)):
-                column = [None if row is None and sparse else _as_array(row, spec) for row in value]
+                column = [None if row is None and sparse else as_array(row, spec) for row in value]
                 shapes = [row.shape for row in column if row is not None]
             else:
-                column = _as_array(value, spec)
+                column = as_array(value, spec)
                 shapes = [column.shape[1:]]
         except (TypeError, ValueError, OverflowError) as error:
             raise BadModelOutput(f"{where} must be {spec.datatype}: {error}") from None
@@ -297,7 +297,7 @@ class Executable:
         if not hasattr(value, "__len__") or isinstance(value, NO_COLUMNS):
             return BadModelOutput(
                 f"{where} must hold one row for each of the {rows} input rows, not"
-                f" {_describe(value)}"
+                f" {describe(value)}"
             )
         return BadModelOutput(
             f"{where} has {len(value)} rows for {rows} input rows; return exactly one row out for"
@@ -315,7 +315,7 @@ class Executable:
                 continue
             raise BadModelOutput(
                 f"model {self.config.name!r}: output {spec.name!r} must hold {wanted.__name__}"
-                f" rows, not {_describe(wrong)}"
+                f" rows, not {describe(wrong)}"
             )
         return column
 
@@ -329,80 +329,6 @@ class Executable:
             "".join(traceback.format_exception(error)),
             error,
         )
-
-
-def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
-    """One caller's row as columns of one row; InvalidRequest names what is wrong."""
-    columns: Columns = {}
-    for spec in signature.inputs:
-        if spec.name not in row:
-            if spec.optional:
-                continue
-            raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
-        columns[spec.name] = column_of_value(spec, row[spec.name], config.name)
-    if len(columns) < len(row):
-        raise unknown_input(signature, config.name, min(set(row) - set(columns)))
-    return columns
-
-
-def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:
-    names = ", ".join(spec.name for spec in signature.inputs)
-    return InvalidRequest(f"model {model!r} has no input {name!r}; its inputs are: {names}")
-
-
-def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
-    """A column of one row from a caller's Python value."""
-    form = spec.form
-    if form is Form.TEXT:
-        if not isinstance(value, str):
-            raise InvalidRequest(_wrong_value(model, spec, "a str", value))
-        return [value]
-    if form is Form.BYTES:
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise InvalidRequest(_wrong_value(model, spec, "bytes", value))
-        return [bytes(value)]
-    if form is Form.JSON:
-        return [value]
-    try:
-        array = _as_array(value, spec)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidRequest(_wrong_value(model, spec, f"{spec.datatype} data", value)) from None
-    if not spec.fits(array.shape):
-        raise InvalidRequest(
-            f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
-            f" one row has shape {list(spec.shape)}"
-        )
-    column = array[np.newaxis]
-    column.flags.writeable = False  # it may be the caller's own array: whoever runs it copies
-    return [column[0]] if form is Form.ARRAYS else column
-
-
-def _as_array(value: Any, spec: TensorSpec) -> Array:
-    """`value` in the datatype of `spec`; TypeError, ValueError or OverflowError if it cannot be.
-
-    Python numbers have no width: a value that fits is welcome in any datatype of its kind.
-    """
-    array = np.asarray(value)
-    wanted = spec.datatype.dtype
-    if array.dtype == wanted:
-        return array
-    if not array.size:  # of an empty list numpy cannot know the kind
-        return array.astype(wanted)
-    if array.dtype.kind in "iu" and wanted.kind in "iu":
-        limits = np.iinfo(wanted.name)
-        if array.min() < limits.min or array.max() > limits.max:
-            raise OverflowError(f"values lie outside of {limits.min} to {limits.max}")
-        return array.astype(wanted)
-    return array.astype(wanted, casting="same_kind")
-
-
-def _wrong_value(model: str, spec: TensorSpec, wanted: str, value: Any) -> str:
-    return f"model {model!r}: input {spec.name!r} must be {wanted}, not {_describe(value)}"
-
-
-def _describe(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{kind} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else kind
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

@@ -19,9 +19,9 @@ from wherry.frontends.http.generate import generate, generate_stream
 from wherry.frontends.http.infer_codec import HEADER_LENGTH, OCTET_STREAM, InferBody, ModelCodec
 from wherry.frontends.http.model_path import Entry, ModelPath
 from wherry.frontends.http.tensors import encode_json
+from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
-from wherry.runtime import LoadedModel
 
 Handler = Callable[[Exchange], None]
 #: What a path does for each method.

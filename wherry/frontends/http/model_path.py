@@ -10,9 +10,11 @@ from wherry.frontends.http.answers import given_request_id
 from wherry.frontends.http.compression import decompressed
 from wherry.frontends.http.exchange import Buffer, Exchange
 from wherry.frontends.http.infer_codec import InferBody, ModelCodec
+from wherry.loaded_model import LoadedModel
+from wherry.loop_port import LoopPort
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
-from wherry.runtime import LoadedModel, LoopPort, Runtime
+from wherry.runtime import Runtime
 
 
 class Entry:

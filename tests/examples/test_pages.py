@@ -1,0 +1,65 @@
+"""What the README and the pages in docs/ show, runs, and prints what they say it prints."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.pages import blocks_of, opened
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    page
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+    if any(block.language in ("python", "console") for block in blocks_of(page))
+]
+
+#: FastAPI is not among our test tools: this much of it is Starlette with two decorators.
+FASTAPI = """
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+
+class FastAPI(Starlette):
+    def get(self, path):
+        def add(function):
+            async def endpoint(request):
+                return JSONResponse(await function(**request.query_params))
+            self.add_route(path, endpoint)
+            return function
+        return add
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_blocks_of_a_page_run_in_order(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if any("curl " in block.text for block in blocks_of(path)) and not shutil.which("curl"):
+        pytest.skip("no curl here")
+    monkeypatch.chdir(tmp_path)
+    with opened(path, tmp_path) as page:
+        page.run()
+
+
+@pytest.mark.slow
+def test_the_mounted_application_serves(tmp_path: Path) -> None:
+    from starlette.testclient import TestClient
+
+    (tmp_path / "fastapi.py").write_text(FASTAPI)
+    with opened(ROOT / "docs/how-to/mount-in-fastapi.md", tmp_path) as page:
+        page.run()
+        import main  # type: ignore[import-not-found]
+
+        with TestClient(main.host) as client:
+            assert client.get("/hello", params={"text": "le chat"}).json() == {"language": "fr"}
+            answer = client.post("/models/v2/models/language/generate", json={"text": "der Hund"})
+            assert answer.json()["output"] == "de"
+            assert client.get("/models/v2/health/ready").status_code == 200
+    assert "main" not in sys.modules
+
+
+def test_the_readme_has_code() -> None:
+    assert ROOT / "README.md" in PAGES

@@ -1,0 +1,200 @@
+"""What can be asked of one loaded version of one model?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol
+
+from wherry.config import ModelConfig
+from wherry.datatypes import Form
+from wherry.errors import Cancelled, InvalidRequest, Unsupported
+from wherry.instances.executable import Failure
+from wherry.instances.instance import Instance
+from wherry.instances.split import split
+from wherry.model import Model, Pipeline
+from wherry.observability.statistics import ModelStatistics
+from wherry.reply import Reply, StreamReply
+from wherry.request import Columns, InferRequest, InferResponse
+from wherry.rows import columns_of_row
+from wherry.signature import Signature
+
+
+class Runner(Protocol):
+    """What runs a loaded model's requests: a Dispatcher or a PipelineRunner."""
+
+    config: ModelConfig
+    statistics: ModelStatistics
+    successor: Callable[[Sequence[InferRequest]], None] | None
+
+    @property
+    def queued_requests(self) -> int: ...
+    @property
+    def instances(self) -> Sequence[Instance]: ...
+    def submit(self, requests: Sequence[InferRequest]) -> None: ...
+    def cancel(self, request: InferRequest) -> bool: ...
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
+    def not_ready_reason(self) -> str: ...
+    def running(self) -> list[tuple[str, int, float]]: ...
+    def drain(self, timeout: float | None) -> bool: ...
+    def close(self, timeout: float = 10.0) -> None: ...
+
+
+class LoadedModel:
+    """One version of one model, ready to be asked."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        signature: Signature,
+        runner: Runner,
+        clock: Callable[[], float],
+    ) -> None:
+        self.model = model
+        self.config = config
+        self.signature = signature
+        self.runner = runner
+        self._clock = clock
+        self._optional = any(spec.optional for spec in signature.inputs)
+        self._variable = [
+            spec.name
+            for spec in signature.inputs
+            if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
+        ]
+        self.runs_in_caller = (
+            not signature.is_async
+            and not signature.streams
+            and config.execution_timeout is None
+            and config.request_timeout is None
+        )
+        self._unwrap = signature.outputs[0] if signature.returns == "single" else None
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def version(self) -> str:
+        return self.config.version
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        return self.runner.statistics.fold()
+
+    @property
+    def is_pipeline(self) -> bool:
+        return isinstance(self.model, Pipeline)
+
+    def request(
+        self,
+        columns: Columns,
+        rows: int,
+        reply: Reply[InferResponse],
+        *,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> InferRequest:
+        """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
+        config = self.config
+        if isinstance(reply, StreamReply):
+            if not self.signature.streams:
+                raise Unsupported(f"model {self.name!r} does not stream: use infer")
+            reply.limit = config.max_unread_responses
+            reply.window = min(reply.window, reply.limit)
+            if rows > max(1, config.max_batch_size):
+                raise InvalidRequest(
+                    f"model {self.name!r}: a streaming request has at most"
+                    f" {config.max_batch_size} rows, not {rows}"
+                )
+        elif self.signature.streams:
+            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
+        if not 0 <= priority <= config.priority_levels:
+            raise InvalidRequest(
+                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
+                f" {config.priority_levels}, or 0 (default)"
+            )
+        if timeout is None:
+            timeout = config.request_timeout
+        elif not timeout >= 0:  # nan too
+            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
+        now = self._clock()
+        request = InferRequest(
+            columns,
+            rows,
+            reply,
+            id=id,
+            priority=priority or config.default_priority,
+            deadline=None if timeout is None else now + timeout,
+            shape_key=self._shape_key(columns),
+            parameters=parameters,
+        )
+        request.enqueued_at = now  # so far: its caller may leave before it is queued
+        return request
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
+        most = self.config.max_batch_size or 1
+        if any(request.rows > most for request in requests) and not self.is_pipeline:
+            requests = [
+                part
+                for request in requests
+                if not request.reply.settled
+                for part in (
+                    (request,) if request.rows <= most else split(request, most, self.runner.cancel)
+                )
+            ]
+        self.runner.submit(requests)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone. False if the request was answered already."""
+        if not request.parts:
+            return self.runner.cancel(request)
+        cancelled = request.reply.settle(Cancelled("the request was cancelled"))
+        for part in request.parts:
+            self.runner.cancel(part)
+        return cancelled
+
+    def not_ready_reason(self) -> str:
+        return self.runner.not_ready_reason()
+
+    def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
+        """One caller's arguments as columns of one row."""
+        if args:
+            specs = self.signature.inputs
+            if len(args) > len(specs):
+                raise InvalidRequest(
+                    f"model {self.name!r} has {len(specs)} inputs, not {len(args)}"
+                )
+            inputs = {
+                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
+                **inputs,
+            }
+        return columns_of_row(self.signature, self.config, inputs)
+
+    def row(self, outputs: Columns) -> Any:
+        """One row's outputs as the caller wants them: the value, or a dict of several."""
+        if self._unwrap is not None:
+            return _value(self._unwrap.form, outputs[self._unwrap.name])
+        return {spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs}
+
+    def is_row(self, row: Any) -> bool:
+        """Is this a dict of inputs, or the value of the only input?"""
+        names = {spec.name for spec in self.signature.inputs}
+        return isinstance(row, Mapping) and set(row) <= names
+
+    def _shape_key(self, columns: Columns) -> Hashable:
+        if not self._variable and not self._optional:
+            return None
+        shapes = tuple(
+            (name, columns[name].shape[1:])  # type: ignore[union-attr]
+            for name in self._variable
+            if name in columns
+        )
+        return (shapes, frozenset(columns)) if self._optional else shapes
+
+
+def _value(form: Form, column: Any) -> Any:
+    value = column[0]
+    return value.item() if form is Form.SCALARS and value is not None else value
