@@ -60,9 +60,9 @@ class StreamReply(Reply[T]):
     """A reply that also carries responses before its outcome.
 
     `send` is called in the thread that runs the model, `on_response(reply, response)` too. The
-    reader says `consumed()` for each response it is done with; with more than `window` of them
-    outstanding, `send` waits (a lone slow reader slows its own generation), and past `limit` the
-    stream fails instead, when others share the batch and must not be held back.
+    reader says `consumed()` for each response it is done with. A lone reader that is `window`
+    responses behind slows its own generation (`wait_for_room`); one that shares a batch must not
+    hold back the others and fails at `limit`.
     """
 
     __slots__ = ("_changed", "_on_response", "_outstanding", "limit", "window")
@@ -82,12 +82,17 @@ class StreamReply(Reply[T]):
         self.window = window
         self.limit = limit
 
-    def send(self, response: T, *, may_wait: bool) -> bool:
-        """Hand on one response; False if the caller is gone or too far behind."""
+    def wait_for_room(self, timeout: float) -> bool:
+        """Wait until the reader is less than `window` behind, or gone. False: `timeout` is over."""
         with self._changed:
-            while may_wait and self._outstanding >= self.window and not self.settled:
-                self._changed.wait()
-            if self.settled or self._outstanding >= self.limit:
+            return self._changed.wait_for(
+                lambda: self._outstanding < self.window or self.settled, timeout
+            )
+
+    def send(self, response: T, *, most: int) -> bool:
+        """Hand on one response; False if the caller is gone or `most` responses behind."""
+        with self._changed:
+            if self.settled or self._outstanding >= most:
                 return False
             self._outstanding += 1
         self._on_response(self, response)

@@ -91,7 +91,7 @@ class Stream:
 
 def test_responses_come_in_order_before_the_outcome() -> None:
     stream = Stream(window=10, limit=10)
-    assert all(stream.reply.send(n, may_wait=True) for n in range(5))
+    assert all(stream.reply.send(n, most=10) for n in range(5))
     stream.reply.settle(99)
     assert stream.responses == [0, 1, 2, 3, 4]
     assert stream.reply.result() == 99
@@ -100,16 +100,29 @@ def test_responses_come_in_order_before_the_outcome() -> None:
 def test_nothing_is_sent_to_a_caller_who_is_gone() -> None:
     stream = Stream(window=10, limit=10)
     stream.reply.settle(Cancelled("gone"))
-    assert not stream.reply.send(1, may_wait=True)
+    assert not stream.reply.send(1, most=10)
     assert stream.responses == []
 
 
-def test_a_sender_that_may_not_wait_goes_on_to_the_limit_and_no_further() -> None:
+def test_a_sender_that_does_not_wait_goes_on_to_the_limit_and_no_further() -> None:
     stream = Stream(window=2, limit=4)
-    assert [stream.reply.send(n, may_wait=False) for n in range(5)] == [True] * 4 + [False]
+    assert [stream.reply.send(n, most=4) for n in range(5)] == [True] * 4 + [False]
     assert stream.responses == [0, 1, 2, 3]
     stream.reply.consumed()
-    assert stream.reply.send(5, may_wait=False)
+    assert stream.reply.send(5, most=4)
+
+
+def patiently(reply: StreamReply[int], response: int) -> bool:
+    """As the dispatcher does it for a lone reader."""
+    assert reply.wait_for_room(PATIENCE)
+    return reply.send(response, most=reply.window)
+
+
+def test_a_sender_does_not_wait_for_ever() -> None:
+    stream = Stream(window=1, limit=10)
+    assert patiently(stream.reply, 1)
+    assert not stream.reply.wait_for_room(0.001)
+    assert not stream.reply.send(2, most=stream.reply.window)
 
 
 class _Wait:
@@ -131,7 +144,7 @@ def test_a_sender_waits_for_a_slow_reader_and_goes_on_when_one_response_is_read(
     stream = Stream(window=2, limit=10)
     sender = _Wait(stream.reply)
     sent: list[bool] = []
-    with threads(1, lambda _: sent.extend(stream.reply.send(n, may_wait=True) for n in range(3))):
+    with threads(1, lambda _: sent.extend(patiently(stream.reply, n) for n in range(3))):
         assert sender.waits.wait(PATIENCE)
         assert stream.responses == [0, 1]
         stream.reply.consumed()
@@ -143,7 +156,7 @@ def test_a_sender_that_waits_is_woken_when_the_reader_leaves() -> None:
     stream = Stream(window=1, limit=10)
     sender = _Wait(stream.reply)
     sent: list[bool] = []
-    with threads(1, lambda _: sent.extend(stream.reply.send(n, may_wait=True) for n in range(2))):
+    with threads(1, lambda _: sent.extend(patiently(stream.reply, n) for n in range(2))):
         assert sender.waits.wait(PATIENCE)
         stream.reply.settle(Cancelled("the reader left"))
     assert sent == [True, False]

@@ -478,7 +478,7 @@ class Dispatcher:
     def _run_stream(
         self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float
     ) -> None:
-        may_wait = len(requests) == 1
+        lone = len(requests) == 1
 
         def respond(index: int, columns: Columns) -> bool:
             request = requests[index]
@@ -487,14 +487,13 @@ class Dispatcher:
             instance.busy_since = self._clock()  # progress
             with self.statistics.lock:
                 self.statistics.responses += 1
-            if reply.send(InferResponse(columns, request.rows), may_wait=may_wait):
+            if lone:
+                self._wait_for_reader(instance, reply)
+            most = reply.window if lone else reply.limit
+            if reply.send(InferResponse(columns, request.rows), most=most):
                 return True
-            self._fail(
-                request,
-                Cancelled(
-                    f"model {self.config.name!r}: the caller left {reply.limit} responses unread"
-                ),
-            )
+            unread = f"model {self.config.name!r}: the caller left {most} responses unread"
+            self._fail(request, Cancelled(unread))
             return False
 
         clock = perf_counter_ns()
@@ -509,6 +508,12 @@ class Dispatcher:
             elif request.reply.claim():
                 self.statistics.succeeded([request], self._clock())
                 request.reply.deliver(InferResponse({}, 0))
+
+    def _wait_for_reader(self, instance: Instance, reply: StreamReply[InferResponse]) -> None:
+        """A slow reader slows its own stream for a while; the instance does not hang meanwhile."""
+        gives_up_at = self._clock() + self.config.stall_timeout
+        while not reply.wait_for_room(0.5) and self._clock() < gives_up_at:
+            instance.busy_since = self._clock()
 
     def _next(self, instance: Instance) -> Batch | None:
         """This instance is free: what should it run? None: nothing, it is idle now."""

@@ -217,7 +217,7 @@ class PipelineRunner:
                 with self.statistics.lock:
                     self.statistics.responses += 1
                 # The loop must not block: a reader that lags too far behind ends its stream.
-                if not reply.send(response, may_wait=False):
+                if not reply.send(response, most=reply.limit):
                     raise Cancelled(f"model {self.config.name!r}: the caller does not read")
         return {}
 
