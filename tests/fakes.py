@@ -211,7 +211,7 @@ def desk(
 def batcher(config: ModelConfig) -> DynamicBatcher:
     return DynamicBatcher(
         max_batch_size=config.max_batch_size,
-        max_queue_delay=config.max_queue_delay,
+        max_queue_delay=config.max_queue_delay or 0.0,
         preferred_batch_sizes=config.preferred_batch_sizes,
         max_queue_size=config.max_queue_size,
     )

@@ -41,9 +41,10 @@ class ModelConfig:
 
     #: Most rows in one call of the model; 0: the model takes its inputs without a batch dimension.
     max_batch_size: int = 1
-    #: Seconds that a batch which is not full may wait for company; 0: never wait.
-    max_queue_delay: float = 0.0
-    #: With a delay: leave as soon as one of these sizes is reached.
+    #: Seconds that a batch which is not full may wait for company; 0: never wait; None: the
+    #: batcher finds out by itself whether, how long and for how many waiting pays.
+    max_queue_delay: float | None = None
+    #: Leave as soon as one of these sizes is reached, else after `max_queue_delay`.
     preferred_batch_sizes: tuple[int, ...] = ()
     #: Requests that may wait; one more is refused (429). None: no bound.
     max_queue_size: int | None = 1024
@@ -83,7 +84,8 @@ class ModelConfig:
         if not re.fullmatch(r"[1-9][0-9]*", self.version):
             self._fail("version", "must be a whole number from 1 up, as a string")
         for field in ("max_batch_size", "max_queue_delay", "crash_budget"):
-            if not getattr(self, field) >= 0:  # nan too
+            value = getattr(self, field)
+            if value is not None and not value >= 0:  # nan too
                 self._fail(field, "must not be negative")
         for field in ("request_timeout", "execution_timeout", "stall_timeout", "crash_window"):
             value = getattr(self, field)

@@ -36,6 +36,9 @@ from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
 from wherry.rows import columns_of_rows
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.scheduler.policy import Scheduler
+from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.signature import Signature
 
 log = logging.getLogger("wherry")
 
@@ -440,12 +443,7 @@ class Runtime:
         else:
             runner = Dispatcher(
                 config,
-                DynamicBatcher(
-                    max_batch_size=config.max_batch_size,
-                    max_queue_delay=config.max_queue_delay,
-                    preferred_batch_sizes=config.preferred_batch_sizes,
-                    max_queue_size=config.max_queue_size,
-                ),
+                _scheduler(config, signature),
                 self._instances(model, config),
                 clock=self.clock,
                 timer=self._timer,
@@ -506,6 +504,26 @@ class Runtime:
         still_loaded = any(m.model is loaded.model for m in self.models())
         if loaded.model._caller is self and not still_loaded:
             loaded.model._caller = None
+
+
+def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
+    """Whoever sets a delay or sizes gets them; everybody else a batcher that needs none.
+
+    A stream's batch lasts as long as its generator, which nobody can learn from.
+    """
+    chosen = config.max_queue_delay is not None or config.preferred_batch_sizes
+    if chosen or signature.streams or config.max_batch_size <= 1:
+        return DynamicBatcher(
+            max_batch_size=config.max_batch_size,
+            max_queue_delay=config.max_queue_delay or 0.0,
+            preferred_batch_sizes=config.preferred_batch_sizes,
+            max_queue_size=config.max_queue_size,
+        )
+    return SelfTuningBatcher(
+        max_batch_size=config.max_batch_size,
+        instances=len(place(config.instances)),
+        max_queue_size=config.max_queue_size,
+    )
 
 
 def _copy(model: Model) -> Model:

@@ -128,7 +128,7 @@ def simulate(
                     if arrivals.think:
                         pause += rng.expovariate(1 / arrivals.think)
                     push(now + pause, "arrival", caller)
-            scheduler.finished(batch, seconds, now)
+            scheduler.finished(batch.requests, seconds, now)
         elif what != wake:
             continue
         while idle:

@@ -61,7 +61,7 @@ class Page:
             if block.language == "console":
                 self._run_console(block)
             elif named := re.match(r"# (\w+\.(?:py|toml))\n", block.text):
-                (self.folder / named[1]).write_text(block.text, encoding="utf-8")
+                (self.folder / named[1]).write_text(self._here(block.text), encoding="utf-8")
             elif block.language == "python":
                 self._run_python(block)
         return self._module.__dict__
@@ -139,12 +139,17 @@ def _commands(text: str) -> Iterator[tuple[int, str, str]]:
     for number, line in enumerate(text.splitlines()):
         if line.startswith("$ "):
             found.append((number, [line[2:]], []))
-        elif found and found[-1][1][-1].endswith("\\"):
+        elif found and _goes_on("\n".join(found[-1][1])):
             found[-1][1].append(line)
         elif found:
             found[-1][2].append(line)
     for number, command, shown in found:
         yield number, "\n".join(command), "\n".join(shown)
+
+
+def _goes_on(command: str) -> bool:
+    """Does the shell wait for another line of it?"""
+    return command.endswith("\\") or command.count("'") % 2 == 1
 
 
 def _fits(shown: str, printed: str) -> bool:
@@ -173,6 +178,7 @@ class _Shown(ast.NodeTransformer):
         comment = re.search(r"  # -> (.*)$", self._block.text.splitlines()[number])
         if comment is None:
             return node
-        arguments = [node.value, ast.Constant(comment[1]), ast.Constant(self._at(self._block, number))]
+        where = ast.Constant(self._at(self._block, number))
+        arguments = [node.value, ast.Constant(comment[1]), where]
         call = ast.Call(ast.Name("_shows", ast.Load()), arguments, [])
         return ast.copy_location(ast.Expr(call), node)

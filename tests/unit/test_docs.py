@@ -1,9 +1,20 @@
-"""The pages in docs/ speak of files that exist."""
+"""The pages in docs/ speak of files that exist, and name every setting, metric, error and route."""
 
+import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import MISSING, Field
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.http_exchange import served
+from wherry import InstanceGroup, Runtime, errors, model
+from wherry.cli.settings import OPTIONS, PREFIX, flag_of
+from wherry.config import FIELDS, GROUP_FIELDS
+from wherry.frontends.admission import Admission
+from wherry.observability.metrics import LABELS, Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])
@@ -11,8 +22,24 @@ PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("exam
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]+))?\)", page.read_text()):
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+            known = {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
+            assert anchor in known, f"{link}#{anchor}"
+
+
+def test_every_promise_of_the_readme_names_a_test_that_is_there() -> None:
+    promised = re.findall(r"\[`(test_\w+)`\]\((tests/[^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(promised) >= 20
+    missing = [
+        (name, path)
+        for name, path in promised
+        if not re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M)
+    ]
+    assert missing == []
 
 
 def test_every_file_in_the_reading_order_exists() -> None:
@@ -36,3 +63,113 @@ def test_every_module_asks_its_question_in_its_docstring() -> None:
         and not re.match(r'"""[^"]*\?', path.read_text())
     ]
     assert silent == []
+
+
+# Reference pages: their tables are compared with the code's own.
+
+
+@model
+def quiet(text: str) -> str:
+    return text
+
+
+def rows_of(page: str, header: str) -> list[list[str]]:
+    """The cells of the tables with this header, without the marks of code around them."""
+    rows: list[list[str]] = []
+    inside = False
+    for line in (ROOT / "docs/reference" / page).read_text().splitlines():
+        if line == header or not line.startswith("|"):
+            inside = line == header
+        elif inside and not line.startswith("|---"):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            rows.append([cell.strip().strip("`").replace("\\|", "|") for cell in cells])
+    assert rows, f"{page} has no table {header}"
+    return rows
+
+
+def test_every_setting_of_a_model_has_its_row() -> None:
+    def default(field: "Field[Any]") -> str:
+        if field.name == "instances":
+            assert field.default == (InstanceGroup(),)
+            return "one on `'auto'"
+        if field.default is MISSING:
+            return "the function's or class's name"
+        return repr(field.default)
+
+    fields = [*FIELDS.values(), *GROUP_FIELDS.values()]
+    rows = rows_of("configuration.md", "| setting | type | default | unit | meaning |")
+    assert [row[:3] for row in rows] == [[f.name, f.type, default(f)] for f in fields]
+
+
+def test_every_flag_of_the_server_has_its_row() -> None:
+    def default(field: "Field[Any]") -> str:
+        if field.default is False:
+            return "off"
+        return "" if field.default in (None, ()) else str(field.default)
+
+    header = "| flag | variable | key in `[server]` | default | meaning |"
+    assert rows_of("configuration.md", header) == [
+        [flag_of(name), f"{PREFIX}{name.upper()}", name, default(field), field.metadata["help"]]
+        for name, field in OPTIONS.items()
+    ]
+
+
+def test_every_metric_has_its_row_with_its_type_and_label() -> None:
+    def described(metric: Any) -> tuple[str, str, set[str]]:
+        suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+        labels = {
+            *getattr(metric, "_labelnames", ()),
+            *(n for s in metric.samples for n in s.labels),
+        }
+        of_the_model = {*LABELS, "le"} if metric.type != "info" else set()
+        # Triton's are untyped for prometheus_client, and shown as counters.
+        kind = metric.type.replace("unknown", "counter")
+        return metric.name + suffix, kind, labels - of_the_model
+
+    rows = rows_of("metrics.md", "| metric | type | labels | unit | meaning |")
+    with Runtime(quiet) as runtime:
+        metrics = list(Metrics(runtime, Admission(), "1").collect())
+    assert [
+        (name, kind, set(re.findall(r"^\w+", labels))) for name, kind, labels, _, _ in rows
+    ] == [described(metric) for metric in metrics]
+
+
+def test_every_reason_for_which_a_batch_leaves_is_one() -> None:
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    paragraph = re.search(r"^Reasons for which a batch leaves:(.*?)\n\n", page, re.M | re.S)
+    assert paragraph is not None
+    policies = "".join(path.read_text() for path in ROOT.glob("wherry/scheduler/*batcher.py"))
+    for reason in re.findall(r"`(\w+)`", paragraph[1]):
+        assert f'"{reason}"' in policies, reason
+
+
+def test_every_error_has_its_row_with_its_codes() -> None:
+    rows = rows_of("errors.md", "| error | below | HTTP | gRPC | counted as | who must act |")
+    assert {row[0]: row[1:5] for row in rows} == {
+        name: [
+            "`, `".join(base.__name__ for base in error.__bases__),
+            str(error.http_status),
+            error.grpc_code,
+            error.reason.lower(),
+        ]
+        for name, error in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(error, errors.WherryError)
+    }
+
+
+def test_every_route_has_its_row_and_every_row_its_route() -> None:
+    def routes() -> Iterator[tuple[str, str]]:
+        for method, path, answer in rows_of("http.md", "| method | path | answer |"):
+            path = path.replace("/M", "/quiet")
+            yield method, path.replace("[/versions/V]", "")
+            yield method, path.replace("[/versions/V]", "/versions/1")
+            if "/health/" in path:  # its other names
+                yield from (("GET", other) for other in re.findall(r"`(/\w+)", answer))
+
+    documented = set(routes())
+    with served(quiet) as client:
+        known = client.app._routes.items()
+        assert {(method, path) for path, handlers in known for method in handlers} <= documented
+        for method, path in documented:
+            allowed = client.ask("OPTIONS", path).headers.get("allow", "")
+            assert method in allowed.split(", "), path

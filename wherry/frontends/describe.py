@@ -187,7 +187,7 @@ def _dynamic_batching(loaded: LoadedModel) -> Json:
     config = loaded.config
     return {
         "preferred_batch_size": list(config.preferred_batch_sizes),
-        "max_queue_delay_microseconds": round(config.max_queue_delay * 1e6),
+        "max_queue_delay_microseconds": round((config.max_queue_delay or 0) * 1e6),
         "preserve_ordering": False,
         "priority_levels": config.priority_levels,
         "default_priority_level": config.default_priority,

@@ -215,10 +215,11 @@ class Dispatcher:
             if not self._idle or self.state is not ModelState.READY:
                 return None
             instance = self._idle[-1]
-            if not instance.runs_in_caller or not self._scheduler.runs_alone_now():
+            now = self._clock()
+            if not instance.runs_in_caller or not self._scheduler.begin_alone(now):
                 return None
             self._idle.pop()
-            instance.busy_since = self._clock()
+            instance.busy_since = now
         executable: Executable = instance.executable  # type: ignore[attr-defined]
         started = perf_counter_ns()
         outcome: Columns | Failure
@@ -240,8 +241,11 @@ class Dispatcher:
     def _returned(self, instance: Instance) -> None:
         """A caller that ran this instance is done."""
         with self._lock:
+            now, wanted = self._clock(), self._scheduler.queued_requests
+            seconds = now - instance.busy_since if wanted and instance.busy_since else None
+            self._scheduler.finished((), seconds, now)
             instance.busy_since = None
-            if not self._scheduler.queued_requests and self.state is ModelState.READY:
+            if not wanted and self.state is ModelState.READY:
                 self._idle.append(instance)
                 return
         batch = self._next(instance)
@@ -371,6 +375,7 @@ class Dispatcher:
             if instance not in self._alive or instance.batch is not batch:
                 return
             self._alive.remove(instance)
+            self._ended(instance, None)
             self._changed.notify_all()
             if self._closing:
                 return
@@ -451,6 +456,9 @@ class Dispatcher:
             self._run_stream(instance, batch, requests, started)
             return
         execution = instance.execute(requests)
+        with self._lock:  # before the callers are told: they may be back at once
+            whole = len(execution.executed_rows) == 1
+            self._ended(instance, self._clock() - started if whole else None)
         statistics = self.statistics
         statistics.executed(
             requests,
@@ -518,7 +526,7 @@ class Dispatcher:
     def _next(self, instance: Instance) -> Batch | None:
         """This instance is free: what should it run? None: nothing, it is idle now."""
         with self._changed:
-            instance.batch = None
+            self._ended(instance, None)
             instance.busy_since = None
             if self._closing or instance not in self._alive:
                 instance.give(None)  # it ends, or its place is taken since it hung
@@ -536,6 +544,12 @@ class Dispatcher:
             if other is not instance:
                 other.give(batch)
         return mine
+
+    def _ended(self, instance: Instance, seconds: float | None) -> None:
+        """Under the lock: tell the scheduler, once, that the batch of this instance has ended."""
+        batch, instance.batch = instance.batch, None
+        if batch is not None:
+            self._scheduler.finished(batch.requests, seconds, self._clock())
 
     # Coming up, going down
 
@@ -579,7 +593,9 @@ class Dispatcher:
         with self._changed:
             now = self._clock()
             # One that was handed to it in the moment of its death counts, too.
-            for request in instance.batch.requests if instance.batch else ():
+            batch = instance.batch
+            self._ended(instance, None)
+            for request in batch.requests if batch else ():
                 if request.reply.settled:
                     continue
                 request.attempts += 1

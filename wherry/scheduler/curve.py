@@ -21,6 +21,7 @@ class BatchCurve:
         self._seconds: dict[int, float] = {}
         #: The values, made non-decreasing: what `seconds` reads.
         self._smooth: list[float] = []
+        self._stale = False
         self.largest = 0
         #: Decayed sums for a straight line through all batches.
         self._line = [0.0] * 5
@@ -39,14 +40,15 @@ class BatchCurve:
         self._line = [
             0.998 * total + weight * x for total, x in zip(self._line, sample, strict=True)
         ]
-        highest = 0.0
-        self._smooth = [highest := max(highest, self._seconds[size]) for size in self._sizes]
+        self._stale = True
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
 
     def seconds(self, rows: float) -> float:
         """The expected time of a batch of `rows` (a mean may be fractional; 0 rows: no batch)."""
+        if self._stale:
+            self._smoothen()
         sizes, smooth = self._sizes, self._smooth
         if rows < 1:
             return rows * smooth[0]
@@ -72,7 +74,13 @@ class BatchCurve:
 
     def points(self) -> list[tuple[int, float]]:
         """What was learnt: (rows, seconds)."""
+        self._smoothen()
         return list(zip(self._sizes, self._smooth, strict=True))
+
+    def _smoothen(self) -> None:
+        highest = 0.0
+        self._smooth = [highest := max(highest, self._seconds[size]) for size in self._sizes]
+        self._stale = False
 
     def _last_slope(self) -> float:
         """Seconds a row beyond the largest size, from sizes far enough apart for the noise.

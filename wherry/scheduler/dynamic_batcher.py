@@ -61,10 +61,10 @@ class DynamicBatcher:
     def clear(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 
-    def runs_alone_now(self) -> bool:
+    def begin_alone(self, now: float) -> bool:
         return not self.max_queue_delay and not self._queue.queued_requests
 
-    def finished(self, batch: Batch, seconds: float, now: float) -> None:
+    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """Nothing to learn: this policy has no estimates."""
 
     def next_action(self, now: float) -> Action:

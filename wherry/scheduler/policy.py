@@ -65,12 +65,14 @@ class Scheduler(Protocol):
         """Decide for one free instance. Call again after each `Dispatch`."""
         ...
 
-    def runs_alone_now(self) -> bool:
-        """Would a single request that arrived now leave at once, an instance being idle?"""
+    def begin_alone(self, now: float) -> bool:
+        """A single row arrives while an instance is idle: may it run at once, in its caller's
+        thread, without being queued? If so it counts as running, until `finished([], ...)`."""
         ...
 
-    def finished(self, batch: Batch, seconds: float, now: float) -> None:
-        """A batch has run: for policies that learn."""
+    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
+        """A batch has ended after so many seconds; None: there is nothing to learn from it (its
+        worker died, or nobody else wanted the instance)."""
         ...
 
     def clear(self) -> Sequence[InferRequest]:

@@ -101,19 +101,20 @@ class RequestQueue:
         self.queued_requests -= len(taken)
         return taken
 
+    def take_these(self, lane: Lane, chosen: list[InferRequest]) -> list[InferRequest]:
+        """Remove chosen requests of `lane`, wherever they stand in it; in order of arrival."""
+        for request in chosen:
+            self._leave(lane, request)
+        self._tidy(lane)
+        return sorted(chosen, key=lambda request: request.enqueued_at)
+
     def remove(self, request: InferRequest) -> bool:
         """Take a request out of the queue; False if it is not in there (any more)."""
         lane = request.queued
         if not isinstance(lane, Lane) or self._lanes.get(lane.key) is not lane:
             return False
-        request.queued = None
         request.inputs = {}  # its place in the lane may stay a while: do not hold its tensors
-        self.queued_requests -= 1
-        lane.rows -= request.rows
-        lane.gone += 1
-        if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
-            lane.requests = deque(r for r in lane.requests if r.queued)
-            lane.gone = 0
+        self._leave(lane, request)
         return True
 
     def expire(self, now: float) -> list[InferRequest]:
@@ -140,6 +141,16 @@ class RequestQueue:
         self._lanes.clear()
         self.queued_requests = 0
         return everything
+
+    def _leave(self, lane: Lane, request: InferRequest) -> None:
+        """Count a request out; its place in the lane goes when it comes to the head."""
+        request.queued = None
+        self.queued_requests -= 1
+        lane.rows -= request.rows
+        lane.gone += 1
+        if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
+            lane.requests = deque(r for r in lane.requests if r.queued)
+            lane.gone = 0
 
     def _sweep_deadlines(self) -> None:
         self._deadlines = [entry for entry in self._deadlines if not entry[2].reply.settled]

@@ -6,6 +6,8 @@ from bisect import bisect_right
 
 #: Ages (seconds since the last batch ended) at which returns are told apart: 30 us to 60 ms.
 AGES = tuple(30e-6 * 1.5**i for i in range(20))
+#: Batches that are learnt from at a time.
+BOOK_TOGETHER = 8
 
 
 class Returns:
@@ -16,9 +18,12 @@ class Returns:
     """
 
     def __init__(self, *, memory: float = 64.0) -> None:
-        self._keep = 1.0 - 1.0 / memory
+        self._memory = memory
         #: Ages at which requests have arrived since the last batch ended.
         self._ages: list[float] = []
+        #: What is still to be booked: seconds between two ends, ages between, callers answered.
+        self._unbooked: list[tuple[float, list[float], int]] = []
+        self._booked = 0
         # Decayed sums over batches: arrivals up to each age, the time in which they could,
         # answered callers, and arrivals and time in the late half before the next batch ended.
         self._arrived = [0.0] * len(AGES)
@@ -40,9 +45,12 @@ class Returns:
     def ended(self, answered: int, now: float) -> None:
         """A batch has ended: `answered` callers have their answer."""
         if self.last_end is not None:
-            self._learn(now - self.last_end)
+            self._unbooked.append((now - self.last_end, self._ages, self.last_answered))
+            # Booked several at a time, which is cheaper; one by one at first.
+            if len(self._unbooked) >= min(BOOK_TOGETHER, 1 + self._booked // 4):
+                self._book()
         self.last_answered = answered
-        self._ages.clear()
+        self._ages = []
         self.last_end = now
 
     @property
@@ -59,22 +67,30 @@ class Returns:
         """How many of those answered last should have come back by the age AGES[i]."""
         return self.last_answered * self._shares[i]
 
-    def _learn(self, age: float) -> None:
-        """Book what happened between two ends of batches, `age` seconds apart."""
-        keep, ages = self._keep, self._ages
-        self._all = self._all * keep + len(ages)
-        self._seconds = self._seconds * keep + age
-        self._late = self._late * keep + len(ages) - bisect_right(ages, age / 2)
-        self._late_seconds = self._late_seconds * keep + age / 2
-        self._answered = self._answered * keep + self.last_answered
+    def _book(self) -> None:
+        batches, self._unbooked = self._unbooked, []
+        self._booked += len(batches)
+        keep = (1.0 - 1.0 / self._memory) ** len(batches)
+        together = sorted([age for _, ages, _ in batches for age in ages])
+        gaps = [gap for gap, *_ in batches]
+        late = sum([len(ages) - bisect_right(ages, gap / 2) for gap, ages, _ in batches])
+        seconds = sum(gaps)
+        self._all = self._all * keep + len(together)
+        self._seconds = self._seconds * keep + seconds
+        self._late = self._late * keep + late
+        self._late_seconds = self._late_seconds * keep + seconds / 2
+        self._answered = self._answered * keep + sum([answered for *_, answered in batches])
         if not self._answered or not self._late_seconds:
             return
-        strangers, highest = self._late / self._late_seconds, 0.0
+        strangers, highest, longest = self._late / self._late_seconds, 0.0, max(gaps)
         for i, edge in enumerate(AGES):
-            self._arrived[i] = arrived = self._arrived[i] * keep + bisect_right(ages, edge)
-            self._exposed[i] = exposed = self._exposed[i] * keep + min(edge, age)
+            arrived = self._arrived[i] = self._arrived[i] * keep + bisect_right(together, edge)
+            if edge < longest:
+                seconds = sum([min(edge, gap) for gap in gaps])
+            exposed = self._exposed[i] = self._exposed[i] * keep + seconds
             by_chance = strangers * exposed
             extra = arrived - by_chance
+            # Only what stands out from chance, and only ages that are seen often enough.
             if exposed < 0.75 * self._seconds and extra > 2 * (by_chance + 1) ** 0.5:
                 highest = max(highest, min(1.0, extra / self._answered))
             self._shares[i] = highest

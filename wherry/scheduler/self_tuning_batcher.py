@@ -1,29 +1,42 @@
-"""When does a batch leave if nobody has set a delay or a size?
+"""When does a batch leave, and who is in it, if nobody has set a delay or a size?
 
-1. A free instance takes what waits, unless callers that were just answered are about to come
-   back and running together saves more time than waiting for them costs.
-2. It takes no more rows than pay: the smallest batch that keeps nearly all of the spare capacity.
+Five rules, each from what was learnt while running:
+
+1. A free instance takes what waits,
+2. unless callers that were just answered are about to come back, and running together saves more
+   time than waiting for them costs (`_company`).
+3. Several instances take turns: what one takes the others will lack (`_fair_part`), and batches
+   that start together end together, with nobody free in between (`_turn`).
+4. Where a batch costs next to nothing by itself, it takes only a part of what waits (`_part`).
+5. Where rows are padded to the longest, rows of similar length go together (`_alike`).
+
+docs/explanation/batching.md has the reasons and what the rules reach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from math import ceil
 
 from wherry.request import Batch, InferRequest
 from wherry.scheduler.curve import BatchCurve
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.scheduler.queue import RequestQueue
+from wherry.scheduler.queue import Lane, RequestQueue
 from wherry.scheduler.returns import AGES, Returns
 
 IDLE = Idle()
-#: A smaller batch must keep this share of the best size's spare capacity.
+#: Running a queue in parts must keep this share of the spare capacity (of one instance) ...
 KEEP_SPARE = 0.85
-#: and make the whole queue at most this much slower.
+#: ... and may make the whole at most this much slower.
 MOST_SLOWER = 0.05
+#: How far apart the starts of several instances are, in the least distance that can be kept.
+APART_OPEN, APART_CLOSED = 1.2, 1.0
 
 
 class SelfTuningBatcher:
+    """Forms batches of at most `max_batch_size` rows, for `instances` equal instances."""
+
     def __init__(
         self, *, max_batch_size: int, instances: int = 1, max_queue_size: int | None = None
     ) -> None:
@@ -36,18 +49,25 @@ class SelfTuningBatcher:
         self._busy = 0
         self._running_rows = 0
         self._last_start = 0.0
+        # A wait that was decided: until when, or until so many requests are there.
         self._hold_until = 0.0
         self._hold_requests = 0
-        self._sizes: list[int] = []
-        self._stale = 0
         self._rows_per_request = 1.0
+        #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
+        self._work_per_row = 1.0
+
+    def __repr__(self) -> str:
+        return f"<SelfTuningBatcher: {self.queued_requests} queued, {self._busy} running>"
+
+    # What happens
 
     @property
     def queued_requests(self) -> int:
         return self._queue.queued_requests
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if self.max_queue_size is not None and self._queue.queued_requests >= self.max_queue_size:
+        full = self.max_queue_size is not None and self.queued_requests >= self.max_queue_size
+        if full and not request.follows:
             return False
         request.enqueued_at = now
         self._queue.push(request)
@@ -70,114 +90,160 @@ class SelfTuningBatcher:
     def clear(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 
-    def runs_alone_now(self) -> bool:
-        return not self._queue.queued_requests and not self.returns.share
+    def begin_alone(self, now: float) -> bool:
+        if self.queued_requests or (self.returns.share and self._company(1, now, 1) > now):
+            return False
+        self._begin(1, now)
+        return True
 
-    def finished(self, batch: Batch, seconds: float, now: float) -> None:
+    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
+        rows = sum([request.rows for request in requests]) or 1
         self._busy -= 1
-        self._running_rows -= batch.rows
-        self.curve.learn(batch.rows, seconds)
-        self.returns.ended(len(batch.requests), now)
+        self._running_rows -= rows
         self._hold_until = 0.0
+        if seconds is None:
+            return
+        work = rows * max([request.cost for request in requests], default=1.0)
+        self._work_per_row += 0.1 * (work / rows - self._work_per_row)
+        self.curve.learn(max(1, round(work)), seconds)
+        self.returns.ended(len(requests) or 1, now)
+
+    # What to do
 
     def next_action(self, now: float) -> Action:
-        waiting = self._queue.queued_requests
+        waiting = self.queued_requests
         if not waiting:
             return IDLE
         if now < self._hold_until and waiting < self._hold_requests:
             return Wait(self._hold_until)
-        lane = next(iter(self._queue.lanes()))
-        # What one instance takes the others will lack.
-        rows = min(lane.rows, ceil((lane.rows + self._running_rows) / self.instances))
-        if rows < self.max_batch_size:
-            until = max(self._wait_for(rows, now), self._paced(rows, lane.rows))
-            if until > now:
+        lane = next(self._queue.lanes())
+        rows, reason = self._fair_part(lane.rows), "full"
+        if lane.rows < self.max_batch_size:
+            until = max(self._company(rows, now), self._turn(rows, lane.rows))
+            if now < until < lane.earliest_deadline():
                 self._hold_until = until
                 return Wait(until)
+            reason = "waited" if self._hold_until else "idle"
         self._hold_until = 0.0
-        requests = tuple(self._queue.take(lane, self._how_many(rows)))
+        requests = self._take(lane, rows)
+        total = sum([request.rows for request in requests])
+        self._begin(total, now)
+        return Dispatch(Batch(requests, total, "part" if total < rows else reason))
+
+    def _begin(self, rows: int, now: float) -> None:
         self._busy += 1
-        total = sum(r.rows for r in requests)
-        self._running_rows += total
+        self._running_rows += rows
         self._last_start = now
-        return Dispatch(Batch(requests, total, "x"))
 
-    def _paced(self, rows: int, waiting: int) -> float:
-        """When the next batch should start if several instances are to take turns.
+    def _seconds(self, rows: float) -> float:
+        return self.curve.seconds(rows * self._work_per_row)
 
-        Starts that are fixed / instances / (1 - load) apart leave an instance free for each.
+    def _company(self, rows: int, now: float, arriving: int = 0) -> float:
+        """Until when callers on their way back are worth waiting for; `now` if they are not.
+
+        Waiting for `mates` until they are back makes one batch of what would be two. Everybody
+        wins what that saves, less the wait; only callers who would not have come back for another
+        batch (strangers) lose the wait and the longer batch.
         """
-        fixed = self.curve.fixed()
-        if not self._busy or fixed is None:
-            return 0.0
-        seconds = self.curve.seconds(rows)
-        slope = max(0.0, seconds - fixed) / rows
-        rate = self.returns.rate * self._rows_per_request
-        gap = (
-            (1.2 - 0.2 * self.returns.share)
-            * fixed
-            / self.instances
-            / (1 - min(0.9, rate * slope / self.instances))
-        )
-        return self._last_start + gap if waiting < rate * gap else 0.0
-
-    def _wait_for(self, rows: int, now: float) -> float:
-        """Until when company is worth waiting for; `now` if it is not."""
-        returns, seconds = self.returns, self.curve.seconds
+        returns, seconds = self.returns, self._seconds
         if returns.last_end is None or not returns.share:
+            return now
+        arrived, per_request = returns.arrived_since + arriving, self._rows_per_request
+        if arrived >= returns.last_answered:
             return now
         age = now - returns.last_end
         free = max(1, self.instances - self._busy)
-        alone = seconds(rows)
-        strangers = (1.0 - returns.share) ** 2 * returns.rate * self._rows_per_request * alone
+        share, alone = returns.share, seconds(rows)
+        # Strangers who arrive meanwhile make another batch necessary in any case.
+        strangers = (1.0 - share) ** 2 * returns.rate * per_request * alone
         best_gain, best_until, best_mates = 0.0, now, 0.0
         for i, back_at in enumerate(AGES):
             if back_at <= age:
                 continue
-            mates = (returns.back_by(i) - returns.arrived_since) * self._rows_per_request
-            # Other free instances take their part of them.
-            mates = (rows + mates) / free - rows
-            mates = min(mates, self.max_batch_size - rows)
+            mates = (returns.back_by(i) - arrived) * per_request
+            mates = min((rows + mates) / free, self.max_batch_size) - rows
             if mates < 0.5:
                 continue
-            together = seconds(rows + mates)
-            wait = back_at - age
-            apart = alone + seconds(mates + strangers) - seconds(strangers)
-            saved = apart - together
+            wait, together = back_at - age, seconds(rows + mates)
+            saved = alone + seconds(mates + strangers) - seconds(strangers) - together
             if back_at > saved:
                 break
-            share = returns.share
-            gain = (
-                mates * (saved - wait)
-                + share * rows * (saved - wait)
-                - (1 - share) * rows * (wait + together - alone)
-            )
+            gain = (mates + share * rows) * (saved - wait)
+            gain -= (1 - share) * rows * (wait + together - alone)
             if gain > best_gain:
                 best_gain, best_until, best_mates = gain, now + wait, mates
-        everybody = returns.last_answered - returns.arrived_since
+        everybody = returns.last_answered - arrived
         if free > 1:
-            everybody = min(everybody, round(best_mates / self._rows_per_request))
-        self._hold_requests = self._queue.queued_requests + max(1, everybody)
+            everybody = min(everybody, round(best_mates / per_request))
+        self._hold_requests = self.queued_requests + max(1, everybody)
         return best_until
 
-    def _how_many(self, rows: int) -> int:
-        """All that wait, or equal parts of them where a batch costs next to nothing by itself.
-
-        Each further batch costs the fixed part of the curve once more; as many are made as leave
-        nearly all of the spare capacity.
-        """
-        rows = min(rows, self.max_batch_size)
-        fixed = self.curve.fixed()
-        if rows == 1 or fixed is None:
+    def _fair_part(self, rows: int) -> int:
+        if self.instances == 1:
             return rows
-        seconds = self.curve.seconds(rows)
-        if fixed <= 0.001 * seconds:
-            return 1
-        best = rows / seconds
+        return min(rows, ceil((rows + self._running_rows) / self.instances))
+
+    def _turn(self, rows: int, waiting: int) -> float:
+        """When the next batch should start if several instances are to take turns.
+
+        With `fixed` seconds a batch and a load (of the rows alone) below 1, starts that are
+        fixed / instances / (1 - load) apart are the closest that leave an instance free for each.
+        """
+        fixed = self.curve.fixed()
+        if self.instances == 1 or not self._busy or fixed is None:
+            return 0.0
+        slope = max(0.0, self._seconds(rows) - fixed) / rows
+        rate = self.returns.rate * self._rows_per_request
         share = self.returns.share
-        rate = self.returns.rate * (1 - share) * self._rows_per_request / self.instances
-        spare = 1 - min(1.0, rate / best)
+        apart = APART_OPEN + (APART_CLOSED - APART_OPEN) * share
+        gap = apart * fixed / self.instances / (1 - min(0.9, rate * slope / self.instances))
+        return self._last_start + gap if waiting < rate * gap else 0.0
+
+    def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
+        if self._work_per_row != 1.0:
+            return tuple(self._queue.take_these(lane, self._alike(lane)))
+        return tuple(self._queue.take(lane, self._part(rows)))
+
+    def _part(self, rows: int) -> int:
+        """All that wait, or equal parts of them if the fixed cost of each is next to nothing."""
+        rows = min(rows, self.max_batch_size)
+        if rows == 1 or (fixed := self.curve.fixed()) is None:
+            return rows
+        seconds = self._seconds(rows)
+        # Callers in a loop gain nothing: whoever is left behind only changes places with them.
+        open_share = 1 - self.returns.share**2
+        strangers = self.returns.rate * open_share * self._rows_per_request / self.instances
+        spare = 1 - min(1.0, strangers * seconds / rows)
         keep = max(0.5, 1 - (1 - KEEP_SPARE) * self.instances**0.5)
-        most = MOST_SLOWER * (1 - share) + 0.012 * share
-        slower = min(most, (1 - keep) * spare / keep)
-        return ceil(rows / (1 + int(slower * seconds / fixed)))
+        slower = min(MOST_SLOWER * open_share, (1 - keep) / keep * spare)
+        parts = 1 + int(slower * seconds / max(fixed, 1e-9))
+        return ceil(rows / parts)
+
+    def _alike(self, lane: Lane) -> list[InferRequest]:
+        """The oldest request and those of similar cost that make the most of the padding.
+
+        From the oldest outwards in the order of cost, as long as real work per second grows.
+        """
+        waiting = [r for r in islice(lane.requests, 4 * self.max_batch_size) if r.queued]
+        oldest = waiting[0]
+        fixed = self.curve.fixed() or 0.0
+        slope = max(1e-12, (self._seconds(1) - fixed) / self._work_per_row)
+        waiting.sort(key=lambda request: request.cost)
+        low = high = waiting.index(oldest)
+        rows, real, longest = oldest.rows, oldest.rows * oldest.cost, oldest.cost
+        best = real / (fixed + slope * rows * longest)
+        while True:
+            found = None
+            for i in (low - 1, high + 1):
+                if not 0 <= i < len(waiting):
+                    continue
+                more = waiting[i]
+                total, work = rows + more.rows, real + more.rows * more.cost
+                worst = max(longest, more.cost)
+                value = work / (fixed + slope * total * worst)
+                if total <= self.max_batch_size and value > best:
+                    best, found = value, (i, total, work, worst)
+            if found is None:
+                return waiting[low : high + 1]
+            i, rows, real, longest = found
+            low, high = min(low, i), max(high, i)

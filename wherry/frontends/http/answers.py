@@ -45,12 +45,13 @@ def respond(
     status: int = 200,
     content_type: str = "application/json",
     headers: Headers = (),
+    compress: bool = True,
 ) -> None:
     """Answer in one piece: with the client's request id, compressed if the client wants that."""
     given = exchange.request.headers
     if "x-request-id" in given and (request_id := given_request_id(given)):
         headers = (*headers, ("X-Request-Id", request_id))
-    if "accept-encoding" in given and status < 300:
+    if compress and "accept-encoding" in given and status < 300:
         body, headers = _compressed(body, given["accept-encoding"], headers)
     exchange.respond(status, body, content_type=content_type, headers=headers)
 

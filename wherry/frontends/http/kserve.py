@@ -197,4 +197,5 @@ def _statistics(model: ModelPath, exchange: Exchange) -> None:
 
 
 def _json(exchange: Exchange, value: Any) -> None:
-    respond(exchange, encode_json(value))
+    # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
+    respond(exchange, encode_json(value), compress=False)
