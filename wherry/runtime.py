@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -183,9 +184,14 @@ class Runtime:
     # Which model
 
     def model(self, name: str, version: str | None = None) -> LoadedModel:
-        """The loaded model; without a version the highest one. ModelNotFound if there is none."""
+        """The loaded model; without a version the highest one.
+
+        ModelNotFound if there is none, ModelNotReady if it is loading for the first time.
+        """
         versions = self._models.get(name)
         if versions is None:
+            if any(loading.name == name for loading in self._loading):
+                raise ModelNotReady(f"model {name!r} is not ready: loading")
             raise _unknown(name, version)
         if version is None:
             if len(versions) == 1:
@@ -453,6 +459,8 @@ class Runtime:
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Instance]]:
         isolation = self.isolation if config.isolation == "auto" else config.isolation
+        if config.isolation == "auto" and sys.platform == "win32":
+            isolation = "thread"  # worker processes need unix sockets
         if isolation == "process":
             from wherry.instances.process import ProcessInstance
             from wherry.instances.source import source_of

@@ -283,6 +283,7 @@ def test_the_asyncio_client(address: str) -> None:
     async def ask() -> list[bytes]:
         async with triton_aio.InferenceServerClient(address) as client:
             assert await client.is_server_ready()
+            assert (await client.get_model_config("shout"))["max_batch_size"] == 8
             results = await asyncio.gather(
                 *(client.infer("shout", texts(f"text {i}", binary=i % 2 == 0)) for i in range(30))
             )

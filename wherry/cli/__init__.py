@@ -39,7 +39,12 @@ PRECEDENCE = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
-    args = parser().parse_args(arguments)
+    # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
+    args, rest = parser().parse_known_args(arguments)
+    if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
+        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.value += rest
     from wherry.errors import ConfigError
 
     try:

@@ -149,7 +149,7 @@ class Client:
         try:
             with self._exchange("GET", path) as response:
                 response.read()
-        except (OSError, WherryError):
+        except (OSError, http.client.HTTPException, WherryError):
             return False
         return True
 

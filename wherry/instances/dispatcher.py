@@ -549,6 +549,7 @@ class Dispatcher:
         """Under the lock: tell the scheduler, once, that the batch of this instance has ended."""
         batch, instance.batch = instance.batch, None
         if batch is not None:
+            instance.busy_since = self._clock()  # telling the callers is progress, too
             self._scheduler.finished(batch.requests, seconds, self._clock())
 
     # Coming up, going down

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 LABELS: Final = ("model", "version")
 #: Triton's four reasons for a failed request.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-CUT_REASONS: Final = ("full", "idle", "timeout", "shape")
+#: Why a batch left as it was: see the policies in scheduler/.
+CUT_REASONS: Final = ("full", "idle", "waited", "part", "preferred", "delay", "deadline")
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"

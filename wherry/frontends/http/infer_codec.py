@@ -310,6 +310,8 @@ def checked_parameters(parameters: Parameters) -> Parameters:
             raise InvalidRequest(
                 f"parameter '{name}' is reserved: parameters must not start with 'triton_'"
             )
+        if value and name in ("sequence_id", "sequence_start", "sequence_end"):
+            raise Unsupported(f"parameter '{name}': sequences of requests are not supported")
         if type(value) not in (str, int, bool, float):
             raise InvalidRequest(
                 f"parameter '{name}' has invalid type. It should be either 'int', 'bool',"

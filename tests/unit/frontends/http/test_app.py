@@ -338,6 +338,15 @@ def test_small_answers_and_errors_are_not_compressed(client: Client) -> None:
     assert "content-encoding" not in error.headers
 
 
+def test_descriptions_are_not_compressed_because_tritons_asyncio_client_would_not_unpack_them(
+    client: Client,
+) -> None:
+    for path in ("/v2/models/echo/config", "/v2/models/stats"):
+        answer = client.get(path, {"accept-encoding": "gzip, deflate"})
+        assert answer.status == 200
+        assert "content-encoding" not in answer.headers
+
+
 def test_a_compressed_binary_answer_counts_its_unpacked_header(client: Client) -> None:
     request = {**text_of("a" * 3000), "parameters": {"binary_data_output": True}}
     answer = client.post(INFER, request, {"accept-encoding": "gzip"})
