@@ -139,7 +139,9 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        raise ConfigError(f"model {name!r}: {error}") from None
+        # "Expected `int`, got `str` - at `$.max_batch_size`", as all other messages say it.
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        raise ConfigError(f"model {name!r}: {field}: {problem[0].lower()}{problem[1:]}") from None
 
 
 def _groups(name: str, instances: Any, device: Any) -> list[Any]:

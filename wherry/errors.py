@@ -135,6 +135,8 @@ class WorkerDied(WherryError):
     http_status = 503
     grpc_code = "UNAVAILABLE"
     reason = "BACKEND"
+    #: May the worker have seen the request? If not, trying it elsewhere is no second try.
+    reached = True
 
 
 class ExecutionTimeout(WorkerDied):

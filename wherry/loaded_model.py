@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from wherry.config import ModelConfig
 from wherry.datatypes import Form
-from wherry.errors import Cancelled, InvalidRequest, Unsupported
+from wherry.errors import Cancelled, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import Failure
 from wherry.instances.instance import Instance
 from wherry.instances.split import split
@@ -34,6 +34,7 @@ class Runner(Protocol):
     def cancel(self, request: InferRequest) -> bool: ...
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
     def not_ready_reason(self) -> str: ...
+    def explain(self) -> dict[str, Any]: ...
     def running(self) -> list[tuple[str, int, float]]: ...
     def drain(self, timeout: float | None) -> bool: ...
     def close(self, timeout: float = 10.0) -> None: ...
@@ -55,6 +56,7 @@ class LoadedModel:
         self.signature = signature
         self.runner = runner
         self._clock = clock
+        self._cost: Callable[..., float] | None = getattr(model, "cost", None)
         self._optional = any(spec.optional for spec in signature.inputs)
         self._variable = [
             spec.name
@@ -130,6 +132,8 @@ class LoadedModel:
             shape_key=self._shape_key(columns),
             parameters=parameters,
         )
+        if self._cost is not None:
+            request.cost = self._cost_of(columns, rows)
         request.enqueued_at = now  # so far: its caller may leave before it is queued
         return request
 
@@ -183,6 +187,20 @@ class LoadedModel:
         """Is this a dict of inputs, or the value of the only input?"""
         names = {spec.name for spec in self.signature.inputs}
         return isinstance(row, Mapping) and set(row) <= names
+
+    def _cost_of(self, columns: Columns, rows: int) -> float:
+        """What the heaviest of these rows weighs, by the model's own cost()."""
+        assert self._cost is not None
+        inputs = [columns.get(spec.name) for spec in self.signature.inputs]
+        try:
+            costs = [
+                float(self._cost(*(None if column is None else column[row] for column in inputs)))
+                for row in range(rows)
+            ]
+        except Exception as error:  # the user's code: anything may come
+            text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
+            raise ModelFailed(text) from error
+        return max(1e-9, *costs)
 
     def _shape_key(self, columns: Columns) -> Hashable:
         if not self._variable and not self._optional:

@@ -56,6 +56,12 @@ class Model:
 
     Class attributes named like the fields of ModelConfig configure it. `load` and `execute` run
     in the instance's thread or process; `execute` may run in any thread there, one at a time.
+    It may write to its inputs, and returns arrays of its own each time: they go to the callers
+    as they are.
+
+    A model that pads its rows to the longest may say what a row weighs, by a method
+    `cost(self, *row) -> float` with the inputs in their order (tokens, characters, pixels): rows
+    of similar cost then go together. It runs in the caller's process and must be quick.
     """
 
     #: Set by the Runtime that loaded the model last.
@@ -149,6 +155,9 @@ class FunctionModel(Model, Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], settings: Mapping[str, Any]) -> None:
         self.function = function
+        settings = dict(settings)
+        if (cost := settings.pop("cost", None)) is not None:
+            self.cost = cost
         self._settings = {"name": function.__name__, **settings}
         self.execute = function  # type: ignore[method-assign]
         functools.update_wrapper(self, function)
@@ -166,7 +175,8 @@ def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
 @overload
 def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
 def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
-    """Make a function a model; the settings are the fields of ModelConfig.
+    """Make a function a model; the settings are the fields of ModelConfig, and `cost`: what a
+    row weighs when it is padded to the longest (`cost=len` for texts; see Model).
 
     Mistakes in the annotations or settings are ConfigErrors here, at import.
     """

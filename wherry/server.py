@@ -263,6 +263,7 @@ class Server:
         if loading.done():
             loading.result()
             return True
+        loading.add_done_callback(asyncio.Future.exception)  # that it ends so is no news to asyncio
         return False
 
     def _tell_ready(self) -> None:

@@ -157,6 +157,11 @@ def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
         raise ConfigError(
             f"{where} is one value, but the inputs are columns; return a list with one row for"
             " each row of the inputs"
+            + (
+                ", or columns by name as a NamedTuple or TypedDict"
+                if spec.form is Form.JSON
+                else ""
+            )
         )
     if by_row is False and row_wise and spec.form is not Form.ARRAYS:
         # One row in, a list out: a row of any length.

@@ -6,6 +6,7 @@ a thread as in a worker process, and nobody sleeps.
 
 import fcntl
 import os
+from collections.abc import Iterator
 
 import wherry
 
@@ -24,6 +25,11 @@ def hold(text: list[str]) -> list[str]:
 @wherry.model(max_batch_size=8, examples=[{"text": "good"}])
 def echo(text: list[str]) -> list[str]:
     return text
+
+
+@wherry.model
+def words(text: str, at_most: int = 10) -> Iterator[str]:
+    yield from text.split()[:at_most]
 
 
 @wherry.model(max_batch_size=8)

@@ -205,6 +205,7 @@ def test_a_server_told_to_stop_while_it_loads_does_so_at_once(gate: Gate, isolat
         running.send(signal.SIGTERM)
         assert running.wait(5) == 0, running.log
         wait_until(lambda: all(is_gone(pid) for pid in workers), "the workers are gone")
+        assert "ERROR" not in running.log
     finally:
         running.stop(signal.SIGKILL)
 
@@ -446,9 +447,13 @@ def test_a_killed_worker_loses_no_request(gate: Gate) -> None:
         with wherry.Client(running.url) as client, ThreadPoolExecutor(8) as pool:
             first = {client.infer("pid", text="") for _ in range(50)}
             counts = [pool.submit(load, client) for _ in range(8)]
-            for pid in children(running.pid):  # every worker of every model
+            workers = children(running.pid)  # of every model
+            for pid in workers:
                 os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: running.log.count("instance is back") == 6, "every instance is back")
+            wait_until(
+                lambda: running.log.count("instance is back") == len(workers),
+                "every instance is back",
+            )
             stop.set()
             assert sum(count.result(20) for count in counts) > 0
             assert client.infer("pid", text="") not in first
@@ -480,10 +485,14 @@ def test_call_and_models_talk_to_a_running_server() -> None:
             ["echo:1", "READY"],
             ["hold:1", "READY"],
             ["pid:1", "READY"],
+            ["words:1", "READY"],
         ]
+        assert "at_most INT64[-1] (optional))" in listed.stdout
         called = wherry_command("call", "echo", "what a day", "two", env={"WHERRY_URL": url})
         assert called.stdout == "what a day\ntwo\n"
         assert called.stderr == ""
+        streamed = wherry_command("call", "words", "what a day", "--url", url)  # without --stream
+        assert (streamed.stdout, streamed.stderr) == ("what\na\nday\n", "")
         piped = wherry_command("call", "echo", "-", "--json", "--url", url, stdin="a\nb\n")
         assert [json.loads(line) for line in piped.stdout.splitlines()] == ["a", "b"]
         wrong = wherry_command("call", "nope", "x", "--url", url)

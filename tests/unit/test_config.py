@@ -101,6 +101,12 @@ def test_a_value_of_the_wrong_type_is_a_configuration_error(settings: dict[str, 
     assert "m" in str(raised.value)
 
 
+def test_a_value_of_the_wrong_type_is_named_as_every_other_problem() -> None:
+    with pytest.raises(ConfigError) as raised:
+        model_config("m", {"max_batch_size": "8"})
+    assert str(raised.value) == "model 'm': max_batch_size: expected int, got str"
+
+
 @pytest.mark.parametrize("key", ["max_batchsize", "max_batch_size_", "Instances", "devices"])
 def test_an_unknown_setting_is_answered_with_the_one_that_was_meant(key: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown setting '{key}'; did you mean '"):

@@ -296,6 +296,7 @@ async def _awaits_an_iterator(x: list[str]) -> AsyncIterator[list[str]]:
         (annotated(Annotated[list[str], FP32]), "parameter 'x'", "np.ndarray beside it"),
         (annotated(Annotated[list[int], BYTES]), "parameter 'x'", "BYTES"),
         (annotated(list[str], str), "return value is one value", "return a list with one row"),
+        (annotated(list[str], dict), "return value is one value", "NamedTuple or TypedDict"),
         (annotated(list[str], None), "return value", "use list[str]"),
         (annotated(list[str], tuple[list[str], object]), "output 'output1'", "use list[str]"),
         (annotated(list[str], Nothing), "return value has no outputs", ""),

@@ -111,6 +111,11 @@ def parser() -> argparse.ArgumentParser:
     models = _command(commands, "models", "list the models of a running server", _models)
     models.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_client(models)
+
+    explain = _command(commands, "explain", "say why batches are as they are", _explain)
+    explain.add_argument("model", metavar="MODEL", help="name, or name:version")
+    explain.add_argument("--json", action="store_true", help="the server's answer as it is")
+    _add_client(explain)
     return root
 
 
@@ -178,6 +183,12 @@ def _call(args: argparse.Namespace) -> int:
     from wherry.cli.call import call
 
     return call(args)
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from wherry.cli.explain import explain
+
+    return explain(args)
 
 
 def _models(args: argparse.Namespace) -> int:

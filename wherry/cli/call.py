@@ -23,13 +23,13 @@ def call(args: argparse.Namespace) -> int:
     def run(client: Client) -> None:
         described = client.describe(args.model)
         for row in _rows(args, described):
-            if args.stream:
+            if args.stream or described.streams:
                 for response in client.stream(args.model, timeout=args.timeout, **row):
                     _print(response, args.json)
             else:
                 _print(client.infer(args.model, timeout=args.timeout, **row), args.json)
 
-    return _with_client(args, run)
+    return with_client(args, run)
 
 
 def models(args: argparse.Namespace) -> int:
@@ -46,10 +46,10 @@ def models(args: argparse.Namespace) -> int:
             reason = f"  {entry['reason']}" if entry["reason"] else ""
             _print(f"{name}  {entry['state']}{reason}  ({inputs}) -> ({outputs})", False)
 
-    return _with_client(args, run)
+    return with_client(args, run)
 
 
-def _with_client(args: argparse.Namespace, run: Callable[[Client], None]) -> int:
+def with_client(args: argparse.Namespace, run: Callable[[Client], None]) -> int:
     tls = ssl.create_default_context(cafile=args.ssl_ca) if args.ssl_ca else None
     try:
         with Client(args.url, api_key=args.api_key, ssl_context=tls) as client:
@@ -122,7 +122,8 @@ def _plain(value: Any) -> Any:
 
 
 def _tensor(member: dict[str, Any]) -> str:
-    return f"{member['name']} {member['datatype']}{member['shape']}"
+    optional = " (optional)" if member.get("optional") else ""
+    return f"{member['name']} {member['datatype']}{member['shape']}{optional}"
 
 
 def _failed(message: str) -> int:

@@ -35,7 +35,8 @@ def check(flags: Mapping[str, Any]) -> int:
 
 
 def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> bool:
-    kind = "pipeline" if loaded.is_pipeline else f"{len(loaded.runner.instances)} instances"
+    count = len(loaded.runner.instances)
+    kind = "pipeline" if loaded.is_pipeline else f"{count} instance{'s' if count > 1 else ''}"
     print_line(f"{loaded.name} (version {loaded.version}, {kind})")
     print_line("  inputs   " + ", ".join(_tensor(spec) for spec in loaded.signature.inputs))
     print_line("  outputs  " + ", ".join(_tensor(spec) for spec in loaded.signature.outputs))

@@ -226,7 +226,7 @@ def user_traceback(error: BaseException) -> str:
         # It was raised in a worker process, and came as text.
         lines = "\n".join(notes).splitlines(keepends=True)
     text = "".join(lines).rstrip()
-    shortened = _MACHINERY.sub(r"\1", text)
+    shortened = _OURS_AT_THE_END.sub("", _MACHINERY.sub(r"\1", text))
     _, _, first = shortened.partition("\n")
     if first.startswith("  File "):
         return shortened
@@ -242,6 +242,9 @@ def _frames_of(*prefixes: str) -> re.Pattern[str]:
     )
 
 
-_MACHINERY = _frames_of(
-    "<frozen importlib", str(Path(__file__).resolve().parents[1]) + os.sep, importlib.__file__
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_MACHINERY = _frames_of("<frozen importlib", _PACKAGE, importlib.__file__)
+#: Where wherry found a mistake of theirs says nothing to them; what it found stands below.
+_OURS_AT_THE_END = re.compile(
+    rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.errors\.)'
 )

@@ -135,6 +135,11 @@ class Client:
         found: dict[str, Any] = self._json("GET", _path(model))
         return found
 
+    def batching(self, model: str) -> dict[str, Any]:
+        """What the model's batcher has learnt and did."""
+        found: dict[str, Any] = self._json("GET", f"{_path(model)}/batching")
+        return found
+
     def describe(self, model: str) -> ModelDescription:
         """What is needed to call the model; asked for once."""
         described = self._described.get(model)

@@ -73,6 +73,8 @@ class ModelDescription:
     outputs: tuple[Tensor, ...]
     #: Tensors have the rows as their first dimension.
     batched: bool
+    #: One request, any number of responses.
+    streams: bool = False
 
     @property
     def returns_one_value(self) -> bool:
@@ -88,6 +90,7 @@ def describe(config: Mapping[str, Any]) -> ModelDescription:
         tuple(_tensor(member, forms.get("inputs", {})) for member in config.get("input", ())),
         tuple(_tensor(member, forms.get("outputs", {})) for member in config.get("output", ())),
         batched=config.get("max_batch_size", 0) > 0,
+        streams=config.get("model_transaction_policy", {}).get("decoupled", False),
     )
 
 

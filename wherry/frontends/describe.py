@@ -152,6 +152,27 @@ def statistics(loaded: LoadedModel) -> Json:
         }
 
 
+def batching(loaded: LoadedModel) -> Json:
+    """Why batches are as they are: what the batcher has learnt, and what it did."""
+    counted = loaded.statistics
+    with counted.lock:
+        done = {
+            "batches_cut_by_reason": dict(sorted(counted.cut_reasons.items())),
+            "executions_by_batch_size": {
+                str(size): batch.compute_infer.count
+                for size, batch in sorted(counted.batch_sizes.items())
+            },
+        }
+    return {
+        "name": loaded.name,
+        "version": loaded.version,
+        "max_batch_size": loaded.config.max_batch_size,
+        "queued_requests": loaded.runner.queued_requests,
+        **loaded.runner.explain(),
+        **done,
+    }
+
+
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
     shape = [-1, *spec.shape] if loaded.config.max_batch_size else list(spec.shape) or [1]
     return {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from time import perf_counter_ns
+from typing import Any
 
 from wherry.config import ModelConfig
 from wherry.errors import (
@@ -20,6 +21,7 @@ from wherry.errors import (
     ExecutionTimeout,
     LoadFailed,
     ModelNotReady,
+    Overloaded,
     QueueFull,
     WherryError,
     WorkerDied,
@@ -184,8 +186,11 @@ class Dispatcher:
                     refused.append((request, closed))
                 elif request.deadline is not None and request.deadline <= now:
                     refused.append((request, self._too_late(request, now)))
+                elif request.deadline is not None and (hopeless := self._hopeless(request, now)):
+                    refused.append((request, hopeless))
                 elif not self._enqueue(request, now, handed):
-                    full = QueueFull(self.config.name, self._scheduler.queued_requests, 1.0)
+                    wait = self._scheduler.predicted_wait() or 1.0
+                    full = QueueFull(self.config.name, self._scheduler.queued_requests, wait)
                     refused.append((request, full))
             if closed is None:
                 handed += self._assign(now)
@@ -354,6 +359,23 @@ class Dispatcher:
                 instance, overdue, f"the batch ran longer than {limit} s (execution_timeout)"
             )
 
+    def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
+        """Refuse at the door what could not be finished in time: it would only be in the way."""
+        wait = self._scheduler.predicted_wait()
+        if not wait or request.deadline is None or now + wait < request.deadline:
+            return None
+        return Overloaded(
+            f"model {self.config.name!r}: it would take {wait:.3f} s until this request starts,"
+            f" longer than its timeout ({request.deadline - now:.3f} s); retry later, or add"
+            " instances",
+            retry_after=wait,
+        )
+
+    def explain(self) -> dict[str, Any]:
+        """What the scheduler has learnt and decides."""
+        with self._lock:
+            return self._scheduler.explain()
+
     def _too_late(self, request: InferRequest, now: float) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"model {self.config.name!r}: not finished within the request's timeout"
@@ -391,9 +413,8 @@ class Dispatcher:
             name=f"wherry-{self.config.name}-{number}",
             daemon=True,  # a hung model must not keep the program alive
         )
-        self._threads = [t for t in self._threads if t.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+        thread.start()  # first: close() may come at any time, and joins what is listed
+        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
 
     def _serve(self, number: int, hung: str) -> None:
         """Load the instance, run its batches, and bring it back when its worker dies.
@@ -599,7 +620,7 @@ class Dispatcher:
             for request in batch.requests if batch else ():
                 if request.reply.settled:
                     continue
-                request.attempts += 1
+                request.attempts += error.reached
                 if request.attempts > 1 or request.streams or self._closing:
                     failed.append(request)
                 else:

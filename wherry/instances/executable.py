@@ -322,13 +322,20 @@ class Executable:
     def failure(self, error: BaseException) -> Failure:
         for cls in type(error).__mro__:  # a user's own subclass too
             if BY_NAME.get(cls.__name__) is cls:
-                return Failure(cls.__name__, str(error), exception=error)
+                return Failure(cls.__name__, _text(error), exception=error)
         return Failure(
             "ModelFailed",
-            f"model {self.config.name!r} failed: {type(error).__name__}: {error}",
+            f"model {self.config.name!r} failed: {type(error).__name__}: {_text(error)}",
             "".join(traceback.format_exception(error)),
             error,
         )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__: a bug there costs no instance
+        return "<its str() raised>"
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

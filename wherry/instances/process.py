@@ -143,7 +143,7 @@ class ProcessInstance(Instance):
             try:
                 self._worker.park()
             except (EOFError, OSError, Garbage) as error:
-                raise self._died(error) from None
+                raise self._died(error, reached=False) from None
         return self._inbox.popleft()
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
@@ -202,10 +202,12 @@ class ProcessInstance(Instance):
 
     def _send(self, message: msgspec.Struct) -> None:
         assert self._worker is not None
+        if self._worker.exited():  # what is sent to a dead worker is lost without an error
+            raise self._died(EOFError("it had ended"), reached=False)
         try:
             self._worker.connection.send(message)
         except (EOFError, OSError) as error:
-            raise self._died(error) from None
+            raise self._died(error, reached=False) from None
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[Connection]:
@@ -275,13 +277,15 @@ class ProcessInstance(Instance):
         }
         return failures, [i for i in reasons if i not in failures]
 
-    def _died(self, error: Exception) -> WorkerDied:
+    def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
         """See to it that the worker is gone, and say how it went."""
         assert self._worker is not None
         how = self._worker.end(error)
         if self._aborted:
             how = f"was stopped: {self._aborted}"
-        return WorkerDied(f"worker {self.name} (pid {self._worker.process.pid}) {how}")
+        died = WorkerDied(f"worker {self.name} (pid {self._worker.process.pid}) {how}")
+        died.reached = reached
+        return died
 
 
 class _Worker:
@@ -305,12 +309,13 @@ class _Worker:
         self._log = LogPump(log_file, model, name)
         self._slab: Slab | None = None
         self._exit = _pidfd(self.process.pid)
-        #: What to watch while it works, and while it does not.
-        self._busy, self._idle = select.poll(), select.poll()
+        #: What to watch while it works, while it does not, and before it gets work.
+        self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
         for poll in (self._busy, self._idle):
             poll.register(ours, select.POLLIN)
             poll.register(log_file, select.POLLIN)
-            if self._exit is not None:
+        if self._exit is not None:
+            for poll in (self._busy, self._idle, self._end):
                 poll.register(self._exit, select.POLLIN)
         self._idle.register(bell, select.POLLIN)
 
@@ -352,6 +357,10 @@ class _Worker:
                     break
                 if self.connection.fileno() in ready:
                     self._busy.unregister(self.connection)
+
+    def exited(self) -> bool:
+        """Has the process ended? A glance at its pidfd; without one the socket will tell."""
+        return bool(self._end.poll(0))
 
     def end(self, error: Exception) -> str:
         """How it ended; it is killed if it did not."""

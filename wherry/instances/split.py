@@ -56,6 +56,7 @@ def split(
             shape_key=request.shape_key,
             parameters=request.parameters,
         )
+        part.cost = request.cost
         part.follows = start > 0
         parts.append(part)
     request.parts = parts

@@ -96,6 +96,9 @@ class PipelineRunner:
     def running(self) -> list[tuple[str, int, float]]:
         return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
 
+    def explain(self) -> dict[str, Any]:
+        return {"policy": "none: each row is a task of its own"}
+
     def not_ready_reason(self) -> str:
         return self._reason
 

@@ -9,6 +9,7 @@ reached (Triton's dynamic batcher has the same two settings).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from wherry.request import Batch, InferRequest
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
@@ -66,6 +67,16 @@ class DynamicBatcher:
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """Nothing to learn: this policy has no estimates."""
+
+    def predicted_wait(self) -> float:
+        return 0.0
+
+    def explain(self) -> dict[str, Any]:
+        return {
+            "policy": "fixed",
+            "max_queue_delay_seconds": self.max_queue_delay,
+            "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
+        }
 
     def next_action(self, now: float) -> Action:
         if not self._queue.queued_requests:

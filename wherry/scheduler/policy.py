@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from wherry.request import Batch, InferRequest
 
@@ -73,6 +73,14 @@ class Scheduler(Protocol):
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """A batch has ended after so many seconds; None: there is nothing to learn from it (its
         worker died, or nobody else wanted the instance)."""
+        ...
+
+    def predicted_wait(self) -> float:
+        """Seconds until a request that came now would start; 0.0 if that is not known."""
+        ...
+
+    def explain(self) -> dict[str, Any]:
+        """What was learnt and decided, for people: names, numbers with units, short lists."""
         ...
 
     def clear(self) -> Sequence[InferRequest]:

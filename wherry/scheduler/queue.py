@@ -101,6 +101,10 @@ class RequestQueue:
         self.queued_requests -= len(taken)
         return taken
 
+    @property
+    def queued_rows(self) -> int:
+        return sum([lane.rows for lane in self._lanes.values()])
+
     def take_these(self, lane: Lane, chosen: list[InferRequest]) -> list[InferRequest]:
         """Remove chosen requests of `lane`, wherever they stand in it; in order of arrival."""
         for request in chosen:

@@ -63,6 +63,11 @@ class Returns:
         """The share of callers that come straight back."""
         return self._shares[-1]
 
+    @property
+    def shares(self) -> list[float]:
+        """The share of callers that are back by each of AGES."""
+        return self._shares
+
     def back_by(self, i: int) -> float:
         """How many of those answered last should have come back by the age AGES[i]."""
         return self.last_answered * self._shares[i]

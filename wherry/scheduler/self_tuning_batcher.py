@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from math import ceil
+from math import ceil, inf
+from typing import Any
 
 from wherry.request import Batch, InferRequest
 from wherry.scheduler.curve import BatchCurve
@@ -71,6 +72,8 @@ class SelfTuningBatcher:
             return False
         request.enqueued_at = now
         self._queue.push(request)
+        if request.deadline is not None and request.deadline <= self._hold_until:
+            self._hold_until = 0.0  # it cannot wait so long: decide again
         self.returns.arrived(now)
         self._rows_per_request += 0.02 * (request.rows - self._rows_per_request)
         return True
@@ -101,12 +104,36 @@ class SelfTuningBatcher:
         self._busy -= 1
         self._running_rows -= rows
         self._hold_until = 0.0
-        if seconds is None:
+        if not seconds:  # nothing to learn, or a clock that has not moved
             return
         work = rows * max([request.cost for request in requests], default=1.0)
         self._work_per_row += 0.1 * (work / rows - self._work_per_row)
         self.curve.learn(max(1, round(work)), seconds)
         self.returns.ended(len(requests) or 1, now)
+
+    def predicted_wait(self) -> float:
+        if not self.curve or self._busy < self.instances:
+            return 0.0
+        rows = self._queue.queued_rows
+        batches, rest = divmod(rows, self.max_batch_size)
+        work = batches * self._seconds(self.max_batch_size) + self._seconds(rest)
+        running = self._seconds(self._running_rows / self._busy) / 2
+        return (work + running) / self.instances
+
+    def explain(self) -> dict[str, Any]:
+        fixed, returns = self.curve.fixed(), self.returns
+        return {
+            "policy": "self-tuning",
+            "batch_seconds": [list(point) for point in self.curve.points()],
+            "fixed_seconds": fixed,
+            "work_per_row": self._work_per_row,
+            "requests_per_second": returns.rate,
+            "returning_share": returns.share,
+            "returned_within_seconds": [
+                [age, share] for age, share in zip(AGES, returns.shares, strict=True) if share
+            ],
+            "predicted_wait_seconds": self.predicted_wait(),
+        }
 
     # What to do
 
@@ -114,13 +141,14 @@ class SelfTuningBatcher:
         waiting = self.queued_requests
         if not waiting:
             return IDLE
-        if now < self._hold_until and waiting < self._hold_requests:
+        held = now < self._hold_until and waiting < self._hold_requests
+        if held and self._queue.queued_rows < self.max_batch_size:
             return Wait(self._hold_until)
         lane = next(self._queue.lanes())
-        rows, reason = self._fair_part(lane.rows), "full"
+        rows, reason = min(self._fair_part(lane.rows), self.max_batch_size), "full"
         if lane.rows < self.max_batch_size:
             until = max(self._company(rows, now), self._turn(rows, lane.rows))
-            if now < until < lane.earliest_deadline():
+            if now < until < (self._queue.next_deadline or inf):
                 self._hold_until = until
                 return Wait(until)
             reason = "waited" if self._hold_until else "idle"

@@ -155,6 +155,18 @@ def test_what_the_file_raises_is_kept_and_shown_from_its_first_line_on(tmp_path:
     assert lines[-1] == "ZeroDivisionError: division by zero"
 
 
+def test_a_mistake_that_wherry_finds_is_shown_where_the_user_made_it(tmp_path: Path) -> None:
+    text = "import wherry\n@wherry.model(max_batch_sice=3)\ndef f(x: list[str]) -> list[str]: ...\n"
+    app = write(tmp_path / "mistaken.py", text)
+    with pytest.raises(TargetRaised) as raised:
+        load_target(str(app))
+    assert raised.value.__cause__ is not None
+    lines = user_traceback(raised.value.__cause__).splitlines()
+    files = [line for line in lines if line.startswith("  File ")]
+    assert files == [f'  File "{app}", line 2, in <module>']
+    assert lines[-1].endswith("unknown setting 'max_batch_sice'; did you mean 'max_batch_size'?")
+
+
 def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
     with pytest.raises(TargetRaised):
         load_target(str(write(tmp_path / "exits.py", "raise SystemExit(4)")))

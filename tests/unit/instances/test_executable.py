@@ -431,6 +431,20 @@ def test_what_the_model_raises_keeps_its_class_if_the_caller_must_act(
         assert type(raised).__name__ in str(error)
 
 
+@pytest.mark.parametrize("base", [ValueError, InvalidRequest])
+def test_an_error_that_cannot_say_what_it_is_fails_its_request_only(base: type[Exception]) -> None:
+    class Mute(base):  # type: ignore[valid-type,misc]
+        def __str__(self) -> str:
+            raise RuntimeError("no str")
+
+    def model(x: list[str]) -> list[str]:
+        raise Mute
+
+    (outcome,) = executable(model).run({"x": ["a"]}, [1]).outcomes
+    assert isinstance(outcome, Failure)
+    assert "<its str() raised>" in outcome.as_exception().args[0]
+
+
 def test_json_rows_that_do_not_fit_their_class_are_the_callers_fault() -> None:
     def model(x: list[Person]) -> list[str]:
         return [p.name for p in x]

@@ -226,7 +226,7 @@ class _AsgiExchange(Exchange):
             413,
             error_body(
                 f"the body exceeds the limit of {max_body_bytes} bytes;"
-                " send less at a time, or raise max_body_bytes"
+                " send less at a time, or raise the server's --max-body-size"
             ),
             headers=[("Connection", "close")],
         )

@@ -74,6 +74,7 @@ class KServe:
             "config": _config,
             "ready": _ready,
             "stats": _statistics,
+            "batching": _batching,
         }
         writes: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
             "infer": infer,
@@ -194,6 +195,10 @@ def _statistics(model: ModelPath, exchange: Exchange) -> None:
     except ModelNotFound:  # as Triton says it
         raise InvalidRequest(f"requested model '{model.name}' is not available") from None
     _json(exchange, {"model_stats": [describe.statistics(loaded)]})
+
+
+def _batching(model: ModelPath, exchange: Exchange) -> None:
+    _json(exchange, describe.batching(model.loaded()))
 
 
 def _json(exchange: Exchange, value: Any) -> None:

@@ -493,7 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         return Refused(
             413,
             f"the body exceeds the limit of {self._limits.max_body_bytes} bytes;"
-            " send less at a time, or raise max_body_bytes",
+            " send less at a time, or raise the server's --max-body-size",
         )
 
     def _check_transfer_encoding(self, coding: str) -> None:

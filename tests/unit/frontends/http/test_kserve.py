@@ -697,6 +697,7 @@ def test_priority_timeout_and_other_parameters_reach_the_core() -> None:
         soon = client.begin("POST", path, {**text_of("soon"), "parameters": {"priority": 1}})
         late.answered.result(10)
         assert late.status == 504
+        assert client.get("/v2/health/live").status == 200  # by now both of them are queued
         gate.open(3)
         for exchange in (first, soon, last):
             exchange.answered.result(10)

@@ -1,0 +1,97 @@
+"""How long does a batch of so many rows take? What was learnt, and what is made of it."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.scheduler.curve import BatchCurve
+
+
+def learnt(*samples: tuple[int, float]) -> BatchCurve:
+    curve = BatchCurve()
+    for rows, seconds in samples:
+        curve.learn(rows, seconds)
+    return curve
+
+
+def test_a_curve_without_a_batch_is_false_and_knows_no_fixed_part() -> None:
+    curve = BatchCurve()
+    assert not curve
+    assert curve.fixed() is None
+    assert curve.points() == []
+    assert learnt((4, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        (0, 0.0),  # no batch
+        (0.5, 1.0),  # half a batch of one
+        (1, 2.0),  # below the smallest seen: as long as that one
+        (2, 2.0),
+        (3, 2.5),  # between two: a straight line
+        (4, 3.0),
+        (6, 4.0),
+        (8, 5.0),
+        (12, 7.0),  # beyond the largest: the last slope goes on
+    ],
+)
+def test_between_the_sizes_seen_are_straight_lines(rows: float, seconds: float) -> None:
+    assert learnt((2, 2.0), (4, 3.0), (8, 5.0)).seconds(rows) == pytest.approx(seconds)
+
+
+def test_one_size_makes_larger_ones_look_free_so_that_they_are_tried() -> None:
+    assert learnt((4, 3.0)).seconds(64) == 3.0
+
+
+def test_a_larger_batch_never_looks_faster() -> None:
+    curve = learnt((1, 5.0), (2, 3.0), (4, 6.0))
+    assert [curve.seconds(rows) for rows in (1, 2, 4)] == [5.0, 5.0, 6.0]
+
+
+def test_one_slow_batch_does_not_change_much_and_a_new_truth_is_learnt() -> None:
+    curve = learnt(*[(4, 1.0)] * 20, (4, 2.0))
+    assert curve.seconds(4) == pytest.approx(1.1)
+    for _ in range(40):
+        curve.learn(4, 2.0)
+    assert curve.seconds(4) == pytest.approx(2.0, rel=0.02)
+
+
+def test_large_sizes_share_places_an_eighth_of_an_octave_wide() -> None:
+    curve = learnt(*[(rows, 1.0) for rows in range(1, 1025)])
+    assert [rows for rows, _ in curve.points()][:65] == [*range(1, 65), 72]
+    assert len(curve.points()) <= 64 + 4 * 8 + 1
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(5e-3, 2e-4), (1e-4, 2e-3), (0.0, 1e-3), (7e-3, 0.0)])
+def test_the_fixed_part_is_where_a_straight_line_starts(fixed: float, row: float) -> None:
+    rng = random.Random(1)
+    samples = [
+        (n, (fixed + row * n) * rng.lognormvariate(0, 0.02)) for n in range(1, 33) for _ in range(9)
+    ]
+    assert learnt(*samples).fixed() == pytest.approx(fixed, rel=0.1, abs=1e-4)
+
+
+def test_the_fixed_part_is_unknown_while_all_batches_are_alike() -> None:
+    assert learnt(*[(8, 1.0)] * 5).fixed() is None
+
+
+@given(
+    samples=st.lists(
+        st.tuples(st.integers(1, 3000), st.floats(1e-6, 100.0)), min_size=1, max_size=60
+    ),
+    rows=st.lists(st.floats(0, 5000), min_size=2, max_size=10),
+)
+def test_the_curve_never_falls_and_stays_within_what_was_seen(
+    samples: list[tuple[int, float]], rows: list[float]
+) -> None:
+    curve = learnt(*samples)
+    times = [curve.seconds(n) for n in sorted(rows)]
+    assert times == sorted(times) or times == pytest.approx(sorted(times))
+    seen = [seconds for _, seconds in samples]
+    for _, seconds in curve.points():
+        assert min(seen) * 0.999 <= seconds <= max(seen) * 1.001
+    fixed = curve.fixed()
+    assert fixed is None or fixed >= 0
