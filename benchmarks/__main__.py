@@ -7,7 +7,14 @@ import sys
 
 from benchmarks.harness import ROOT
 
-NAMES = ("http_echo", "process_handover", "local_calls", "serving", "startup")
+NAMES = (
+    "http_echo",
+    "process_handover",
+    "local_calls",
+    "serving",
+    "mixed_lengths",
+    "startup",
+)
 
 
 def main() -> None:

@@ -21,6 +21,12 @@ def single(text: list[str]) -> list[str]:
     return text
 
 
+@wherry.model(max_batch_size=4)
+def four(text: list[str]) -> list[str]:
+    """Seed S3's adaptive table, with no delay to set."""
+    return text
+
+
 @wherry.model(max_batch_size=8)
 def image(
     pixels: Annotated[Array, wherry.FP32[3, 224, 224]],

@@ -85,9 +85,8 @@ class Scenario:
     def best_pair(self) -> Pair:
         sizes = [size for size in SIZES if size < self.limit] + [self.limit]
         # A size that leaves one caller behind is not what a sweep by hand would be content with.
-        for whole in (self.arrivals.callers, self.arrivals.callers // self.instances):
-            if 1 < whole < self.limit:
-                sizes.append(whole)
+        parts = (self.arrivals.callers, self.arrivals.callers // self.instances)
+        sizes += [part for part in parts if 1 < part < self.limit]
         grid = [(1, 0.0)] + [(size, delay) for size in sorted({*sizes} - {1}) for delay in DELAYS]
         tried = {pair: self.run(lambda pair=pair: fixed(*pair), (1,)) for pair in grid}  # type: ignore[misc] # a lambda's default
         top = max(rate for rate, _ in tried.values())

@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -95,8 +95,11 @@ def in_flight(url: str) -> int:
 
 
 def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found += map(int, task.read_text().split())
+    return found
 
 
 def is_gone(pid: int) -> bool:
@@ -447,14 +450,16 @@ def test_a_killed_worker_loses_no_request(gate: Gate) -> None:
         with wherry.Client(running.url) as client, ThreadPoolExecutor(8) as pool:
             first = {client.infer("pid", text="") for _ in range(50)}
             counts = [pool.submit(load, client) for _ in range(8)]
-            workers = children(running.pid)  # of every model
-            for pid in workers:
-                os.kill(pid, signal.SIGKILL)
-            wait_until(
-                lambda: running.log.count("instance is back") == len(workers),
-                "every instance is back",
-            )
-            stop.set()
+            try:
+                workers = children(running.pid)  # of every model
+                for pid in workers:
+                    os.kill(pid, signal.SIGKILL)
+                wait_until(
+                    lambda: running.log.count("instance is back") == len(workers),
+                    "every instance is back",
+                )
+            finally:
+                stop.set()
             assert sum(count.result(20) for count in counts) > 0
             assert client.infer("pid", text="") not in first
         assert running.stop() == 0

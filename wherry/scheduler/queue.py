@@ -25,7 +25,7 @@ class Lane:
         self.key = key
         self.requests: deque[InferRequest] = deque()
         self.rows = 0
-        #: Requests that were cancelled and still stand here.
+        #: Requests that have left and still stand here; they may wait in another lane by now.
         self.gone = 0
 
     @property
@@ -34,7 +34,7 @@ class Lane:
 
     def earliest_deadline(self) -> float:
         """Looks at every request: for lanes that hold less than a batch."""
-        waiting = (r.deadline for r in self.requests if r.queued)
+        waiting = (r.deadline for r in self.requests if r.queued is self)
         return min((d for d in waiting if d is not None), default=float("inf"))
 
 
@@ -139,7 +139,7 @@ class RequestQueue:
 
     def clear(self) -> list[InferRequest]:
         """Remove and return everything that waits."""
-        everything = [r for lane in self._lanes.values() for r in lane.requests if r.queued]
+        everything = [r for lane in self._lanes.values() for r in lane.requests if r.queued is lane]
         for request in everything:
             request.queued = None
         self._lanes.clear()
@@ -153,7 +153,7 @@ class RequestQueue:
         lane.rows -= request.rows
         lane.gone += 1
         if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
-            lane.requests = deque(r for r in lane.requests if r.queued)
+            lane.requests = deque(r for r in lane.requests if r.queued is lane)
             lane.gone = 0
 
     def _sweep_deadlines(self) -> None:
@@ -164,7 +164,7 @@ class RequestQueue:
     def _tidy(self, lane: Lane) -> bool:
         """Drop what was cancelled from the head; forget the lane and say False if it is empty."""
         requests = lane.requests
-        while requests and not requests[0].queued:
+        while requests and requests[0].queued is not lane:
             requests.popleft()
             lane.gone -= 1
         if not requests:

@@ -250,28 +250,35 @@ class SelfTuningBatcher:
     def _alike(self, lane: Lane) -> list[InferRequest]:
         """The oldest request and those of similar cost that make the most of the padding.
 
-        From the oldest outwards in the order of cost, as long as real work per second grows.
+        From the oldest outwards in the order of cost, as long as real work per second grows, or
+        the padding costs less than those left behind would save of a batch of their own.
         """
-        waiting = [r for r in islice(lane.requests, 4 * self.max_batch_size) if r.queued]
+        waiting = [r for r in islice(lane.requests, 4 * self.max_batch_size) if r.queued is lane]
         oldest = waiting[0]
-        fixed = self.curve.fixed() or 0.0
-        slope = max(1e-12, (self._seconds(1) - fixed) / self._work_per_row)
+        one, fixed = self._seconds(1) if self.curve else 1.0, self.curve.fixed()
+        if fixed is None:
+            fixed = one / 2  # not known yet: half and half
+        slope = max(1e-12, (one - fixed) / self._work_per_row)
+        left = sum([request.rows for request in waiting]) - oldest.rows
         waiting.sort(key=lambda request: request.cost)
         low = high = waiting.index(oldest)
         rows, real, longest = oldest.rows, oldest.rows * oldest.cost, oldest.cost
-        best = real / (fixed + slope * rows * longest)
         while True:
-            found = None
+            seconds = fixed + slope * rows * longest
+            best, found = 0.0, None
             for i in (low - 1, high + 1):
                 if not 0 <= i < len(waiting):
                     continue
                 more = waiting[i]
-                total, work = rows + more.rows, real + more.rows * more.cost
+                total, work = rows + more.rows, more.rows * more.cost
                 worst = max(longest, more.cost)
-                value = work / (fixed + slope * total * worst)
-                if total <= self.max_batch_size and value > best:
-                    best, found = value, (i, total, work, worst)
+                longer = slope * (total * worst - rows * longest)
+                value = (real + work) / (seconds + longer)
+                pays = value > real / seconds or longer <= slope * work + fixed * more.rows / left
+                if total <= self.max_batch_size and pays and value > best:
+                    best, found = value, (i, total, real + work, worst)
             if found is None:
                 return waiting[low : high + 1]
-            i, rows, real, longest = found
+            i, total, real, longest = found
+            left, rows = left - total + rows, total
             low, high = min(low, i), max(high, i)

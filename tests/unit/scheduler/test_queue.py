@@ -222,3 +222,19 @@ def test_answered_requests_are_not_kept_until_their_deadline() -> None:
         one.reply.settle(Cancelled("answered"))
     assert len(queue._deadlines) < 1000
     assert queue.next_deadline == 1.0
+
+
+def test_one_that_was_chosen_and_came_back_alone_stands_in_one_lane_only() -> None:
+    """It was behind others when it was taken, so its old place is still there."""
+    head, chosen, last = request("head"), request("chosen"), request("last")
+    queue = filled(head, chosen, last)
+    (lane,) = queue.lanes()
+    assert queue.take_these(lane, [chosen]) == [chosen]
+    queue.push(chosen, alone=True)
+    assert lane.rows == 2
+    assert queue.clear() == [head, last, chosen]
+    queue = filled(request("head"), again := request("chosen"))
+    (lane,) = queue.lanes()
+    queue.take_these(lane, [again])
+    queue.push(again, alone=True)
+    assert drained(queue, 8) == [["head"], ["chosen"]]

@@ -1,0 +1,96 @@
+"""Costs of rows, refusals at the door, and the batcher's explanation of itself."""
+
+import threading
+from typing import Any
+
+import pytest
+
+import wherry
+from tests.fakes import Gate
+from wherry.reply import Reply
+
+
+def test_a_cost_that_raises_is_the_models_failure_and_names_it() -> None:
+    def broken(text: str) -> float:
+        raise ZeroDivisionError("no idea")
+
+    @wherry.model(max_batch_size=4, cost=broken)
+    def echo(text: list[str]) -> list[str]:
+        return text
+
+    with (
+        wherry.Runtime(echo) as runtime,
+        pytest.raises(wherry.ModelFailed, match=r"'echo': cost\(\) failed: ZeroDivisionError"),
+    ):
+        runtime.infer("echo", "a", timeout=10)
+
+
+def test_a_class_may_have_a_cost_method() -> None:
+    class Weighed(wherry.Model):
+        max_batch_size = 4
+
+        def cost(self, text: str, weight: int) -> float:
+            return len(text) * weight
+
+        def execute(self, text: list[str], weight: list[int]) -> list[str]:
+            return text
+
+    with wherry.Runtime(Weighed()) as runtime:
+        loaded = runtime.model("weighed")
+        columns = loaded.row_columns(("abc", 5), {})
+        request = loaded.request(columns, 1, Reply(lambda _: None))
+        assert request.cost == 15.0
+        assert runtime.infer("weighed", "abc", 5) == "abc"
+
+
+def explained(model: Any, calls: int) -> dict[str, Any]:
+    with wherry.Runtime(model) as runtime:
+        list(runtime.map(model.name, [str(n) for n in range(calls)]))
+        return runtime.model(model.name).runner.explain()
+
+
+def test_the_batcher_says_what_it_has_learnt() -> None:
+    @wherry.model(max_batch_size=8)
+    def echo(text: list[str]) -> list[str]:
+        return text
+
+    told = explained(echo, 100)
+    assert told["policy"] == "self-tuning"
+    assert told["batch_seconds"]
+    assert all(seconds > 0 for _, seconds in told["batch_seconds"])
+    assert told["predicted_wait_seconds"] == 0.0
+
+
+def test_whoever_sets_a_delay_gets_it_and_is_told_so() -> None:
+    @wherry.model(max_batch_size=8, max_queue_delay=0.002, preferred_batch_sizes=(2, 4))
+    def echo(text: list[str]) -> list[str]:
+        return text
+
+    assert explained(echo, 10) == {
+        "policy": "fixed",
+        "max_queue_delay_seconds": 0.002,
+        "preferred_batch_sizes": [2, 4],
+    }
+
+
+def test_a_request_that_could_not_start_in_time_is_refused_at_the_door() -> None:
+    gate = Gate()
+
+    @wherry.model(max_batch_size=2)
+    def slow(text: list[str]) -> list[str]:
+        gate.hold(text)
+        return text
+
+    with wherry.Runtime(slow) as runtime:
+        dispatcher = runtime.model("slow").runner
+        dispatcher._scheduler.curve.learn(1, 1.0)  # type: ignore[attr-defined] # a slow past
+        running = threading.Thread(target=runtime.infer, args=("slow", "a"), kwargs={"timeout": 60})
+        running.start()
+        gate.started()
+        with pytest.raises(wherry.Overloaded, match="longer than its timeout") as refused:
+            runtime.infer("slow", "b", timeout=0.1)
+        assert refused.value.retry_after is not None
+        assert refused.value.retry_after > 0.1
+        assert refused.value.http_status == 429
+        gate.open()
+        running.join()
