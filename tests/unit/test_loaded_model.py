@@ -58,7 +58,7 @@ def test_the_batcher_says_what_it_has_learnt() -> None:
     assert told["policy"] == "self-tuning"
     assert told["batch_seconds"]
     assert all(seconds > 0 for _, seconds in told["batch_seconds"])
-    assert told["predicted_wait_seconds"] == 0.0
+    assert told["predicted_seconds"] == 0.0
 
 
 def test_whoever_sets_a_delay_gets_it_and_is_told_so() -> None:
@@ -87,7 +87,7 @@ def test_a_request_that_could_not_start_in_time_is_refused_at_the_door() -> None
         running = threading.Thread(target=runtime.infer, args=("slow", "a"), kwargs={"timeout": 60})
         running.start()
         gate.started()
-        with pytest.raises(wherry.Overloaded, match="longer than its timeout") as refused:
+        with pytest.raises(wherry.Overloaded, match="too long for its timeout") as refused:
             runtime.infer("slow", "b", timeout=0.1)
         assert refused.value.retry_after is not None
         assert refused.value.retry_after > 0.1

@@ -24,7 +24,7 @@ from wherry.errors import (
     ModelFailed,
     ModelNotFound,
     ModelNotReady,
-    QueueFull,
+    Overloaded,
     WherryError,
 )
 from wherry.reply import Reply
@@ -32,7 +32,7 @@ from wherry.request import Columns, InferResponse
 from wherry.runtime import Runtime
 
 #: What may become of a request here. Anything else fails the test.
-EXPECTED = (DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotFound, ModelNotReady, QueueFull)
+EXPECTED = (DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotFound, ModelNotReady, Overloaded)
 ENDS = (InferResponse, Cancelled, *EXPECTED)
 
 

@@ -37,6 +37,10 @@ from wherry.scheduler.policy import Dispatch, Scheduler, Wait
 
 log = logging.getLogger("wherry")
 
+#: A request is refused if its timeout is shorter than so many times what it would take: work that
+#: is finished too late is done for nobody, and makes the next one late as well.
+SAFETY = 1.2
+
 
 class ModelState(Enum):
     LOADING = "LOADING"
@@ -189,7 +193,7 @@ class Dispatcher:
                 elif request.deadline is not None and (hopeless := self._hopeless(request, now)):
                     refused.append((request, hopeless))
                 elif not self._enqueue(request, now, handed):
-                    wait = self._scheduler.predicted_wait() or 1.0
+                    wait = self._scheduler.predicted_seconds() or 1.0
                     full = QueueFull(self.config.name, self._scheduler.queued_requests, wait)
                     refused.append((request, full))
             if closed is None:
@@ -361,14 +365,13 @@ class Dispatcher:
 
     def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
         """Refuse at the door what could not be finished in time: it would only be in the way."""
-        wait = self._scheduler.predicted_wait()
-        if not wait or request.deadline is None or now + wait < request.deadline:
+        seconds = self._scheduler.predicted_seconds()
+        if request.deadline is None or now + SAFETY * seconds < request.deadline:
             return None
         return Overloaded(
-            f"model {self.config.name!r}: it would take {wait:.3f} s until this request starts,"
-            f" longer than its timeout ({request.deadline - now:.3f} s); retry later, or add"
-            " instances",
-            retry_after=wait,
+            f"model {self.config.name!r}: this request would take about {seconds:.3f} s, too long"
+            f" for its timeout ({request.deadline - now:.3f} s); retry later, or add instances",
+            retry_after=seconds,
         )
 
     def explain(self) -> dict[str, Any]:
@@ -585,7 +588,9 @@ class Dispatcher:
                 self.statistics.worker_restarts += 1
             self._changed.notify_all()
         if not first:
-            log.warning("instance is back", extra={"model": self.config.name})
+            log.warning(
+                "instance is back", extra={"model": self.config.name, "instance": instance.name}
+            )
 
     def _went_down(self, instance: Instance) -> None:
         with self._changed:

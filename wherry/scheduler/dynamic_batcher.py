@@ -68,7 +68,7 @@ class DynamicBatcher:
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """Nothing to learn: this policy has no estimates."""
 
-    def predicted_wait(self) -> float:
+    def predicted_seconds(self) -> float:
         return 0.0
 
     def explain(self) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Scheduler(Protocol):
         worker died, or nobody else wanted the instance)."""
         ...
 
-    def predicted_wait(self) -> float:
-        """Seconds until a request that came now would start; 0.0 if that is not known."""
+    def predicted_seconds(self) -> float:
+        """How long a request that came now would take to be answered; 0.0 if not known."""
         ...
 
     def explain(self) -> dict[str, Any]:

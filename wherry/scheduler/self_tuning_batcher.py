@@ -111,14 +111,13 @@ class SelfTuningBatcher:
         self.curve.learn(max(1, round(work)), seconds)
         self.returns.ended(len(requests) or 1, now)
 
-    def predicted_wait(self) -> float:
+    def predicted_seconds(self) -> float:
         if not self.curve or self._busy < self.instances:
             return 0.0
-        rows = self._queue.queued_rows
-        batches, rest = divmod(rows, self.max_batch_size)
-        work = batches * self._seconds(self.max_batch_size) + self._seconds(rest)
+        batches, rest = divmod(self._queue.queued_rows, self.max_batch_size)
         running = self._seconds(self._running_rows / self._busy) / 2
-        return (work + running) / self.instances
+        before = running + batches * self._seconds(self.max_batch_size)
+        return before / self.instances + self._seconds(rest + 1)
 
     def explain(self) -> dict[str, Any]:
         fixed, returns = self.curve.fixed(), self.returns
@@ -132,7 +131,7 @@ class SelfTuningBatcher:
             "returned_within_seconds": [
                 [age, share] for age, share in zip(AGES, returns.shares, strict=True) if share
             ],
-            "predicted_wait_seconds": self.predicted_wait(),
+            "predicted_seconds": self.predicted_seconds(),
         }
 
     # What to do

@@ -92,7 +92,7 @@ class Story:
 
 
 def story(**options: int) -> Story:
-    return Story(SelfTuningBatcher(**{"max_batch_size": 64, **options}))  # type: ignore[arg-type] # all ints
+    return Story(SelfTuningBatcher(**{"max_batch_size": 64, **options}))
 
 
 # A free instance takes what waits
