@@ -11,6 +11,7 @@ NAMES = (
     "http_echo",
     "process_handover",
     "local_calls",
+    "policy_cost",
     "serving",
     "mixed_lengths",
     "startup",

@@ -77,9 +77,9 @@ def draw_callers(rows: list[dict[str, Any]]) -> None:
         return 60 + 540 * log(callers) / log(256), 260 - 240 * rate / most
 
     parts = [line([(60, 260 - 48 * n), (600, 260 - 48 * n)], "#e4e6ea", 1) for n in range(6)]
-    parts += [text(54, 264 - 48 * n, f"{n}000", "end") for n in range(6)]
+    parts += [text(54, 264 - 48 * n, str(1000 * n), "end") for n in range(6)]
     parts += [text(at(n, 0)[0], 278, str(n), "middle") for n, _ in loops]
-    parts += [text(330, 296, "callers in a closed loop", "middle"), text(8, 14, "answers/s")]
+    parts += [text(330, 296, "callers in a closed loop", "middle"), text(54, 30, "/s", "end")]
     for color, width, factor in (
         (PAIR, 6.0, lambda row: 1.0),
         (GREEDY, 2.0, lambda row: 1 + row["greedy_rate_%"] / 100),

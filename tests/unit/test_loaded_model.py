@@ -43,6 +43,13 @@ def test_a_class_may_have_a_cost_method() -> None:
         assert runtime.infer("weighed", "abc", 5) == "abc"
 
 
+@wherry.model(max_batch_size=8)
+def memory_for_three(text: list[str]) -> list[str]:
+    if len(text) > 3:
+        raise MemoryError(f"no room for {len(text)} rows")
+    return text
+
+
 def explained(model: Any, calls: int) -> dict[str, Any]:
     with wherry.Runtime(model) as runtime:
         list(runtime.map(model.name, [str(n) for n in range(calls)]))
@@ -68,6 +75,7 @@ def test_whoever_sets_a_delay_gets_it_and_is_told_so() -> None:
 
     assert explained(echo, 10) == {
         "policy": "fixed",
+        "rows_at_most": 8,
         "max_queue_delay_seconds": 0.002,
         "preferred_batch_sizes": [2, 4],
     }
@@ -94,3 +102,17 @@ def test_a_request_that_could_not_start_in_time_is_refused_at_the_door() -> None
         assert refused.value.http_status == 429
         gate.open()
         running.join()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_batch_that_finds_no_memory_runs_in_halves_and_the_safe_size_is_remembered(
+    isolation: str,
+) -> None:
+    model = memory_for_three
+    with wherry.Runtime(model, isolation=isolation) as runtime:
+        first = runtime.infer_batch("memory_for_three", text=list("abcdefgh"))
+        assert first == {"output": list("abcdefgh")}
+        told = runtime.model("memory_for_three").runner.explain()
+        again = runtime.infer_batch("memory_for_three", text=list("stuvwxyz"))
+        assert again == {"output": list("stuvwxyz")}
+    assert told["rows_at_most"] == 2

@@ -43,6 +43,8 @@ def lines(told: dict[str, Any]) -> list[str]:
         f"model {told['name']} version {told['version']}: {told['policy']} batching,"
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
     ]
+    if told.get("rows_at_most", told["max_batch_size"]) < told["max_batch_size"]:
+        out.append(f"memory did not suffice for more than {told['rows_at_most']} rows")
     if told.get("max_queue_delay_seconds") is not None:
         out.append(f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms")
     if told.get("batch_seconds"):

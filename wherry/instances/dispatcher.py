@@ -483,6 +483,8 @@ class Dispatcher:
         with self._lock:  # before the callers are told: they may be back at once
             whole = len(execution.executed_rows) == 1
             self._ended(instance, self._clock() - started if whole else None)
+        if execution.out_of_memory_rows > 1:
+            self._lacks_memory(execution.out_of_memory_rows)
         statistics = self.statistics
         statistics.executed(
             requests,
@@ -506,6 +508,15 @@ class Dispatcher:
                 request.reply.deliver(answer)
             except Exception:  # our own bug: its neighbours must be answered all the same
                 log.exception("internal error", extra={"model": self.config.name})
+
+    def _lacks_memory(self, rows: int) -> None:
+        """So many rows were too many. Half of them ran, or will tell us in their turn."""
+        with self._lock:
+            self._scheduler.limit_rows(rows // 2)
+        log.warning(
+            "batches limited: out of memory",
+            extra={"model": self.config.name, "rows": rows, "from_now_on": rows // 2},
+        )
 
     def _run_stream(
         self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float

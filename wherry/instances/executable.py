@@ -7,6 +7,7 @@ worker process, so nothing here knows of requests, sockets or locks.
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
@@ -20,7 +21,7 @@ from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
 from wherry.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
 from wherry.model import Device, Model
-from wherry.request import Column, Columns, rows_of
+from wherry.request import Column, Columns, concatenate, rows_of
 from wherry.rows import as_array, columns_of_row, describe
 from wherry.signature import Signature
 
@@ -97,6 +98,8 @@ class Execution:
     output_ns: int = 0
     #: Rows of each call of the model; more than one if a failed batch was tried in parts.
     executed_rows: list[int] = field(default_factory=list)
+    #: The smallest number of rows for which memory did not suffice; 0: it did.
+    out_of_memory_rows: int = 0
 
 
 class Executable:
@@ -160,7 +163,8 @@ class Executable:
     def run(self, columns: Columns, counts: Sequence[int]) -> Execution:
         """Run a batch of several callers (`counts[i]` rows each). Never raises.
 
-        If the model raises, the halves of the batch are run again, so that a bad row fails alone.
+        If the model raises, the halves of the batch are run again, so that a bad row fails alone;
+        if it runs out of memory, also with `isolate_errors` off.
         """
         execution = Execution()
         parts = self.run_parts(columns, counts, execution)
@@ -179,25 +183,35 @@ class Executable:
             nonlocal reruns
             rows = sum(counts)
             part = columns
-            if len(counts) < len(all_counts):
+            if rows < all_rows:
                 part = rows_of(columns, start_row, start_row + rows)
             started = perf_counter_ns()
             execution.executed_rows.append(rows)
             try:
                 outputs = self.execute(part, rows)
             except model_errors() as error:
-                execution.infer_ns += perf_counter_ns() - started
                 failure = self.failure(error)
-                if len(counts) == 1 or reruns < 2 or isinstance(error, BadModelOutput):
-                    return [Part(failure, counts)]
-                reruns -= 2
-                half = len(counts) // 2
-                first = run(start_row, counts[:half])
-                return first + run(start_row + sum(counts[:half]), counts[half:])
-            execution.infer_ns += perf_counter_ns() - started
-            return [Part(outputs, counts)]
+                again = not isinstance(error, BadModelOutput)
+                out_of_memory = _ran_out_of_memory(error, failure.message)
+                if out_of_memory:
+                    execution.out_of_memory_rows = rows
+                    reruns = max(reruns, 2)
+            else:
+                return [Part(outputs, counts)]
+            finally:
+                execution.infer_ns += perf_counter_ns() - started
+            one_caller = len(counts) == 1
+            if reruns < 2 or not again or (one_caller and (rows == 1 or not out_of_memory)):
+                return [Part(failure, counts)]
+            reruns -= 2
+            half = len(counts) // 2
+            first, second = counts[:half], counts[half:]
+            if one_caller:
+                first, second = [rows // 2], [rows - rows // 2]
+            parts = run(start_row, first) + run(start_row + sum(first), second)
+            return [_joined(parts, counts)] if one_caller else parts
 
-        all_counts = counts
+        all_rows = sum(counts)
         return run(0, counts)
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
@@ -340,6 +354,32 @@ def _text(error: BaseException) -> str:
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
     return f"{where} has rows of shape {list(shape)}, declared is {list(spec.shape)}"
+
+
+def _joined(parts: Sequence[Part], counts: Sequence[int]) -> Part:
+    """The parts of one caller's rows as one part again; the first failure is the whole's."""
+    outputs: list[Columns] = []
+    for part in parts:
+        if isinstance(part.outcome, Failure):
+            return Part(part.outcome, counts)
+        outputs.append(part.outcome)
+    return Part(concatenate(outputs), counts)
+
+
+def _ran_out_of_memory(error: BaseException, message: str) -> bool:
+    """Python's own MemoryError, or torch's, CuPy's and JAX's by name: none of them is imported.
+
+    What the failed call still holds on to is let go, so that smaller batches find room.
+    """
+    if not isinstance(error, MemoryError) and not re.search(
+        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory", message
+    ):
+        return False
+    traceback.clear_frames(error.__traceback__)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    return True
 
 
 def _input_converter(spec: TensorSpec) -> Callable[[Any], Any] | None:

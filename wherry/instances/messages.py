@@ -106,6 +106,7 @@ class Result(Message):
     started_at: int
     infer_ns: int
     executed_rows: list[int]
+    out_of_memory_rows: int = 0
 
 
 class Respond(Message):

@@ -164,6 +164,7 @@ class ProcessInstance(Instance):
             result.infer_ns,
             max(0, output_ns),
             result.executed_rows,
+            result.out_of_memory_rows,
         )
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:

@@ -126,7 +126,13 @@ def _execute(connection: Connection, executable: Executable, batch: Execute) -> 
 
 def _result(parts: Sequence[Part], started: int, execution: Execution) -> messages.Result:
     answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts]
-    return messages.Result(answers, started, execution.infer_ns, execution.executed_rows)
+    return messages.Result(
+        answers,
+        started,
+        execution.infer_ns,
+        execution.executed_rows,
+        execution.out_of_memory_rows,
+    )
 
 
 def _to_send(outcome: Outcome) -> Columns | Failed:

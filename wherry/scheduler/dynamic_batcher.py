@@ -71,9 +71,13 @@ class DynamicBatcher:
     def predicted_seconds(self) -> float:
         return 0.0
 
+    def limit_rows(self, rows: int) -> None:
+        self.max_batch_size = max(1, min(self.max_batch_size, rows))
+
     def explain(self) -> dict[str, Any]:
         return {
             "policy": "fixed",
+            "rows_at_most": self.max_batch_size,
             "max_queue_delay_seconds": self.max_queue_delay,
             "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
         }

@@ -79,6 +79,10 @@ class Scheduler(Protocol):
         """How long a request that came now would take to be answered; 0.0 if not known."""
         ...
 
+    def limit_rows(self, rows: int) -> None:
+        """A larger batch did not find enough memory: form none with more rows from now on."""
+        ...
+
     def explain(self) -> dict[str, Any]:
         """What was learnt and decided, for people: names, numbers with units, short lists."""
         ...

@@ -119,10 +119,14 @@ class SelfTuningBatcher:
         before = running + batches * self._seconds(self.max_batch_size)
         return before / self.instances + self._seconds(rest + 1)
 
+    def limit_rows(self, rows: int) -> None:
+        self.max_batch_size = max(1, min(self.max_batch_size, rows))
+
     def explain(self) -> dict[str, Any]:
         fixed, returns = self.curve.fixed(), self.returns
         return {
             "policy": "self-tuning",
+            "rows_at_most": self.max_batch_size,
             "batch_seconds": [list(point) for point in self.curve.points()],
             "fixed_seconds": fixed,
             "work_per_row": self._work_per_row,
