@@ -168,6 +168,10 @@ def table(header: Sequence[str], body: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines)
 
 
+def signed(percent: float) -> str:
+    return f"{percent + 0.0:+.1f} %"  # no -0.0
+
+
 def figures(tuned: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
     groups = [
         (what, [row for row in rows if (row["instances"] == 1) == one])
@@ -185,8 +189,8 @@ def figures(tuned: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
                     name,
                     f"{s['both within 2 %']} of {s['scenarios']}",
                     f"{s['rate within 2 %']} of {s['scenarios']}",
-                    f"{s['median rate %']:+.1f} / {s['worst rate %']:+.1f} %",
-                    f"{s['median p95 %']:+.1f} / {s['worst p95 %']:+.1f} %",
+                    f"{signed(s['median rate %'])} / {signed(s['worst rate %'])}",
+                    f"{signed(s['median p95 %'])} / {signed(s['worst p95 %'])}",
                 ]
             )
     header = ["scenarios", "policy", "both within 2 %", "throughput within 2 %"]
@@ -205,8 +209,8 @@ def figures(tuned: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
                     row["arrivals"],
                     row["instances"],
                     f"{row['size']}, {row['delay_ms']} ms",
-                    f"{row['ours_rate_%']:+.1f} %",
-                    f"{row['ours_p95_%']:+.1f} %",
+                    signed(row["ours_rate_%"]),
+                    signed(row["ours_p95_%"]),
                 ]
                 for row in worst
             ],
@@ -220,9 +224,9 @@ def figures(tuned: list[dict[str, Any]], held: list[dict[str, Any]]) -> str:
             [
                 [
                     row["arrivals"],
-                    f"{row['ours_rate_%']:+.1f} %",
-                    f"{row['ours_p95_%']:+.1f} %",
-                    f"{row['ours_rate_to_fifo_of_all_%']:+.1f} %",
+                    signed(row["ours_rate_%"]),
+                    signed(row["ours_p95_%"]),
+                    signed(row["ours_rate_to_fifo_of_all_%"]),
                     f"{row['of_sorted_offline_%']:.0f} %" if "of_sorted_offline_%" in row else "",
                 ]
                 for row in texts

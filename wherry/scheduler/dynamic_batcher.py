@@ -86,7 +86,7 @@ class DynamicBatcher:
         if not self._queue.queued_requests:
             return IDLE
         wake_at = float("inf")
-        for lane in self._queue.lanes():
+        for lane in self._queue.lanes(now):
             rows, reason = self._ready(lane, now)
             if rows:
                 requests = tuple(self._queue.take(lane, rows))

@@ -16,6 +16,10 @@ from wherry.request import InferRequest
 MANY = 64
 
 
+#: Seconds of waiting that are worth one level of priority.
+LEVEL_SECONDS = 1.0
+
+
 class Lane:
     """Requests in order of arrival that may share a batch."""
 
@@ -71,11 +75,15 @@ class RequestQueue:
                 self._sweep_deadlines()
             heapq.heappush(self._deadlines, (request.deadline, self._order, request))
 
-    def lanes(self) -> Iterator[Lane]:
-        """The lanes that hold requests, in the order in which they should be served."""
+    def lanes(self, now: float = 0.0) -> Iterator[Lane]:
+        """The lanes that hold requests, in the order in which they should be served.
+
+        Strictly by priority, but nobody starves: each `LEVEL_SECONDS` of waiting count as one
+        level of priority.
+        """
         if len(self._lanes) > 1:
             live = [lane for lane in list(self._lanes.values()) if self._tidy(lane)]
-            yield from sorted(live, key=lambda lane: (lane.head.priority, lane.head.enqueued_at))
+            yield from sorted(live, key=lambda lane: _order(lane.head, now))
             return
         for lane in list(self._lanes.values()):
             if self._tidy(lane):
@@ -170,3 +178,8 @@ class RequestQueue:
         if not requests:
             self._lanes.pop(lane.key, None)
         return bool(requests)
+
+
+def _order(head: InferRequest, now: float) -> tuple[int, float]:
+    levels = max(0, int((now - head.enqueued_at) / LEVEL_SECONDS))
+    return max(1, head.priority - levels), head.enqueued_at

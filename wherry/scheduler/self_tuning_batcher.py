@@ -147,7 +147,7 @@ class SelfTuningBatcher:
         held = now < self._hold_until and waiting < self._hold_requests
         if held and self._queue.queued_rows < self.max_batch_size:
             return Wait(self._hold_until)
-        lane = next(self._queue.lanes())
+        lane = next(self._queue.lanes(now))
         rows, reason = min(self._fair_part(lane.rows), self.max_batch_size), "full"
         if lane.rows < self.max_batch_size:
             until = max(self._company(rows, now), self._turn(rows, lane.rows))

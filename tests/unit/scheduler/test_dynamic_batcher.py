@@ -161,6 +161,15 @@ def test_different_shapes_never_share_a_batch() -> None:
     assert [ids(b.next_action(0.0)), ids(b.next_action(0.0))] == [["a", "c"], ["b", "d"]]
 
 
+def test_who_has_waited_long_is_not_overtaken_for_ever() -> None:
+    b = batcher(1)
+    b.enqueue(request("patient", priority=9), 0.0)
+    b.enqueue(request("urgent", priority=1), 7.5)
+    assert ids(b.next_action(7.5)) == ["urgent"]  # seven levels up is level 2
+    b.enqueue(request("urgent too", priority=1), 8.5)
+    assert ids(b.next_action(8.5)) == ["patient"]  # level 1 by now, and older
+
+
 def test_a_better_priority_overtakes() -> None:
     b = batcher(8)
     b.enqueue(request("normal"), 0.0)
