@@ -225,7 +225,7 @@ class Dispatcher:
                 return None
             instance = self._idle[-1]
             now = self._clock()
-            if not instance.runs_in_caller or not self._scheduler.begin_alone(now):
+            if not instance.runs_in_caller or not self._scheduler.may_run_alone(now):
                 return None
             self._idle.pop()
             instance.busy_since = now
@@ -250,13 +250,13 @@ class Dispatcher:
     def _returned(self, instance: Instance) -> None:
         """A caller that ran this instance is done."""
         with self._lock:
-            now, wanted = self._clock(), self._scheduler.queued_requests
-            seconds = now - instance.busy_since if wanted and instance.busy_since else None
-            self._scheduler.finished((), seconds, now)
-            instance.busy_since = None
-            if not wanted and self.state is ModelState.READY:
+            since, instance.busy_since = instance.busy_since, None
+            if not self._scheduler.queued_requests and self.state is ModelState.READY:
                 self._idle.append(instance)
                 return
+            now = self._clock()
+            if since is not None:
+                self._scheduler.ran_alone(now - since, now)
         batch = self._next(instance)
         if batch is not None:
             instance.give(batch)

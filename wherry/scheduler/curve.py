@@ -35,7 +35,8 @@ class BatchCurve:
         else:
             self._seconds[size] = known + self.memory * (seconds - known)
         self.largest = max(self.largest, size)
-        weight = 1.0 / (seconds * seconds)  # the noise is in proportion
+        # The noise is in proportion: to the average, or one lucky batch would rule the line.
+        weight = self._seconds[size] ** -2
         sample = (1.0, rows, seconds, rows * rows, rows * seconds)
         self._line = [
             0.998 * total + weight * x for total, x in zip(self._line, sample, strict=True)

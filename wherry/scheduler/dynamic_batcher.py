@@ -62,8 +62,11 @@ class DynamicBatcher:
     def clear(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 
-    def begin_alone(self, now: float) -> bool:
+    def may_run_alone(self, now: float) -> bool:
         return not self.max_queue_delay and not self._queue.queued_requests
+
+    def ran_alone(self, seconds: float, now: float) -> None:
+        """Nothing to learn, neither."""
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """Nothing to learn: this policy has no estimates."""

@@ -65,14 +65,19 @@ class Scheduler(Protocol):
         """Decide for one free instance. Call again after each `Dispatch`."""
         ...
 
-    def begin_alone(self, now: float) -> bool:
+    def may_run_alone(self, now: float) -> bool:
         """A single row arrives while an instance is idle: may it run at once, in its caller's
-        thread, without being queued? If so it counts as running, until `finished([], ...)`."""
+        thread, without being queued?"""
+        ...
+
+    def ran_alone(self, seconds: float, now: float) -> None:
+        """Such a row has run, and others have queued up meanwhile. (If none have, nobody says
+        so: there is nothing to learn, and a lone caller is not to pay for it.)"""
         ...
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        """A batch has ended after so many seconds; None: there is nothing to learn from it (its
-        worker died, or nobody else wanted the instance)."""
+        """A batch has ended after so many seconds; None: there is nothing to learn from it (it was
+        run in parts, or its worker died)."""
         ...
 
     def predicted_seconds(self) -> float:

@@ -93,23 +93,31 @@ class SelfTuningBatcher:
     def clear(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 
-    def begin_alone(self, now: float) -> bool:
-        if self.queued_requests or (self.returns.share and self._company(1, now, 1) > now):
+    def may_run_alone(self, now: float) -> bool:
+        if self.queued_requests:
             return False
-        self._begin(1, now)
-        return True
+        return not self.returns.share or self._company(1, now, 1) <= now
+
+    def ran_alone(self, seconds: float, now: float) -> None:
+        if self._work_per_row == 1.0:  # what this row's cost was is not known here
+            self._learn(1, seconds)
+        self.returns.ended(1, now)
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        rows = sum([request.rows for request in requests]) or 1
+        rows = sum([request.rows for request in requests])
         self._busy -= 1
         self._running_rows -= rows
         self._hold_until = 0.0
-        if not seconds:  # nothing to learn, or a clock that has not moved
+        if seconds is None:
             return
-        work = rows * max([request.cost for request in requests], default=1.0)
+        work = rows * max([request.cost for request in requests])
         self._work_per_row += 0.1 * (work / rows - self._work_per_row)
-        self.curve.learn(max(1, round(work)), seconds)
-        self.returns.ended(len(requests) or 1, now)
+        self._learn(work, seconds)
+        self.returns.ended(len(requests), now)
+
+    def _learn(self, work: float, seconds: float) -> None:
+        if seconds > 0:  # a coarse clock may not have moved
+            self.curve.learn(max(1, round(work)), seconds)
 
     def predicted_seconds(self) -> float:
         if not self.curve or self._busy < self.instances:

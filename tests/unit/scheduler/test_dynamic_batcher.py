@@ -51,7 +51,7 @@ def reason(action: Action) -> str:
 
 def test_an_empty_queue_is_idle() -> None:
     assert batcher().next_action(0.0) == Idle()
-    assert batcher().begin_alone(0.0)
+    assert batcher().may_run_alone(0.0)
 
 
 def test_a_free_instance_takes_what_waits_at_once() -> None:
@@ -114,10 +114,10 @@ def test_a_preferred_size_leaves_early_and_the_largest_one_wins() -> None:
 
 
 def test_with_a_delay_nothing_runs_in_its_callers_thread() -> None:
-    assert not batcher(4, max_queue_delay=0.01).begin_alone(0.0)
+    assert not batcher(4, max_queue_delay=0.01).may_run_alone(0.0)
     b = batcher(4)
     b.enqueue(request(), 0.0)
-    assert not b.begin_alone(0.0)
+    assert not b.may_run_alone(0.0)
 
 
 @pytest.mark.parametrize("deadline", [0.5, 1.0])

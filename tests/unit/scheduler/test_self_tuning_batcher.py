@@ -118,9 +118,11 @@ def test_a_lone_caller_never_waits() -> None:
     s = story()
     for _ in range(50):
         s.arrive(1, BACK)
-        assert ids(s.ask()) == ["0"]
-        s.end((), 5.2 * MS)
-    assert s.batcher.begin_alone(s.now + BACK)
+        action = s.ask()
+        assert ids(action) == ["0"]
+        assert isinstance(action, Dispatch)
+        s.end(action.batch.requests, 5.2 * MS)
+    assert s.batcher.may_run_alone(s.now + BACK)
 
 
 def test_one_batch_is_not_split_by_one_that_does_not_fit() -> None:
@@ -179,21 +181,18 @@ def test_a_full_batch_does_not_wait() -> None:
 
 def test_a_caller_alone_may_not_begin_while_others_are_about_to_come() -> None:
     s = story().closed_loop(2)
-    assert not s.batcher.begin_alone(s.now + BACK)
-    assert s.batcher.begin_alone(s.now + 1.0)
+    assert not s.batcher.may_run_alone(s.now + BACK)
+    assert s.batcher.may_run_alone(s.now + 1.0)
 
 
-def test_who_begins_alone_runs_until_it_is_finished() -> None:
+def test_a_row_that_ran_in_its_callers_thread_is_learnt_from() -> None:
     b = SelfTuningBatcher(max_batch_size=4)
-    assert b.begin_alone(0.0)
-    assert repr(b) == "<SelfTuningBatcher: 0 queued, 1 running>"
-    b.finished((), 5 * MS, 5 * MS)
-    b.begin_alone(6 * MS)
-    b.finished((), None, 11 * MS)
+    assert b.may_run_alone(0.0)
+    b.ran_alone(5 * MS, 5 * MS)
     assert repr(b) == "<SelfTuningBatcher: 0 queued, 0 running>"
     assert b.curve.points() == [(1, 5 * MS)]
     b.enqueue(request(), 0.02)
-    assert not b.begin_alone(0.02)
+    assert not b.may_run_alone(0.02)
 
 
 @pytest.mark.parametrize("after", [0.0, 0.02 * MS])
