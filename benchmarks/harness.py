@@ -170,13 +170,19 @@ def facts() -> dict[str, Any]:
     return {
         "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": git.stdout.strip(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", "-m", _module(), *sys.argv[1:]]),
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": model[1] if model else platform.processor(),
         "cores": os.cpu_count(),
         "versions": versions,
     }
+
+
+def _module() -> str:
+    """The benchmark that runs, as `python -m` takes it."""
+    path = Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("")
+    return ".".join(path.parts).removesuffix(".__main__")
 
 
 def report(title: str, rows: Sequence[dict[str, Any]], json_path: Path | None) -> None:

@@ -21,7 +21,9 @@ SENTENCES = (ROOT / "examples/sentiment/sentences.txt").read_text().splitlines()
 @pytest.fixture(scope="module")
 def runtime() -> Iterator[wherry.Runtime]:
     with wherry.Runtime(app.sentiment, app.embed, app.review) as runtime:
-        runtime.infer("review", text="once")  # its thread for pipelines starts with the first
+        # Its threads for pipelines and for deadlines start with the first of them.
+        runtime.infer("review", text="once")
+        runtime.infer("sentiment", text="in time", timeout=60.0)
         yield runtime
 
 
