@@ -84,6 +84,7 @@ class Runtime:
     def start(self, on_ready: Callable[[LoadedModel, float], None] | None = None) -> Runtime:
         """Load the models given to the constructor. Blocks until all are ready, or raises."""
         try:
+            self._timer.start()
             self.load_all(self._to_load, on_ready=on_ready)
         except BaseException:
             self.close()

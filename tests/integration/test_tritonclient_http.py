@@ -110,8 +110,6 @@ def address() -> Iterator[str]:
     models: list[wherry.Model] = [shout, reverse, simple, double]
     models += [echo_of(datatype) for datatype in NUMBERS]
     with wherry.Runtime(*models) as runtime, listening(runtime) as address:
-        # The runtime's timer starts with the first deadline.
-        runtime.infer("shout", text="a", timeout=10.0)
         yield address
 
 

@@ -1,6 +1,6 @@
 """Who wakes the dispatchers when a deadline passes or a wait is over?
 
-One thread for a whole runtime, started by the first wake-up that anybody asks for.
+One thread for a whole runtime; asleep, it costs nothing.
 """
 
 from __future__ import annotations
@@ -28,16 +28,21 @@ class Timer:
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    def start(self) -> None:
+        """Start the thread, if it does not run; else the first `wake_at` does."""
+        with self._changed:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="wherry-timer", daemon=True)
+                self._thread.start()
+
     def wake_at(self, when: float, callback: Callable[[], None]) -> None:
         with self._changed:
             if self._closed:
                 return
             heapq.heappush(self._heap, (when, next(self._order), callback))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="wherry-timer", daemon=True)
-                self._thread.start()
-            elif self._heap[0][0] == when:
+            if self._heap[0][0] == when:
                 self._changed.notify()
+        self.start()
 
     def close(self) -> None:
         with self._changed:
