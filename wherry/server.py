@@ -94,6 +94,7 @@ class Server:
         self._ready_fd = ready_fd
         self._url = ""
         self._ready: Future[None] = Future()
+        self._is_the_program = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
@@ -163,7 +164,7 @@ class Server:
     async def _run_until_signal(self) -> int:
         loop = asyncio.get_running_loop()
         received: list[int] = []
-        self._ready.add_done_callback(lambda _: _spare_the_collector())
+        self._is_the_program = True
 
         def on_signal(number: int) -> None:
             if received:
@@ -267,6 +268,8 @@ class Server:
         return False
 
     def _tell_ready(self) -> None:
+        if self._is_the_program:
+            _spare_the_collector()
         log.info("ready", extra={"url": self._url, "models": len(self.runtime.models())})
         if self._ready_fd is not None:
             # Whoever started us may be gone already; that is no reason not to serve.
