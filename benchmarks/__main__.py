@@ -14,6 +14,7 @@ NAMES = (
     "policy_cost",
     "serving",
     "mixed_lengths",
+    "overload",
     "startup",
 )
 
