@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from wherry.errors import ConfigError, LoadFailed
+from wherry.instances.source import import_file
 from wherry.model import FunctionModel, Model
 from wherry.runtime import Runtime
 
@@ -193,21 +194,7 @@ def _import_file(name: str, folder: Path, path: Path) -> ModuleType:
             f"{path.name}: there is another module called {name!r} already"
             f" ({known.__file__ or 'built in'}); rename the file"
         )
-    return _run(lambda: _execute(name.replace("-", "_"), path), str(path))
-
-
-def _execute(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return _run(lambda: import_file(name.replace("-", "_"), str(path)), str(path))
 
 
 def _run(load: Any, where: str) -> ModuleType:

@@ -123,14 +123,14 @@ def _import(module: Module) -> ModuleType:
     origin = None if spec is None else spec.origin
     if origin is not None and os.path.exists(origin) and os.path.samefile(origin, module.file):
         return importlib.import_module(module.name)
-    return _import_file(module.name, module.file)
+    return import_file(module.name, module.file)
 
 
-def _import_file(name: str, file: str) -> ModuleType:
+def import_file(name: str, file: str) -> ModuleType:
     """Import a file that the import system would not find under this name."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} is no Python file: a worker process cannot import it")
+        raise ConfigError(f"{file} is no Python file: it cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from wherry.errors import InvalidRequest
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
@@ -21,7 +23,7 @@ def generate_stream(model: ModelPath, exchange: Exchange) -> None:
     StreamCall(model, exchange).submit()
 
 
-class Call:
+class Call(ABC):
     """A request of a model that streams or does not: its responses come one after the other."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
@@ -74,11 +76,13 @@ class Call:
             self.respond(outcome)
         self.end(None)
 
+    @abstractmethod
     def respond(self, response: InferResponse) -> None:
-        raise NotImplementedError
+        """One response has come."""
 
+    @abstractmethod
     def end(self, error: Exception | None) -> None:
-        raise NotImplementedError
+        """Nothing more will come."""
 
 
 class GenerateCall(Call):
