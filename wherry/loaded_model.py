@@ -14,7 +14,7 @@ from wherry.instances.split import split
 from wherry.model import Model, Pipeline
 from wherry.observability.statistics import ModelStatistics
 from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse
+from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
 from wherry.rows import columns_of_row
 from wherry.signature import Signature
 
@@ -97,6 +97,9 @@ class LoadedModel:
         timeout: float | None = None,
         priority: int = 0,
         parameters: Mapping[str, Any] | None = None,
+        sequence: SequenceStep | None = None,
+        wanted: Sequence[str] | None = None,
+        tenant: str = "",
     ) -> InferRequest:
         """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
         config = self.config
@@ -131,6 +134,9 @@ class LoadedModel:
             deadline=None if timeout is None else now + timeout,
             shape_key=self._shape_key(columns),
             parameters=parameters,
+            sequence=sequence,
+            wanted=wanted,
+            tenant=tenant,
         )
         if self._cost is not None:
             request.cost = self._cost_of(columns, rows)

@@ -26,6 +26,17 @@ class InferResponse:
 
     outputs: Columns
     rows: int = 1
+    #: What the model says beside its outputs.
+    parameters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """Which of several requests of one conversation this is (Triton's correlation id)."""
+
+    id: int | str
+    start: bool = False
+    end: bool = False
 
 
 class InferRequest:
@@ -49,7 +60,10 @@ class InferRequest:
         "queued",
         "reply",
         "rows",
+        "sequence",
         "shape_key",
+        "tenant",
+        "wanted",
     )
 
     def __init__(
@@ -63,6 +77,9 @@ class InferRequest:
         deadline: float | None = None,
         shape_key: Hashable = None,
         parameters: Mapping[str, Any] | None = None,
+        sequence: SequenceStep | None = None,
+        wanted: Sequence[str] | None = None,
+        tenant: str = "",
     ) -> None:
         self.inputs = inputs
         self.rows = rows
@@ -75,6 +92,11 @@ class InferRequest:
         #: Requests with different keys never share a batch.
         self.shape_key = shape_key
         self.parameters = parameters
+        self.sequence = sequence
+        #: Names of the outputs that are asked for; None: all.
+        self.wanted = wanted
+        #: On whose behalf: within a priority tenants are served in turns.
+        self.tenant = tenant
         #: Work in one of its rows (tokens, pixels), if the model tells: padded to the longest.
         self.cost = 1.0
         self.enqueued_at = 0.0

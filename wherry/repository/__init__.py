@@ -1,0 +1,1 @@
+"""What does a model repository on disk hold? Pure values and files: nothing here loads a model."""
