@@ -12,7 +12,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing
 from queue import SimpleQueue
 from typing import Any
 
@@ -24,7 +32,7 @@ from wherry.errors import (
 )
 from wherry.instances.devices import place
 from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.executable import Failure
+from wherry.instances.executable import Executable, Failure
 from wherry.instances.instance import Instance
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
@@ -32,7 +40,7 @@ from wherry.loaded_model import LoadedModel, Runner
 from wherry.loop_port import LoopPort
 from wherry.model import Device, FunctionModel, Model, Pipeline
 from wherry.observability.statistics import ModelStatistics
-from wherry.pipelines.pipeline import LoopThread, PipelineRunner
+from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
 from wherry.rows import columns_of_rows
@@ -273,29 +281,9 @@ class Runtime:
     ) -> Any:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
         loaded = self.model(model)
-        port = self.port()
-        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
-
-        def done(reply: Reply[InferResponse]) -> None:
-            if not future.done():
-                if isinstance(reply.outcome, Exception):
-                    future.set_exception(reply.outcome)
-                else:
-                    future.set_result(reply.outcome)
-
-        request = loaded.request(
-            loaded.row_columns(args, inputs),
-            1,
-            Reply(lambda reply: port.call(done, reply)),
-            timeout=timeout,
-            priority=priority,
-        )
-        port.submit(loaded, request)
-        try:
-            return loaded.row((await future).outputs)
-        except asyncio.CancelledError:
-            loaded.cancel(request)
-            raise
+        columns = loaded.row_columns(args, inputs)
+        answer = await self.answer(loaded, columns, 1, timeout=timeout, priority=priority)
+        return loaded.row(answer.outputs)
 
     def map(self, model: str, rows: Iterable[Any], /) -> Iterator[Any]:
         """Results for many rows in their order, enough in flight to fill batches.
@@ -364,20 +352,54 @@ class Runtime:
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
         loaded = self.model(model)
+        columns = loaded.row_columns(args, inputs)
+        responses = self.responses(loaded, columns, 1, timeout=timeout, priority=priority)
+        async with aclosing(responses):
+            async for response in responses:
+                yield loaded.row(response.outputs)
+
+    async def answer(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> InferResponse:
+        """For models that call models: one answer to checked columns, in an event loop.
+
+        The options are those of LoadedModel.request. Cancelling the task cancels the request.
+        """
+        port = self.port()
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply[InferResponse]) -> None:
+            if not future.done():
+                if isinstance(reply.outcome, Exception):
+                    future.set_exception(reply.outcome)
+                else:
+                    future.set_result(reply.outcome)
+
+        reply: Reply[InferResponse] = Reply(lambda reply: port.call(done, reply))
+        request = loaded.request(columns, rows, reply, **options)
+        port.submit(loaded, request)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            loaded.cancel(request)
+            raise
+
+    async def responses(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> AsyncGenerator[InferResponse, None]:
+        """`answer` for a model that streams. Closing the generator cancels the request."""
         port = self.port()
         queue: asyncio.Queue[InferResponse | None] = asyncio.Queue()
         reply: StreamReply[InferResponse] = StreamReply(
             lambda _, response: port.call(queue.put_nowait, response),
             lambda _: port.call(queue.put_nowait, None),
         )
-        request = loaded.request(
-            loaded.row_columns(args, inputs), 1, reply, timeout=timeout, priority=priority
-        )
+        request = loaded.request(columns, rows, reply, **options)
         port.submit(loaded, request)
         try:
             while (response := await queue.get()) is not None:
                 reply.consumed()
-                yield loaded.row(response.outputs)
+                yield response
             reply.result()
         finally:
             loaded.cancel(request)
@@ -440,7 +462,7 @@ class Runtime:
         runner: Runner
         if isinstance(model, Pipeline):
             runner = PipelineRunner(
-                model,
+                RowByRow(Executable(model, config)),
                 config,
                 self,
                 self._pipeline_thread,

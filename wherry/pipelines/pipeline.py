@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 from wherry.config import ModelConfig
 from wherry.errors import Cancelled, DeadlineExceeded, ModelNotReady, QueueFull, WherryError
-from wherry.instances.executable import Executable, model_errors
-from wherry.model import Caller, Pipeline, current_caller
+from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.model import Caller, current_caller
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.fan_out import gather
 from wherry.reply import StreamReply
@@ -60,12 +60,48 @@ class LoopThread:
             thread.join()
 
 
+class Body(Protocol):
+    """What a pipeline does with one request; everything here runs in the loop."""
+
+    async def answer(self, request: InferRequest) -> InferResponse: ...
+
+    def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]: ...
+
+    def failure(self, error: BaseException) -> Failure: ...
+
+
+class RowByRow:
+    """The user's own async function: each row is a call, all of them at the same time."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self.failure = executable.failure
+
+    async def answer(self, request: InferRequest) -> InferResponse:
+        if request.rows == 1:
+            return InferResponse(await self._run(request.inputs))
+        calls = (self._run(rows_of(request.inputs, row, row + 1)) for row in range(request.rows))
+        return InferResponse(concatenate(await gather(calls)), request.rows)
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        async with aclosing(self._executable.call(request.inputs, 1)) as items:
+            async for item in items:
+                yield InferResponse(self._executable.outputs(item, 1))
+
+    async def _run(self, columns: Columns) -> Columns:
+        try:
+            result = await self._executable.call(columns, 1)
+        except SystemExit as error:  # in a task of its own it would end the loop
+            raise self._executable.failure(error).as_exception() from error
+        return self._executable.outputs(result, 1)
+
+
 class PipelineRunner:
     """One loaded pipeline: to the runtime what a Dispatcher is for a model with instances."""
 
     def __init__(
         self,
-        pipeline: Pipeline[Any, Any],
+        body: Body,
         config: ModelConfig,
         caller: Caller,
         thread: LoopThread,
@@ -75,7 +111,7 @@ class PipelineRunner:
     ) -> None:
         self.config = config
         self.statistics = statistics
-        self._executable = Executable(pipeline, config)
+        self._body = body
         self._caller = caller
         self._thread = thread
         self._clock = clock
@@ -181,9 +217,9 @@ class PipelineRunner:
         try:
             async with deadline:
                 if isinstance(request.reply, StreamReply):
-                    outputs = await self._stream(request, request.reply)
+                    response = await self._stream(request, request.reply)
                 else:
-                    outputs = await self._rows(request)
+                    response = await self._body.answer(request)
         except WherryError as error:  # of a model it called: its code is the caller's code
             self._fail(request, error)
         except model_errors() as error:
@@ -193,45 +229,33 @@ class PipelineRunner:
                 text = f"model {self.config.name!r}: not finished within the request's timeout"
                 self._fail(request, DeadlineExceeded(text))
                 return
-            self._fail(request, self._executable.failure(error).as_exception())
+            self._fail(request, self._body.failure(error).as_exception())
         else:
-            self._succeed(request, outputs, perf_counter_ns() - started)
+            self._succeed(request, response, perf_counter_ns() - started)
 
     def _remaining(self, request: InferRequest) -> float | None:
         return None if request.deadline is None else max(0.0, request.deadline - self._clock())
 
-    async def _rows(self, request: InferRequest) -> Columns:
-        async def run(columns: Columns) -> Columns:
-            try:
-                result = await self._executable.call(columns, 1)
-            except SystemExit as error:  # in a task of its own it would end the loop
-                raise self._executable.failure(error).as_exception() from error
-            return self._executable.outputs(result, 1)
-
-        if request.rows == 1:
-            return await run(request.inputs)
-        rows = range(request.rows)
-        return concatenate(await gather(run(rows_of(request.inputs, r, r + 1)) for r in rows))
-
-    async def _stream(self, request: InferRequest, reply: StreamReply[InferResponse]) -> Columns:
-        async with aclosing(self._executable.call(request.inputs, 1)) as items:
-            async for item in items:
-                response = InferResponse(self._executable.outputs(item, 1), 1)
+    async def _stream(
+        self, request: InferRequest, reply: StreamReply[InferResponse]
+    ) -> InferResponse:
+        async with aclosing(self._body.stream(request)) as responses:
+            async for response in responses:
                 with self.statistics.lock:
                     self.statistics.responses += 1
                 # The loop must not block: a reader that lags too far behind ends its stream.
                 if not reply.send(response, most=reply.limit):
                     raise Cancelled(f"model {self.config.name!r}: the caller does not read")
-        return {}
+        return InferResponse({}, 0)
 
-    def _succeed(self, request: InferRequest, outputs: Columns, ns: int) -> None:
+    def _succeed(self, request: InferRequest, response: InferResponse, ns: int) -> None:
         if request.reply.claim():
             requests = [request]
             self.statistics.executed(
                 requests, [request.rows], "idle", request.enqueued_at, 0, ns, 0
             )
             self.statistics.succeeded(requests, self._clock())
-            request.reply.deliver(InferResponse(outputs, request.rows))
+            request.reply.deliver(response)
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         if request.reply.claim():
