@@ -11,8 +11,9 @@ from wherry.errors import Cancelled, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import Failure
 from wherry.instances.instance import Instance
 from wherry.instances.split import split
-from wherry.model import Model, Pipeline
+from wherry.model import Model
 from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.pipeline import PipelineRunner
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
 from wherry.rows import columns_of_row
@@ -85,7 +86,7 @@ class LoadedModel:
 
     @property
     def is_pipeline(self) -> bool:
-        return isinstance(self.model, Pipeline)
+        return isinstance(self.runner, PipelineRunner)
 
     def request(
         self,

@@ -40,6 +40,7 @@ from wherry.loaded_model import LoadedModel, Runner
 from wherry.loop_port import LoopPort
 from wherry.model import Device, FunctionModel, Model, Pipeline
 from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
@@ -460,9 +461,14 @@ class Runtime:
         signature = model.signature(config.name)
         statistics = ModelStatistics()
         runner: Runner
-        if isinstance(model, Pipeline):
+        if isinstance(model, Pipeline | EnsembleModel):
+            body = (
+                Ensemble(model, self)
+                if isinstance(model, EnsembleModel)
+                else RowByRow(Executable(model, config))
+            )
             runner = PipelineRunner(
-                RowByRow(Executable(model, config)),
+                body,
                 config,
                 self,
                 self._pipeline_thread,
@@ -497,7 +503,7 @@ class Runtime:
             def make(number: int, device: Device) -> Instance:
                 # An object that still serves, here or in another runtime, must not be loaded again.
                 own = model
-                if not isinstance(model, FunctionModel) and not (number == 0 and model.take()):
+                if not isinstance(model, FunctionModel) and not model.take():
                     own = _copy(model)
                 return ThreadInstance(f"{config.name}_{number}", device, own, config)
 
@@ -543,11 +549,13 @@ def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
     A stream's batch lasts as long as its generator, which nobody can learn from.
     """
     chosen = config.max_queue_delay is not None or config.preferred_batch_sizes
-    if chosen or signature.streams or config.max_batch_size <= 1:
+    alone = not config.share_batches or config.max_batch_size <= 1
+    if chosen or signature.streams or alone:
         return DynamicBatcher(
-            max_batch_size=config.max_batch_size,
+            # The first request of a batch is taken in any case, whatever its rows.
+            max_batch_size=1 if alone else config.max_batch_size,
             max_queue_delay=config.max_queue_delay or 0.0,
-            preferred_batch_sizes=config.preferred_batch_sizes,
+            preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
             max_queue_size=config.max_queue_size,
         )
     return SelfTuningBatcher(

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime  # noqa: F401 - it opens files of its own when it is imported, for the process
+import pytest
+from onnx import TensorProto, helper
+
+import wherry
+from wherry.backends.onnx import OnnxModel
+from wherry.errors import ConfigError, InvalidRequest, LoadFailed
+from wherry.repository.triton_config import (
+    Accelerator,
+    ExecutionAccelerators,
+    Graph,
+    Input,
+    InstanceGroup,
+    Optimization,
+    Output,
+    Parameter,
+    Reshape,
+    TritonConfig,
+)
+
+TWICE = TritonConfig(name="twice", backend="onnxruntime")
+
+
+def save(
+    folder: Path,
+    shape: list[int | str],
+    *,
+    op: str = "Add",
+    element: int = TensorProto.FLOAT,
+) -> str:
+    """A model Y = op(X, X) as version 1 of a folder."""
+    graph = helper.make_graph(
+        [helper.make_node(op, ["X", "X"] if op == "Add" else ["X"], ["Y"])],
+        "g",
+        [helper.make_tensor_value_info("X", element, shape)],
+        [helper.make_tensor_value_info("Y", element, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (folder / "1").mkdir()
+    onnx.save(model, folder / "1" / "model.onnx")
+    return str(folder)
+
+
+def made(folder: str, config: TritonConfig = TWICE) -> OnnxModel:
+    return OnnxModel(folder, "1", OnnxModel.completed(folder, "1", config))
+
+
+def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:
+    model = made(save(tmp_path, ["N", 3]))
+
+    assert model.triton.max_batch_size == 4
+    assert model.triton.dynamic_batching is not None
+    assert model.triton.input == [Input(name="X", data_type="TYPE_FP32", dims=[3])]
+    with wherry.Runtime(model) as runtime:
+        rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+        np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
+
+
+def test_a_fixed_first_dimension_means_no_batches(tmp_path: Path) -> None:
+    model = made(save(tmp_path, [2, 3]))
+
+    assert model.triton.max_batch_size == 0
+    with wherry.Runtime(model) as runtime:
+        ones = np.ones((2, 3), np.float32)
+        np.testing.assert_array_equal(runtime.infer("twice", X=ones)["Y"], 2 * ones)
+
+
+def test_all_instances_share_one_session(tmp_path: Path) -> None:
+    config = TritonConfig(name="twice", instance_group=[InstanceGroup(count=3, kind="KIND_CPU")])
+    model = made(save(tmp_path, ["N", 3]), config)
+    with wherry.Runtime(model) as runtime:
+        instances = runtime.model("twice").runner.instances
+        executables = [instance.executable for instance in instances]  # type: ignore[attr-defined]
+        assert len(executables) == 3
+        assert all(executable.model is model for executable in executables)
+        session = model._session.value
+    assert session is not None
+    with pytest.raises(AssertionError):
+        _ = model._session.value  # the last instance has let it go
+
+
+def test_strings_go_in_and_out(tmp_path: Path) -> None:
+    model = made(save(tmp_path, ["N", 2], op="Identity", element=TensorProto.STRING))
+    with wherry.Runtime(model) as runtime:
+        loaded = runtime.model("twice")
+        response = runtime._call(loaded, {"X": [[b"a", "ü".encode()], [b"", b"c"]]}, 2, None, 0)
+    assert response.outputs["Y"] == [[b"a", "ü".encode()], [b"", b"c"]]
+
+
+def test_a_string_that_is_no_text_fails_alone(tmp_path: Path) -> None:
+    model = made(save(tmp_path, ["N", 1], op="Identity", element=TensorProto.STRING))
+    with (
+        wherry.Runtime(model) as runtime,
+        pytest.raises(InvalidRequest, match="not UTF-8"),
+    ):
+        runtime._call(runtime.model("twice"), {"X": [[b"\xff"]]}, 1, None, 0)
+
+
+def test_reshape_is_between_the_clients_and_the_file(tmp_path: Path) -> None:
+    config = TritonConfig(
+        name="twice",
+        max_batch_size=8,
+        input=[
+            Input(name="X", data_type="TYPE_FP32", dims=[2, 2], reshape=Reshape(shape=[4])),
+        ],
+        output=[
+            Output(name="Y", data_type="TYPE_FP32", dims=[2, 2], reshape=Reshape(shape=[4])),
+        ],
+    )
+    model = made(save(tmp_path, ["N", 4]), config)
+    with wherry.Runtime(model) as runtime:
+        rows = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+        np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "problem"),
+    [
+        (Input(name="Z", data_type="TYPE_FP32", dims=[3]), "'Z' is not in the file; it has X"),
+        (Input(name="X", data_type="TYPE_INT64", dims=[3]), "TYPE_INT64 in config.pbtxt"),
+        (Input(name="X", data_type="TYPE_FP32", dims=[4]), "has dims \\[4\\] in config.pbtxt"),
+    ],
+)
+def test_a_configuration_that_is_not_the_files_is_refused(
+    tmp_path: Path, tensor: Input, problem: str
+) -> None:
+    config = TritonConfig(name="twice", max_batch_size=8, input=[tensor])
+    with pytest.raises(ConfigError, match=problem):
+        made(save(tmp_path, ["N", 3]), config)
+
+
+def test_a_configuration_without_all_inputs_is_refused(tmp_path: Path) -> None:
+    config = TritonConfig(name="twice", max_batch_size=8)
+    with pytest.raises(ConfigError, match="first dimension of 'X' is not open"):
+        made(save(tmp_path, [2, 3]), config)
+
+
+def test_no_file_and_a_broken_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no model\.onnx"):
+        made(str(tmp_path))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        made(str(tmp_path))
+
+
+def test_options_of_the_session_come_from_the_parameters(tmp_path: Path) -> None:
+    config = TritonConfig(
+        name="twice",
+        parameters={"intra_op_thread_count": Parameter(string_value="2")},
+        optimization=Optimization(graph=Graph(level=-1)),
+    )
+    model = made(save(tmp_path, ["N", 3]), config)
+    with wherry.Runtime(model):
+        options = model._session.value.get_session_options()
+        assert options.intra_op_num_threads == 2
+        assert options.graph_optimization_level.name == "ORT_DISABLE_ALL"
+
+
+def test_a_parameter_that_is_no_number_names_itself(tmp_path: Path) -> None:
+    config = TritonConfig(
+        name="twice", parameters={"intra_op_thread_count": Parameter(string_value="many")}
+    )
+    model = made(save(tmp_path, ["N", 3]), config)
+    with pytest.raises(LoadFailed, match="intra_op_thread_count"), wherry.Runtime(model):
+        pass
+
+
+def test_an_accelerator_that_is_not_there_says_what_is(tmp_path: Path) -> None:
+    config = TritonConfig(
+        name="twice",
+        optimization=Optimization(
+            execution_accelerators=ExecutionAccelerators(
+                cpu_execution_accelerator=[Accelerator(name="openvino")]
+            )
+        ),
+    )
+    model = made(save(tmp_path, ["N", 3]), config)
+    with (
+        pytest.raises(LoadFailed, match="no OpenVINOExecutionProvider, only"),
+        wherry.Runtime(model),
+    ):
+        pass

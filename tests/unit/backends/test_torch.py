@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry
+from wherry.backends.torch import TorchModel
+from wherry.errors import BadModelOutput, ConfigError
+from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
+
+torch = pytest.importorskip("torch")
+
+# TorchScript is on its way out, and still in use: who runs it need not be told by us.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+LEFT = Input(name="left", data_type="TYPE_FP32", dims=[2])
+RIGHT = Input(name="right", data_type="TYPE_FP32", dims=[2])
+
+
+class Difference(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, left, right):  # type: ignore[no-untyped-def]
+        return left - right, left + right
+
+
+def config(*inputs: Input, outputs: tuple[str, ...] = ("OUT__0", "OUT__1")) -> TritonConfig:
+    return TritonConfig(
+        name="d",
+        backend="pytorch",
+        max_batch_size=8,
+        input=list(inputs) or [LEFT, RIGHT],
+        output=[Output(name=name, data_type="TYPE_FP32", dims=[2]) for name in outputs],
+        instance_group=[InstanceGroup(count=2, kind="KIND_CPU")],
+    )
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "1").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Difference()), folder / "1" / "model.pt")
+    return str(folder)
+
+
+def made(folder: str, triton: TritonConfig) -> TorchModel:
+    return TorchModel(folder, "1", TorchModel.completed(folder, "1", triton))
+
+
+def differences(model: TorchModel, names: tuple[str, str]) -> dict[str, list[list[float]]]:
+    first, second = names
+    with wherry.Runtime(model) as runtime:
+        inputs: dict[str, Any] = {
+            first: np.array([[5, 5], [1, 1]], np.float32),
+            second: np.array([[1, 2], [3, 4]], np.float32),
+        }
+        outputs = runtime.infer_batch("d", **inputs)
+    return {name: np.asarray(column).tolist() for name, column in outputs.items()}
+
+
+def test_inputs_are_found_by_the_names_in_forward_whatever_their_order(script: str) -> None:
+    model = made(script, config(RIGHT, LEFT))
+    outputs = differences(model, ("left", "right"))
+    assert outputs == {"OUT__0": [[4, 3], [-2, -3]], "OUT__1": [[6, 7], [4, 5]]}
+
+
+def test_inputs_may_be_named_by_their_place(script: str) -> None:
+    second = Input(name="IN__1", data_type="TYPE_FP32", dims=[2])
+    first = Input(name="IN__0", data_type="TYPE_FP32", dims=[2])
+    outputs = differences(made(script, config(second, first)), ("IN__0", "IN__1"))
+    assert outputs["OUT__0"] == [[4, 3], [-2, -3]]
+
+
+def test_an_output_may_be_picked_by_its_place(script: str) -> None:
+    model = made(script, config(outputs=("SUM__1",)))
+    assert differences(model, ("left", "right")) == {"SUM__1": [[6, 7], [4, 5]]}
+
+
+def test_an_output_that_is_not_there_fails_with_its_number(script: str) -> None:
+    with pytest.raises(BadModelOutput, match="gave 2 outputs, not 4"):
+        differences(made(script, config(outputs=("OUT__3",))), ("left", "right"))
+
+
+@pytest.mark.slow
+def test_an_exported_program_runs_with_any_batch_size(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    rows = torch.export.Dim("rows")
+    example = (torch.ones(2, 2), torch.ones(2, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            Difference(), example, dynamic_shapes={"left": {0: rows}, "right": {0: rows}}
+        )
+        torch.export.save(program, tmp_path / "1" / "model.pt2")
+        outputs = differences(made(str(tmp_path), config()), ("left", "right"))
+    assert outputs["OUT__0"] == [[4, 3], [-2, -3]]
+
+
+def test_a_pickled_module_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    torch.save(Difference(), tmp_path / "1" / "model.pt")
+    with pytest.raises(wherry.LoadFailed, match="must be TorchScript"):
+        differences(made(str(tmp_path), config()), ("left", "right"))
+
+
+def test_a_configuration_must_list_the_tensors(script: str) -> None:
+    with pytest.raises(ConfigError, match="does not say its inputs"):
+        made(script, TritonConfig(name="d", backend="pytorch"))
+
+
+def test_no_file_names_what_is_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no model\.pt or model\.pt2"):
+        made(str(tmp_path), config())

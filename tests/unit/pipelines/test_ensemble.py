@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+import wherry
+from wherry.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
+from wherry.pipelines.ensemble import EnsembleModel
+from wherry.repository.triton_config import (
+    EnsembleScheduling,
+    EnsembleStep,
+    Input,
+    Output,
+    TransactionPolicy,
+    TritonConfig,
+)
+from wherry.request import Columns, InferResponse
+
+Pair = Annotated[np.ndarray, wherry.FP32[2]]
+
+
+@wherry.model(max_batch_size=8)
+def double(x: Pair) -> Pair:
+    return 2 * x
+
+
+@wherry.model(max_batch_size=8)
+def increment(x: Pair) -> Pair:
+    return x + 1
+
+
+@wherry.model(max_batch_size=8)
+def both(left: Pair, right: Pair) -> Pair:
+    difference: np.ndarray = left - right
+    return difference
+
+
+def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> EnsembleStep:
+    return EnsembleStep(model_name=model, input_map=inputs, output_map=outputs)
+
+
+def ensemble(
+    *steps: EnsembleStep,
+    outputs: tuple[str, ...] = ("OUT",),
+    decoupled: bool = False,
+    max_batch_size: int = 8,
+    most: int = 0,
+) -> EnsembleModel:
+    dims = [2] if max_batch_size else [-1, 2]
+    return EnsembleModel(
+        "/nowhere",
+        "1",
+        TritonConfig(
+            name="e",
+            platform="ensemble",
+            max_batch_size=max_batch_size,
+            input=[Input(name="IN", data_type="TYPE_FP32", dims=dims)],
+            output=[Output(name=name, data_type="TYPE_FP32", dims=dims) for name in outputs],
+            ensemble_scheduling=EnsembleScheduling(step=list(steps), max_inflight_requests=most),
+            model_transaction_policy=TransactionPolicy(decoupled=decoupled),
+        ),
+    )
+
+
+ROWS = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+DIAMOND = (
+    step("both", {"left": "TWICE", "right": "MORE"}, {"output": "OUT"}),
+    step("double", {"x": "IN"}, {"output": "TWICE"}),
+    step("increment", {"x": "IN"}, {"output": "MORE"}),
+)
+
+
+def test_tensors_flow_through_the_steps_whatever_their_order() -> None:
+    with wherry.Runtime(ensemble(*DIAMOND), both, double, increment) as runtime:
+        outputs = runtime.infer_batch("e", IN=ROWS)
+    np.testing.assert_array_equal(outputs["OUT"], 2 * ROWS - (ROWS + 1))
+
+
+def test_steps_that_do_not_need_each_other_run_at_the_same_time() -> None:
+    together = threading.Barrier(2, timeout=10)
+
+    @wherry.model(max_batch_size=8)
+    def one(x: Pair) -> Pair:
+        together.wait()
+        return x
+
+    @wherry.model(max_batch_size=8)
+    def other(x: Pair) -> Pair:
+        together.wait()
+        return x
+
+    model = ensemble(
+        step("one", {"x": "IN"}, {"output": "L"}),
+        step("other", {"x": "IN"}, {"output": "R"}),
+        step("both", {"left": "L", "right": "R"}, {"output": "OUT"}),
+    )
+    with wherry.Runtime(model, one, other, both) as runtime:
+        np.testing.assert_array_equal(runtime.infer_batch("e", IN=ROWS)["OUT"], 0 * ROWS)
+
+
+def test_a_step_that_nobody_wants_is_not_run() -> None:
+    @wherry.model(max_batch_size=8)
+    def forbidden(x: Pair) -> Pair:
+        raise AssertionError("nobody asked for this")
+
+    model = ensemble(
+        step("double", {"x": "IN"}, {"output": "OUT"}),
+        step("forbidden", {"x": "OUT"}, {"output": "OTHER"}),
+        outputs=("OUT", "OTHER"),
+    )
+
+    async def main(runtime: wherry.Runtime) -> InferResponse:
+        return await runtime.answer(runtime.model("e"), {"IN": ROWS}, 3, wanted=("OUT",))
+
+    with wherry.Runtime(model, double, forbidden) as runtime:
+        response = asyncio.run(main(runtime))
+        assert list(response.outputs) == ["OUT"]
+        with pytest.raises(ModelFailed, match="nobody asked"):
+            runtime.infer_batch("e", IN=ROWS)
+
+
+def test_a_failing_step_fails_the_request_with_its_own_words_and_the_next_is_fine() -> None:
+    @wherry.model(max_batch_size=8)
+    def picky(x: Pair) -> Pair:
+        if (x > 5).any():
+            raise ValueError("too large")
+        return x
+
+    with wherry.Runtime(ensemble(step("picky", {"x": "IN"}, {"output": "OUT"})), picky) as runtime:
+        with pytest.raises(ModelFailed, match="model 'picky' failed: ValueError: too large"):
+            runtime.infer_batch("e", IN=ROWS)
+        np.testing.assert_array_equal(runtime.infer_batch("e", IN=ROWS[:1])["OUT"], ROWS[:1])
+
+
+def test_a_member_that_is_not_loaded_makes_it_not_ready() -> None:
+    with (
+        wherry.Runtime(ensemble(*DIAMOND), both, double) as runtime,
+        pytest.raises(ModelNotReady, match=r"ensemble 'e'.*'increment' is not found"),
+    ):
+        runtime.infer_batch("e", IN=ROWS)
+
+
+def test_a_row_that_does_not_fit_the_next_step_names_both() -> None:
+    @wherry.model(max_batch_size=8)
+    def narrow(x: Annotated[np.ndarray, wherry.FP32[1]]) -> Pair:
+        raise AssertionError("never called")
+
+    with (
+        wherry.Runtime(ensemble(step("narrow", {"x": "IN"}, {"output": "OUT"})), narrow) as runtime,
+        pytest.raises(InvalidRequest, match=r"step 'narrow': a row of 'x' has shape \[2\]"),
+    ):
+        runtime.infer_batch("e", IN=ROWS)
+
+
+def test_without_a_batch_dimension_the_first_one_is_the_members_batch() -> None:
+    model = ensemble(*DIAMOND, max_batch_size=0)
+    with wherry.Runtime(model, both, double, increment) as runtime:
+        result = runtime.infer("e", IN=ROWS)
+    np.testing.assert_array_equal(result["OUT"], ROWS - 1)
+
+
+def test_strings_cross_between_models_with_and_without_a_batch_dimension() -> None:
+    @wherry.model(max_batch_size=8)
+    def loud(x: list[bytes]) -> list[bytes]:
+        return [text.upper() for text in x]
+
+    def strings(max_batch_size: int, dims: list[int]) -> EnsembleModel:
+        return EnsembleModel(
+            "/nowhere",
+            "1",
+            TritonConfig(
+                name=f"e{max_batch_size}",
+                max_batch_size=max_batch_size,
+                platform="ensemble",
+                input=[Input(name="IN", data_type="TYPE_STRING", dims=dims)],
+                output=[Output(name="OUT", data_type="TYPE_STRING", dims=dims)],
+                ensemble_scheduling=EnsembleScheduling(
+                    step=[step("loud", {"x": "IN"}, {"output": "OUT"})]
+                ),
+            ),
+        )
+
+    def answer(runtime: wherry.Runtime, name: str, columns: Columns, rows: int) -> Any:
+        return runtime._call(runtime.model(name), columns, rows, None, 0).outputs["OUT"]
+
+    with wherry.Runtime(strings(4, [1]), strings(0, [-1]), loud) as runtime:
+        assert answer(runtime, "e4", {"IN": [[b"a"], [b"b"]]}, 2) == [[b"A"], [b"B"]]
+        assert answer(runtime, "e0", {"IN": [[b"a", b"b"]]}, 1) == [[b"A", b"B"]]
+
+
+@wherry.model(max_batch_size=1)
+def count(x: Pair) -> Iterator[Pair]:
+    for number in range(int(x[0, 0])):
+        yield x * 0 + number
+
+
+async def responses(runtime: wherry.Runtime, row: list[float]) -> list[float]:
+    columns: Columns = {"IN": np.array([row], np.float32)}
+    async with aclosing(runtime.responses(runtime.model("e"), columns, 1)) as answers:
+        return [float(np.asarray(answer.outputs["OUT"])[0, 0]) async for answer in answers]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_each_response_of_a_member_that_streams_flows_on_in_order(most: int) -> None:
+    model = ensemble(
+        step("double", {"x": "IN"}, {"output": "N"}),
+        step("count", {"x": "N"}, {"output": "EACH"}),
+        step("both", {"left": "EACH", "right": "IN"}, {"output": "OUT"}),
+        decoupled=True,
+        max_batch_size=1,
+        most=most,
+    )
+    with wherry.Runtime(model, double, count, both) as runtime:
+        assert asyncio.run(responses(runtime, [3, 0])) == [-3, -2, -1, 0, 1, 2]
+        assert asyncio.run(responses(runtime, [0, 0])) == []
+
+
+def test_an_error_behind_a_stream_ends_it_after_what_was_good() -> None:
+    @wherry.model(max_batch_size=1)
+    def until_two(x: Pair) -> Pair:
+        if x[0, 0] == 2:
+            raise ValueError("two")
+        return x
+
+    model = ensemble(
+        step("count", {"x": "IN"}, {"output": "EACH"}),
+        step("until_two", {"x": "EACH"}, {"output": "OUT"}),
+        decoupled=True,
+        max_batch_size=1,
+        most=1,
+    )
+    with wherry.Runtime(model, count, until_two) as runtime:
+        seen: list[float] = []
+        stream = runtime.stream("e", IN=np.array([5, 0], np.float32))
+        with pytest.raises(ModelFailed, match="two"):
+            seen.extend(float(row["OUT"][0]) for row in stream)
+    assert seen == [0, 1]
+
+
+def test_a_deadline_holds_for_the_whole_way_and_lets_the_members_go() -> None:
+    may_finish = threading.Event()
+
+    @wherry.model(max_batch_size=8)
+    def slow(x: Pair) -> Pair:
+        may_finish.wait()
+        return x
+
+    model = ensemble(
+        step("slow", {"x": "IN"}, {"output": "MID"}),
+        step("double", {"x": "MID"}, {"output": "OUT"}),
+    )
+    with wherry.Runtime(model, slow, double) as runtime:
+        with pytest.raises(DeadlineExceeded):
+            runtime.infer_batch("e", IN=ROWS, timeout=0.01)
+        may_finish.set()
+        assert runtime.drain(10)
+        assert runtime.model("double").statistics.execution_count == 0

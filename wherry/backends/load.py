@@ -1,0 +1,112 @@
+"""Which class runs a model of a repository?
+
+A backend is imported when the first model needs it, by its name: that of ensembles lies in a
+higher layer, and most need a library that not everybody has.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from typing import Any, Final
+
+import msgspec
+
+from wherry.backends.repository_model import RepositoryModel
+from wherry.errors import ConfigError
+from wherry.repository.triton_config import TritonConfig
+
+BACKENDS: Final = {
+    "python": "wherry.backends.triton_python:PythonBackendModel",
+    "onnxruntime": "wherry.backends.onnx:OnnxModel",
+    "pytorch": "wherry.backends.torch:TorchModel",
+    "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
+}
+
+#: What older configurations say in place of a backend.
+PLATFORMS: Final = {
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    "ensemble": "ensemble",
+}
+
+#: A model that says nothing is run by what its file is called.
+FILES: Final = {"model.py": "python", "model.onnx": "onnxruntime", "model.pt": "pytorch"}
+
+
+def backend_for(
+    folder: str,
+    version: str,
+    config: TritonConfig,
+    *,
+    auto_complete: bool = True,
+    backend_directory: str | None = None,
+) -> RepositoryModel:
+    """One version of a model, not loaded yet; its configuration completed by its backend.
+
+    `backend_directory` has Python-based backends in folders of their names. Blocks: completing
+    may read the model's file, or run its code in a process.
+    """
+    backend = backend_name(config, os.path.join(folder, version))
+    program = _program(backend, backend_directory)
+    cls: type[RepositoryModel] = _imported("python" if program else backend, config.name)
+    config = msgspec.structs.replace(config, backend="" if backend == "ensemble" else backend)
+    if auto_complete:
+        config = cls.completed(folder, version, config)
+    if program:
+        return cls(folder, version, config, program=program)
+    return cls(folder, version, config)
+
+
+def backend_name(config: TritonConfig, version_folder: str) -> str:
+    """What the configuration says, or else what the model's file is called."""
+    if config.is_ensemble:
+        return "ensemble"
+    if config.backend:
+        return config.backend
+    if config.platform:
+        return PLATFORMS.get(config.platform, config.platform)
+    names = [config.default_model_filename] if config.default_model_filename else list(FILES)
+    for name in names:
+        if os.path.exists(os.path.join(version_folder, name)):
+            for file, backend in FILES.items():
+                if os.path.splitext(file)[1] == os.path.splitext(name)[1]:
+                    return backend
+    raise ConfigError(
+        f"model {config.name!r}: it says no backend, and version"
+        f" {os.path.basename(version_folder)} has none of {', '.join(names)}; set backend to one"
+        f" of {', '.join(BACKENDS)}"
+    )
+
+
+def known_backend(name: str, backend_directory: str | None = None) -> bool:
+    return name in BACKENDS or _program(name, backend_directory) is not None
+
+
+def unknown_backend(name: str) -> str:
+    """What is wrong with this backend, and what may have been meant."""
+    close = difflib.get_close_matches(name, BACKENDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(BACKENDS)}"
+    return f"unknown backend {name!r}; {hint}"
+
+
+def _program(backend: str, backend_directory: str | None) -> str | None:
+    if backend_directory is None or backend in BACKENDS:
+        return None
+    program = os.path.join(backend_directory, backend, "model.py")
+    return program if os.path.isfile(program) else None
+
+
+def _imported(backend: str, model: str) -> Any:
+    where = BACKENDS.get(backend)
+    if where is None:
+        raise ConfigError(f"model {model!r}: {unknown_backend(backend)}")
+    module, _, name = where.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(
+            f"model {model!r}: its backend {backend!r} cannot be imported: {error}; install"
+            f" wherry[{backend.removesuffix('runtime')}]"
+        ) from error

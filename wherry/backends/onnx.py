@@ -1,0 +1,306 @@
+"""How does an ONNX file of a repository run?
+
+In threads that share one session for each device: ONNX Runtime lets go of the GIL while it
+computes and may be called from several threads, so one copy of the weights serves all instances.
+An operator gets one thread unless the configuration says otherwise: instances fill the cores, at
+about half the CPU time for a row.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+
+from wherry.backends.repository_model import RepositoryModel
+from wherry.backends.shared import Shared
+from wherry.backends.tensors import from_model, to_model
+from wherry.errors import ConfigError, InvalidRequest
+from wherry.model import Device
+from wherry.repository.triton_config import (
+    DataType,
+    DynamicBatching,
+    Input,
+    Output,
+    TritonConfig,
+)
+from wherry.request import Array, Column, Columns
+
+FILE: Final = "model.onnx"
+
+#: ONNX Runtime's names of types, as a config.pbtxt names them.
+TYPES: Final[Mapping[str, DataType]] = {
+    "tensor(bool)": "TYPE_BOOL",
+    "tensor(uint8)": "TYPE_UINT8",
+    "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32",
+    "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8",
+    "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32",
+    "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(string)": "TYPE_STRING",
+}
+
+#: Most rows of a model that takes any number and whose configuration says nothing: Triton's.
+DEFAULT_MAX_BATCH_SIZE: Final = 4
+#: Instances on the CPU where the configuration says nothing: Triton's, too.
+DEFAULT_INSTANCES: Final = 2
+
+#: What a config.pbtxt calls an execution provider.
+ACCELERATORS: Final = {
+    "cuda": "CUDAExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
+
+
+class OnnxModel(RepositoryModel):
+    """An ONNX file; its instances on one device are threads around one session."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._session: Shared[Any] = Shared()
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        """Names, types and shapes as the file has them; its batch dimension, if all have one."""
+        path = model_file(folder, version, config)
+        options = _onnxruntime().SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = _onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = _session(path, options, ["CPUExecutionProvider"], config.name)
+        return complete(config, session.get_inputs(), session.get_outputs())
+
+    def settings(self) -> dict[str, Any]:
+        settings = super().settings()
+        if not self.triton.instance_group:
+            settings["instances"] = DEFAULT_INSTANCES
+        return {**settings, "isolation": "thread"}
+
+    def take(self) -> bool:
+        """This very object serves all instances, if they are on one device."""
+        return len({group.device for group in self.config().instances}) == 1 or super().take()
+
+    def load(self, device: Device) -> None:
+        self._session.take(lambda: self._open(device))
+
+    def unload(self) -> None:
+        self._session.give_back()
+
+    def execute(self, **columns: Column) -> Columns:
+        batched = self.triton.max_batch_size > 0
+        feeds = {
+            tensor.name: _texts(to_model(columns[tensor.name], tensor, batched))
+            for tensor in self.triton.input
+            if tensor.name in columns
+        }
+        names = [tensor.name for tensor in self.triton.output]
+        try:
+            results = self._session.value.run(names, feeds)
+        except Exception as error:
+            if type(error).__name__ != "InvalidArgument":
+                raise
+            # The shapes do not go together: nobody but the caller can mend that.
+            raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
+        return {
+            tensor.name: from_model(result, tensor, batched, self.triton.name)
+            for tensor, result in zip(self.triton.output, results, strict=True)
+        }
+
+    def _open(self, device: Device) -> Any:
+        path = model_file(self.folder, self.version, self.triton)
+        options = session_options(self.triton)
+        return _session(path, options, providers(self.triton, device), self.triton.name)
+
+
+def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
+    """`config` with what ONNX Runtime says of a file's inputs and outputs."""
+    known = (config.input, config.output)
+    batches = not any(known) and not config.max_batch_size and _any_batch([*inputs, *outputs])
+    max_batch_size = DEFAULT_MAX_BATCH_SIZE if batches else config.max_batch_size
+    completed = msgspec.structs.replace(
+        config,
+        max_batch_size=max_batch_size,
+        input=_complete(config, config.input, inputs, Input, max_batch_size > 0),
+        output=_complete(config, config.output, outputs, Output, max_batch_size > 0),
+    )
+    if max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
+        completed.dynamic_batching = DynamicBatching()
+    return completed
+
+
+def _complete(
+    config: TritonConfig,
+    given: list[Any],
+    found: Any,
+    kind: type[Input] | type[Output],
+    batched: bool,
+) -> list[Any]:
+    """What the configuration says, checked, or what the file says where it says nothing."""
+    where = f"model {config.name!r}"
+    by_name = {tensor.name: tensor for tensor in found}
+    side = kind.__name__.lower()
+    if not given:
+        return [_tensor(where, tensor, kind, batched) for tensor in found]
+    completed = []
+    for tensor in given:
+        if tensor.name not in by_name:
+            raise ConfigError(
+                f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
+            )
+        own = _tensor(where, by_name[tensor.name], kind, batched)
+        if tensor.data_type == "TYPE_INVALID":
+            tensor = msgspec.structs.replace(tensor, data_type=own.data_type)
+        if tensor.data_type != own.data_type:
+            raise ConfigError(
+                f"{where}: {side} {tensor.name!r} is {tensor.data_type} in config.pbtxt,"
+                f" {own.data_type} in the file"
+            )
+        dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
+        if tensor.reshape is None and not tensor.dims:
+            tensor = msgspec.structs.replace(tensor, dims=own.dims)
+        elif not _compatible(dims, own.dims):
+            batch = " (without the batch dimension)" if batched else ""
+            raise ConfigError(
+                f"{where}: {side} {tensor.name!r} has dims {dims} in config.pbtxt, in the file"
+                f" {own.dims}{batch}"
+            )
+        completed.append(tensor)
+    missing = [t for t in found if t.name not in {one.name for one in given}]
+    if missing and kind is Input:
+        names = ", ".join(tensor.name for tensor in missing)
+        raise ConfigError(f"{where}: the file has more inputs than config.pbtxt: {names}")
+    return completed
+
+
+def _tensor(where: str, tensor: Any, kind: type[Input] | type[Output], batched: bool) -> Any:
+    if tensor.type not in TYPES:
+        raise ConfigError(f"{where}: {tensor.name!r} is a {tensor.type}, which V2 has no word for")
+    dims = [size if isinstance(size, int) else -1 for size in tensor.shape]
+    if batched:
+        if not dims or dims[0] != -1:
+            raise ConfigError(
+                f"{where}: max_batch_size is more than 0, but the first dimension of"
+                f" {tensor.name!r} is not open: its shape is {dims}; set max_batch_size to 0"
+            )
+        dims = dims[1:]
+    return kind(name=tensor.name, data_type=TYPES[tensor.type], dims=dims)
+
+
+def _any_batch(tensors: list[Any]) -> bool:
+    """Do all have a first dimension of any size? Then it is the batch."""
+    return all(tensor.shape and not isinstance(tensor.shape[0], int) for tensor in tensors)
+
+
+def _compatible(given: list[int], found: list[int]) -> bool:
+    return len(given) == len(found) and all(
+        -1 in pair or pair[0] == pair[1] for pair in zip(given, found, strict=True)
+    )
+
+
+def model_file(folder: str, version: str, config: TritonConfig) -> str:
+    """The file of a version, or the folder that holds one with its weights beside it."""
+    path = os.path.join(folder, version, config.default_model_filename or FILE)
+    if os.path.isdir(path):
+        path = os.path.join(path, FILE)
+    if not os.path.isfile(path):
+        raise ConfigError(
+            f"model {config.name!r}: version {version} has no {os.path.basename(path)}"
+        )
+    return path
+
+
+def session_options(config: TritonConfig) -> Any:
+    """The session's options from the parameters that Triton's backend knows."""
+    runtime = _onnxruntime()
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = _whole(config, "intra_op_thread_count", 1)
+    options.inter_op_num_threads = _whole(config, "inter_op_thread_count", 1)
+    if _whole(config, "execution_mode", 0):
+        options.execution_mode = runtime.ExecutionMode.ORT_PARALLEL
+    for name in ("enable_mem_arena", "enable_mem_pattern"):
+        if name in config.parameters:
+            ours = "enable_cpu_mem_arena" if name == "enable_mem_arena" else name
+            setattr(options, ours, bool(_whole(config, name, 1)))
+    if config.optimization is not None and config.optimization.graph is not None:
+        levels = runtime.GraphOptimizationLevel
+        by_number = {-1: levels.ORT_DISABLE_ALL, 1: levels.ORT_ENABLE_EXTENDED}
+        level = config.optimization.graph.level
+        options.graph_optimization_level = by_number.get(level, levels.ORT_ENABLE_ALL)
+    # A thread that waits for work by turning round takes a core from the other instances.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return options
+
+
+def providers(config: TritonConfig, device: Device) -> list[Any]:
+    """Execution providers, the best first; ConfigError for one that this build does not have."""
+    wanted: list[Any] = []
+    if config.optimization is not None and config.optimization.execution_accelerators is not None:
+        accelerators = config.optimization.execution_accelerators
+        wanted += [
+            (ACCELERATORS.get(one.name, one.name), dict(one.parameters))
+            for one in (
+                accelerators.gpu_execution_accelerator
+                if device.kind == "cuda"
+                else accelerators.cpu_execution_accelerator
+            )
+        ]
+    if device.kind == "cuda":
+        wanted.append(("CUDAExecutionProvider", {"device_id": str(device.index)}))
+    available = _onnxruntime().get_available_providers()
+    for name, _ in wanted:
+        if name not in available:
+            raise ConfigError(
+                f"model {config.name!r}: this onnxruntime has no {name}, only"
+                f" {', '.join(available)}; install a build that has it, or use KIND_CPU"
+            )
+    return [*wanted, "CPUExecutionProvider"]
+
+
+def _whole(config: TritonConfig, name: str, default: int) -> int:
+    if name not in config.parameters:
+        return default
+    text = config.parameters[name].string_value
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(
+            f"model {config.name!r}: parameter {name!r} must be a whole number, not {text!r}"
+        ) from None
+
+
+def _session(path: str, options: Any, wanted: list[Any], model: str) -> Any:
+    try:
+        return _onnxruntime().InferenceSession(path, options, providers=wanted)
+    except Exception as error:  # its errors have no base class of their own
+        raise ConfigError(
+            f"model {model!r}: {os.path.basename(path)} cannot be loaded: {error}"
+        ) from error
+
+
+def _texts(array: Array) -> Array:
+    """ONNX Runtime takes strings as str."""
+    if array.dtype != np.object_:
+        return array
+    try:
+        texts = [e.decode() if isinstance(e, bytes) else e for e in array.ravel().tolist()]
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"an element is not UTF-8 text: {error}") from None
+    decoded = np.empty(len(texts), np.object_)
+    decoded[:] = texts
+    return cast(Array, decoded.reshape(array.shape))
+
+
+def _onnxruntime() -> Any:
+    import onnxruntime
+
+    onnxruntime.disable_telemetry_events()  # what runs here is nobody else's business
+    return onnxruntime

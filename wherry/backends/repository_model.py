@@ -1,0 +1,189 @@
+"""What do all models of a repository have in common, whatever runs them?
+
+    class OnnxModel(RepositoryModel):
+        @classmethod
+        def completed(cls, folder, version, config): ...  # what the file says where config is mute
+        def settings(self): return {**super().settings(), "isolation": "thread"}
+        def load(self, device): ...
+        def execute(self, **columns):                     # a mapping of columns out
+            return self.outward(self.run(self.inward(columns)))
+
+A column of numbers is an array, rows first; of strings a list with a row each: the bytes of its
+elements, flat. Without a batch dimension (max_batch_size 0) execute() gets and gives the one row.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from wherry.backends.warmup import datatype_of, warmup_batch
+from wherry.config import ModelConfig, model_config
+from wherry.datatypes import BYTES, Form, TensorSpec
+from wherry.errors import ConfigError
+from wherry.model import Model
+from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
+from wherry.request import Column, Columns
+from wherry.signature import Signature
+
+
+class RepositoryModel(Model):
+    """A model of a repository: its signature and settings come from its TritonConfig.
+
+    `folder` is the model's, with its versions inside; `config` is complete: `completed()` has
+    been asked. All arguments can be pickled: a worker process builds the same model of them.
+    """
+
+    def __init__(
+        self, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> None:
+        self.folder = folder
+        self.version = version
+        self.triton = config
+        #: The model.py of a Python-based backend, which is not in the model's own folder.
+        self.program = program
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        """`config` with what the model's own files say where it is silent. Must not change its
+        argument; blocks; ConfigError if the two do not go together."""
+        return config
+
+    @property
+    def version_folder(self) -> str:
+        return os.path.join(self.folder, self.version)
+
+    @functools.cached_property
+    def labels(self) -> Mapping[str, list[str]]:
+        """For outputs with a label_filename: the label of each index."""
+        return {
+            output.name: _lines(os.path.join(self.folder, output.label_filename))
+            for output in self.triton.output
+            if output.label_filename
+        }
+
+    def config(self, **overrides: Any) -> ModelConfig:
+        name = overrides.pop("name", None) or self.triton.name or os.path.basename(self.folder)
+        return model_config(name, {**self.settings(), **overrides})
+
+    def settings(self) -> dict[str, Any]:
+        """The TritonConfig as settings of a ModelConfig; a backend may add its own."""
+        triton = self.triton
+        return {
+            "version": self.version,
+            "max_batch_size": triton.max_batch_size,
+            "instances": [group for one in triton.instance_group for group in _groups(one)] or 1,
+            **_batching(triton),
+        }
+
+    def inward(self, columns: Columns) -> Columns:
+        """Columns as clients send them (`dims`) in the shape the model takes (`reshape`)."""
+        return self._in_shape(
+            columns,
+            {
+                tensor.name: (tensor.dims, tensor.reshape.shape)
+                for tensor in self.triton.input
+                if tensor.reshape is not None
+            },
+        )
+
+    def outward(self, columns: Columns) -> Columns:
+        """`inward` for what the model gives."""
+        return self._in_shape(
+            columns,
+            {
+                tensor.name: (tensor.reshape.shape, tensor.dims)
+                for tensor in self.triton.output
+                if tensor.reshape is not None
+            },
+        )
+
+    def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
+        """The batches of model_warmup and their rows, in the order in which to run them."""
+        for sample in self.triton.model_warmup:
+            batch = warmup_batch(sample, self.folder, self.signature())
+            yield from [batch] * max(1, sample.count)
+
+    def _in_shape(
+        self, columns: Columns, shapes: Mapping[str, tuple[list[int], list[int]]]
+    ) -> Columns:
+        if not shapes:
+            return columns
+        batched = self.triton.max_batch_size > 0
+        return {
+            name: _reshaped(column, *shapes[name], batched) if name in shapes else column
+            for name, column in columns.items()
+        }
+
+    def signature(self, name: str = "") -> Signature:
+        batched = self.triton.max_batch_size > 0
+        return Signature(
+            inputs=tuple(_spec(tensor, batched) for tensor in self.triton.input),
+            outputs=tuple(_spec(tensor, batched) for tensor in self.triton.output),
+            row_wise=False,
+            streams=self.triton.decoupled,
+            is_async=False,
+            returns="named",
+        )
+
+
+def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
+    """Sizes that the configuration leaves open (-1) go from the one shape to the other in order."""
+    if isinstance(column, list):
+        return column  # strings: a row is flat in any shape
+    lead = column.shape[:1] if batched else ()
+    sizes = column.shape[len(lead) :]
+    open_sizes = iter([size for size, dim in zip(sizes, given, strict=True) if dim == -1])
+    return column.reshape(*lead, *(next(open_sizes) if dim == -1 else dim for dim in wanted))
+
+
+def _spec(tensor: Input | Output, batched: bool) -> TensorSpec:
+    """A tensor as clients see it; `reshape` is between the server and the model."""
+    datatype = datatype_of(tensor.data_type)
+    form = Form.BYTES if datatype is BYTES else Form.ARRAY
+    if isinstance(tensor, Output):
+        return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form)
+    if batched and tensor.allow_ragged_batch and form is Form.ARRAY:
+        form = Form.ARRAYS
+    return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form, tensor.optional)
+
+
+def _groups(group: InstanceGroup) -> list[dict[str, Any]]:
+    """One instance_group as ours: `count` on each of its devices."""
+    if group.passive:
+        return []
+    count = max(1, group.count)
+    if group.gpus:
+        return [{"count": count, "device": f"cuda:{index}"} for index in group.gpus]
+    # KIND_MODEL: the model places itself; its own code says where.
+    device = {"KIND_GPU": "cuda", "KIND_AUTO": "auto"}.get(group.kind, "cpu")
+    return [{"count": count, "device": device}]
+
+
+def _batching(triton: TritonConfig) -> dict[str, Any]:
+    """Which requests share a batch, and how long it waits for them."""
+    dynamic = triton.dynamic_batching
+    if dynamic is None:
+        # A request is a batch of its own, as in Triton. None there bounds its queue, either.
+        return {"share_batches": triton.sequence_batching is not None, "max_queue_size": None}
+    settings: dict[str, Any] = {"max_queue_size": None}
+    if dynamic.max_queue_delay_microseconds or dynamic.preferred_batch_size:
+        settings["max_queue_delay"] = dynamic.max_queue_delay_microseconds * 1e-6
+        settings["preferred_batch_sizes"] = tuple(sorted(set(dynamic.preferred_batch_size)))
+    if dynamic.priority_levels:
+        settings["priority_levels"] = dynamic.priority_levels
+        settings["default_priority"] = dynamic.default_priority_level or dynamic.priority_levels
+    if dynamic.default_queue_policy is not None:
+        settings["max_queue_size"] = dynamic.default_queue_policy.max_queue_size or None
+    return settings
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"label_filename {os.path.basename(path)!r}: {why}") from None

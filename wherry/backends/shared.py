@@ -1,0 +1,38 @@
+"""How do several instances of a model in one process share its weights?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """What the first user makes and the last one lets go. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._value: T | None = None
+
+    def take(self, make: Callable[[], T]) -> T:
+        """The value; `make` is called if nobody has it, while the others wait."""
+        with self._lock:
+            if self._value is None:
+                self._value = make()
+            self._users += 1
+            return self._value
+
+    @property
+    def value(self) -> T:
+        """For those who have taken it."""
+        assert self._value is not None
+        return self._value
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._value = None

@@ -1,0 +1,116 @@
+"""What does a model run before it is ready, by the model_warmup of its configuration?"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from wherry.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
+from wherry.errors import ConfigError
+from wherry.repository.triton_config import Warmup, WarmupInput
+from wherry.request import Column, Columns
+from wherry.signature import Signature
+
+
+def datatype_of(data_type: str) -> Datatype:
+    """TYPE_FP32, as a configuration says it, as our datatype."""
+    name = data_type.removeprefix("TYPE_")
+    return DATATYPES["BYTES" if name == "STRING" else name]
+
+
+def warmup_batch(sample: Warmup, folder: str, signature: Signature) -> tuple[Columns, int]:
+    """One sample's columns and rows. Its files are read from the model's `warmup` folder.
+
+    ConfigError if it does not fit the model's inputs.
+    """
+    rows = max(1, sample.batch_size)
+    where = f"model_warmup {sample.name!r}"
+    columns: Columns = {}
+    for name, given in sample.inputs.items():
+        spec = signature.input(name)
+        if spec is None:
+            raise ConfigError(f"{where}: the model has no input {name!r}")
+        if datatype_of(given.data_type) is not spec.datatype:
+            raise ConfigError(
+                f"{where}: input {name!r} is {given.data_type}, the model's is {spec.datatype}"
+            )
+        if not spec.fits(tuple(given.dims)):
+            raise ConfigError(
+                f"{where}: input {name!r} has dims {given.dims}, the model's are {list(spec.shape)}"
+            )
+        column = _column(given, spec.datatype, rows, folder, f"{where}: input {name!r}")
+        columns[name] = list(column) if spec.form is Form.ARRAYS else column
+    for spec in signature.inputs:
+        if spec.name not in columns and not spec.optional:
+            raise ConfigError(f"{where}: input {spec.name!r} is missing")
+    return columns, rows
+
+
+def _column(given: WarmupInput, datatype: Datatype, rows: int, folder: str, where: str) -> Column:
+    """The same data in each row."""
+    count = math.prod(given.dims)
+    if given.input_data_file is not None:
+        data = _read(os.path.join(folder, "warmup", given.input_data_file), where)
+        row = _from_bytes(data, datatype, count, where)
+    elif given.random_data:
+        row = _random(datatype, count)
+    else:
+        row = _zeros(datatype, count)
+    if isinstance(row, list):
+        return [list(row) for _ in range(rows)]
+    return np.tile(row.reshape(given.dims), (rows, *[1] * len(given.dims)))
+
+
+def _zeros(datatype: Datatype, count: int) -> Column:
+    return [b""] * count if datatype is BYTES else np.zeros(count, datatype.dtype)
+
+
+def _random(datatype: Datatype, count: int) -> Column:
+    """Any values, the same at each start; strings are empty, as in Triton."""
+    random = np.random.default_rng(0)
+    if datatype is BYTES:
+        return [b""] * count
+    if datatype.dtype.kind == "f":
+        return random.random(count).astype(datatype.dtype)
+    if datatype is BOOL:
+        return random.integers(0, 2, count).astype(datatype.dtype)
+    limits = np.iinfo(datatype.dtype.name)
+    return random.integers(limits.min, limits.max, count, datatype.dtype.name, endpoint=True)
+
+
+def _read(path: str, where: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        name = os.path.basename(path)
+        raise ConfigError(f"{where}: warmup/{name}: {error.strerror}") from None
+
+
+def _from_bytes(data: bytes, datatype: Datatype, count: int, where: str) -> Column:
+    """One row from a file: little-endian numbers, or strings each behind its length."""
+    if datatype is BYTES:
+        elements = _strings(data)
+        if elements is None or len(elements) != count:
+            raise ConfigError(
+                f"{where}: the file must hold {count} strings, each behind its length in four bytes"
+            )
+        return elements
+    size = count * datatype.itemsize
+    if len(data) != size:
+        raise ConfigError(f"{where}: the file has {len(data)} bytes, its dims need {size}")
+    if datatype is BF16:  # float32 in Python: a bfloat16 is its upper half
+        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, datatype.dtype)
+
+
+def _strings(data: bytes) -> list[bytes] | None:
+    elements: list[bytes] = []
+    position = 0
+    while position + 4 <= len(data):
+        start = position + 4
+        position = start + int.from_bytes(data[position:start], "little")
+        elements.append(data[start:position])
+    return elements if position == len(data) else None

@@ -1,0 +1,288 @@
+"""How does one request flow through the steps of an ensemble?
+
+Each step starts as soon as its tensors are there, so steps that do not need each other run at the
+same time; each is a call through the batcher of its model, together with everybody else's. An
+ensemble itself computes nothing and keeps no queue.
+
+A member that streams makes the ensemble stream: every response of it flows on by itself through
+the steps that need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import numpy as np
+
+from wherry.backends.repository_model import RepositoryModel
+from wherry.datatypes import TensorSpec
+from wherry.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
+from wherry.instances.executable import Failure
+from wherry.pipelines.fan_out import gather
+from wherry.repository.triton_config import EnsembleStep
+from wherry.request import Column, Columns, InferRequest, InferResponse
+
+#: What flows between the steps: whole tensors as on the wire, with the batch dimension if any.
+Tensors = dict[str, Column]
+
+
+class EnsembleModel(RepositoryModel):
+    """An ensemble to the runtime, which runs it by an Ensemble in its pipelines' loop."""
+
+    def execute(self, **columns: Column) -> Columns:
+        raise NotImplementedError("an ensemble runs in its members")
+
+
+class Members(Protocol):
+    """What an ensemble needs of the Runtime."""
+
+    def model(self, name: str, version: str | None = None) -> Any: ...
+    async def answer(
+        self, loaded: Any, columns: Columns, rows: int, **options: Any
+    ) -> InferResponse: ...
+    def responses(
+        self, loaded: Any, columns: Columns, rows: int, **options: Any
+    ) -> AsyncGenerator[InferResponse, None]: ...
+
+
+class Ensemble:
+    """The body of a PipelineRunner: the steps of one config.pbtxt."""
+
+    def __init__(self, model: EnsembleModel, members: Members) -> None:
+        config = model.triton
+        assert config.ensemble_scheduling is not None
+        self._config = config
+        self._steps = config.ensemble_scheduling.step
+        self._members = members
+        self._batched = config.max_batch_size > 0
+        self._specs = {spec.name: spec for spec in model.signature().outputs}
+        most = config.ensemble_scheduling.max_inflight_requests
+        #: Responses of one streaming member that are in the later steps at the same time.
+        self._most_in_flight = most or 64
+
+    async def answer(self, request: InferRequest) -> InferResponse:
+        tensors = await self._flow(request, self._given(request), self._needed(request))
+        return self._response(tensors, request)
+
+    async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
+        flow = self._streamed(request, self._given(request), self._needed(request))
+        async with aclosing(flow):
+            async for tensors in flow:
+                yield self._response(tensors, request)
+
+    def failure(self, error: BaseException) -> Failure:
+        """Nothing of the user's runs here: this is a mistake of ours."""
+        text = f"ensemble {self._config.name!r} failed: {type(error).__name__}: {error}"
+        exception = error if isinstance(error, WherryError) else None
+        return Failure("ModelFailed", text, exception=exception)
+
+    # The flow
+
+    async def _flow(
+        self, request: InferRequest, given: Tensors, steps: Sequence[EnsembleStep]
+    ) -> Tensors:
+        """Run steps of which none streams: every tensor there is in the end."""
+        loop = asyncio.get_running_loop()
+        pending: dict[str, asyncio.Future[Column | None]] = {
+            tensor: loop.create_future() for step in steps for tensor in step.output_map.values()
+        }
+
+        async def value_of(tensor: str) -> Column | None:
+            return await pending[tensor] if tensor in pending else given.get(tensor)
+
+        async def run(step: EnsembleStep) -> None:
+            inputs = {name: await value_of(tensor) for name, tensor in step.input_map.items()}
+            outputs = await self._call(step, inputs, request)
+            for name, tensor in step.output_map.items():
+                pending[tensor].set_result(outputs.get(name))
+
+        try:
+            await gather(run(step) for step in steps)
+            found = {t: future.result() for t, future in pending.items()}
+        finally:
+            for future in pending.values():
+                future.cancel()
+        return {**given, **{t: value for t, value in found.items() if value is not None}}
+
+    async def _streamed(
+        self, request: InferRequest, given: Tensors, steps: Sequence[EnsembleStep]
+    ) -> AsyncGenerator[Tensors, None]:
+        """Run steps of which some stream: the tensors at the end of each way through them."""
+        source = next((step for step in self._in_order(steps) if self._streams(step)), None)
+        if source is None:
+            yield await self._flow(request, given, steps)
+            return
+        first = self._before(source, steps)
+        later = [step for step in steps if step is not source and step not in first]
+        tensors = await self._flow(request, given, first)
+        responses = self._responses(source, tensors, request)
+        # In the order of the responses, some of them at the same time.
+        running: list[asyncio.Task[list[Tensors]]] = []
+        try:
+            async with aclosing(responses):
+                async for outputs in responses:
+                    running.append(
+                        asyncio.ensure_future(self._ends(request, {**tensors, **outputs}, later))
+                    )
+                    while running and (running[0].done() or len(running) >= self._most_in_flight):
+                        for end in await running.pop(0):
+                            yield end
+            while running:
+                for end in await running.pop(0):
+                    yield end
+        finally:
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running)
+
+    async def _ends(
+        self, request: InferRequest, tensors: Tensors, steps: Sequence[EnsembleStep]
+    ) -> list[Tensors]:
+        return [end async for end in self._streamed(request, tensors, steps)]
+
+    def _in_order(self, steps: Sequence[EnsembleStep]) -> list[EnsembleStep]:
+        """The steps, each behind those it needs."""
+        ordered: list[EnsembleStep] = []
+        waiting = list(steps)
+        while waiting:
+            missing = {tensor for step in waiting for tensor in step.output_map.values()}
+            ready = [step for step in waiting if missing.isdisjoint(step.input_map.values())]
+            ordered += ready
+            waiting = [step for step in waiting if step not in ready]
+        return ordered
+
+    def _before(self, last: EnsembleStep, steps: Sequence[EnsembleStep]) -> list[EnsembleStep]:
+        """The steps that `last` needs, directly or not."""
+        wanted = set(last.input_map.values())
+        needed: list[EnsembleStep] = []
+        for step in reversed(self._in_order(steps)):
+            if step is not last and not wanted.isdisjoint(step.output_map.values()):
+                needed.append(step)
+                wanted.update(step.input_map.values())
+        return needed
+
+    def _needed(self, request: InferRequest) -> list[EnsembleStep]:
+        """Steps that lead to no tensor which somebody wants are not run."""
+        wanted = set(request.wanted or self._specs)
+        end = EnsembleStep(input_map={name: name for name in wanted})
+        return self._before(end, self._steps)
+
+    # One step
+
+    def _member(self, step: EnsembleStep) -> Any:
+        version = None if step.model_version < 0 else str(step.model_version)
+        try:
+            return self._members.model(step.model_name, version)
+        except WherryError as error:
+            raise ModelNotReady(f"ensemble {self._config.name!r}: {error}") from error
+
+    def _streams(self, step: EnsembleStep) -> bool:
+        streams: bool = self._member(step).signature.streams
+        return streams
+
+    async def _call(
+        self, step: EnsembleStep, inputs: Mapping[str, Column | None], request: InferRequest
+    ) -> Tensors:
+        loaded = self._member(step)
+        columns, rows = self._columns(loaded, step, inputs)
+        answer = await self._members.answer(loaded, columns, rows, **self._options(step, request))
+        return _tensors(loaded, answer)
+
+    async def _responses(
+        self, step: EnsembleStep, tensors: Tensors, request: InferRequest
+    ) -> AsyncGenerator[Tensors, None]:
+        loaded = self._member(step)
+        inputs = {name: tensors.get(tensor) for name, tensor in step.input_map.items()}
+        columns, rows = self._columns(loaded, step, inputs)
+        options = self._options(step, request)
+        responses = self._members.responses(loaded, columns, rows, **options)
+        async with aclosing(responses):
+            async for response in responses:
+                outputs = _tensors(loaded, response)
+                yield {
+                    tensor: outputs[name]
+                    for name, tensor in step.output_map.items()
+                    if name in outputs
+                }
+
+    def _options(self, step: EnsembleStep, request: InferRequest) -> dict[str, Any]:
+        """What a member's request has of the ensemble's; the deadline is kept by our runner,
+        which cancels what is under way."""
+        return {
+            "id": request.id,
+            "priority": min(request.priority, self._member(step).config.priority_levels),
+            "parameters": request.parameters,
+            "sequence": request.sequence,
+            "wanted": tuple(step.output_map),
+        }
+
+    def _columns(
+        self, loaded: Any, step: EnsembleStep, inputs: Mapping[str, Column | None]
+    ) -> tuple[Columns, int]:
+        """Tensors as the member takes them; those without a value are left out."""
+        where = f"ensemble {self._config.name!r}: step {step.model_name!r}"
+        columns: Columns = {}
+        rows: set[int] = set()
+        for spec in loaded.signature.inputs:
+            value = inputs.get(spec.name)
+            if value is None:
+                if not spec.optional:
+                    raise InvalidRequest(f"{where}: there is no value for its input {spec.name!r}")
+                continue
+            column = _column(value, spec, loaded.config.max_batch_size > 0)
+            for row in column if isinstance(column, list) else [column[0]] if len(column) else []:
+                if isinstance(row, np.ndarray) and not spec.fits(row.shape):
+                    raise InvalidRequest(
+                        f"{where}: a row of {spec.name!r} has shape {list(row.shape)}, expected is"
+                        f" {list(spec.shape)}"
+                    )
+            columns[spec.name] = column
+            rows.add(len(column))
+        if len(rows) != 1:
+            raise InvalidRequest(f"{where}: its inputs differ in their batch size: {sorted(rows)}")
+        return columns, rows.pop()
+
+    # The ends
+
+    def _given(self, request: InferRequest) -> Tensors:
+        if self._batched:
+            return dict(request.inputs)
+        return {name: column[0] for name, column in request.inputs.items()}
+
+    def _response(self, tensors: Tensors, request: InferRequest) -> InferResponse:
+        outputs: Columns = {}
+        for name in request.wanted or self._specs:
+            if name not in tensors:
+                raise BadModelOutput(f"ensemble {self._config.name!r}: no step gave {name!r}")
+            outputs[name] = _column(tensors[name], self._specs[name], self._batched)
+        rows = max((len(column) for column in outputs.values()), default=request.rows)
+        return InferResponse(outputs, rows)
+
+
+def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
+    """A tensor as a column of a model with or without a batch dimension."""
+    if isinstance(tensor, np.ndarray):
+        return tensor if batched else tensor[np.newaxis]
+    # Strings: a row is a list of its elements, or the only one; a tensor without rows is flat.
+    flat = [e for row in tensor for e in (row if isinstance(row, list) else [row])]
+    if not batched:
+        return [flat]
+    if spec.shape == ():
+        return flat
+    if tensor and isinstance(tensor[0], list):
+        return tensor
+    width = math.prod(spec.shape)
+    if width <= 0:  # a dimension of any size: all of it is one row
+        return [flat]
+    return [flat[start : start + width] for start in range(0, len(flat), width)]
+
+
+def _tensors(loaded: Any, response: InferResponse) -> Tensors:
+    if loaded.config.max_batch_size:
+        return dict(response.outputs)
+    return {name: column[0] for name, column in response.outputs.items()}

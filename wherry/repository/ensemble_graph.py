@@ -1,0 +1,132 @@
+"""Do the steps of an ensemble fit together, and with the models they name?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+
+from wherry.repository.triton_config import EnsembleStep, Input, Output, TritonConfig
+
+#: The configuration of a member, by name; None if there is no such model.
+Find = Callable[[str], TritonConfig | None]
+
+
+def members(config: TritonConfig) -> list[str]:
+    """The models that an ensemble calls, each once, in the order of its steps."""
+    steps = config.ensemble_scheduling.step if config.ensemble_scheduling else []
+    return list(dict.fromkeys(step.model_name for step in steps))
+
+
+def graph_problems(config: TritonConfig) -> list[str]:
+    """What is wrong with the ensemble itself: nobody gives a tensor, two do, or it is a circle."""
+    if config.ensemble_scheduling is None or not config.ensemble_scheduling.step:
+        return ["platform 'ensemble' needs ensemble_scheduling with at least one step"]
+    problems: list[str] = []
+    if config.instance_group:
+        problems.append("instance_group has no meaning in an ensemble: it runs in its members")
+    if config.dynamic_batching or config.sequence_batching:
+        problems.append(
+            "an ensemble has ensemble_scheduling only; batching is the business of its members"
+        )
+    givers = {tensor.name: "an input of the ensemble" for tensor in config.input}
+    for number, step in enumerate(config.ensemble_scheduling.step):
+        where = f"step[{number}] ({step.model_name})"
+        if not step.model_name:
+            problems.append(f"step[{number}]: model_name is missing")
+        for side, mapped in (("input_map", step.input_map), ("output_map", step.output_map)):
+            problems += [] if mapped else [f"{where}: {side} is missing"]
+        for tensor in step.output_map.values():
+            if tensor in givers:
+                problems.append(f"{where}: tensor '{tensor}' is {givers[tensor]} already")
+            givers.setdefault(tensor, f"an output of {where}")
+    wanted = [
+        (f"step[{number}] ({step.model_name})", tensor)
+        for number, step in enumerate(config.ensemble_scheduling.step)
+        for tensor in step.input_map.values()
+    ]
+    wanted += [(f"output '{output.name}'", output.name) for output in config.output]
+    for where, tensor in wanted:
+        if tensor not in givers:
+            problems.append(f"{where}: nothing gives the tensor '{tensor}'{_hint(tensor, givers)}")
+    return problems or _circles(config)
+
+
+def member_problems(config: TritonConfig, find: Find) -> list[str]:
+    """What does not fit between an ensemble and its members."""
+    assert config.ensemble_scheduling is not None
+    problems: list[str] = []
+    types = {tensor.name: tensor.data_type for tensor in config.input}
+    outputs = {tensor.name: tensor.data_type for tensor in config.output}
+
+    def check(where: str, tensor: str, data_type: str) -> None:
+        known = types.setdefault(tensor, data_type)  # type: ignore[arg-type]
+        for other in (known, outputs.get(tensor, data_type)):
+            if other != data_type:
+                problems.append(
+                    f"{where}: tensor '{tensor}' is {other} elsewhere, {data_type} here"
+                )
+
+    for number, step in enumerate(config.ensemble_scheduling.step):
+        where = f"step[{number}] ({step.model_name})"
+        member = find(step.model_name)
+        if member is None:
+            problems.append(f"{where}: there is no such model")
+            continue
+        if 0 < member.max_batch_size < config.max_batch_size:
+            problems.append(
+                f"{where}: its max_batch_size is {member.max_batch_size}, less than the ensemble's"
+                f" {config.max_batch_size}"
+            )
+        problems += _unknown(where, "input", step.input_map, member.input)
+        problems += _unknown(where, "output", step.output_map, member.output)
+        for tensor in member.input:
+            if tensor.name in step.input_map:
+                check(where, step.input_map[tensor.name], tensor.data_type)
+            elif not tensor.optional:
+                problems.append(f"{where}: its input '{tensor.name}' is not in input_map")
+        for result in member.output:
+            if result.name in step.output_map:
+                check(where, step.output_map[result.name], result.data_type)
+    return list(dict.fromkeys(problems))
+
+
+def decoupled(config: TritonConfig, find: Find) -> bool:
+    """Does one request of this ensemble have many answers? If one of its members' has."""
+    found = (find(name) for name in members(config))
+    return any(
+        member is not None
+        and (member.decoupled or (member.is_ensemble and decoupled(member, find)))
+        for member in found
+    )
+
+
+def _unknown(
+    where: str, side: str, mapped: Iterable[str], tensors: Iterable[Input | Output]
+) -> list[str]:
+    names = [tensor.name for tensor in tensors]
+    if not names:  # nothing is known of this member yet
+        return []
+    return [
+        f"{where}: the model has no {side} '{name}'{_hint(name, names)}"
+        for name in mapped
+        if name not in names
+    ]
+
+
+def _circles(config: TritonConfig) -> list[str]:
+    """Steps that wait for each other; found by running the graph with nothing in it."""
+    assert config.ensemble_scheduling is not None
+    given = {tensor.name for tensor in config.input}
+    waiting: list[EnsembleStep] = list(config.ensemble_scheduling.step)
+    while ready := [step for step in waiting if given.issuperset(step.input_map.values())]:
+        waiting = [step for step in waiting if step not in ready]
+        given.update(tensor for step in ready for tensor in step.output_map.values())
+    if not waiting:
+        return []
+    names = ", ".join(step.model_name for step in waiting)
+    return [f"the steps {names} wait for each other's tensors"]
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
