@@ -17,6 +17,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 from wherry.config import FIELDS, ModelConfig, model_config
 from wherry.datatypes import Form
 from wherry.errors import ConfigError, ModelNotReady
+from wherry.observability.tracing import Span
 from wherry.signature import Signature, read_signature
 
 P = ParamSpec("P")
@@ -45,10 +46,21 @@ class Caller(Protocol):
 
 
 #: What infer() takes beside the inputs: no input may have such a name.
-RESERVED = ("timeout", "priority")
+RESERVED = ("timeout", "priority", "sequence")
 
-#: The Runtime that runs the current pipeline: the models it calls are that Runtime's.
-current_caller: ContextVar[Caller | None] = ContextVar("wherry_current_caller", default=None)
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The request that a pipeline works on: what its calls have of it."""
+
+    #: The Runtime that runs it: the models it calls are that Runtime's.
+    caller: Caller
+    #: When it must be finished, by the runtime's clock; None: nobody said.
+    deadline: float | None
+    span: Span
+
+
+current_call: ContextVar[Call | None] = ContextVar("wherry_current_call", default=None)
 
 
 class Model:
@@ -109,8 +121,12 @@ class Model:
         settings.update(overrides)
         name = settings.pop("name", None) or _snake_case(type(self).__name__)
         config = model_config(name, settings)
-        _check_signature(self.signature(config.name), config)
+        self.check_signature(self.signature(config.name), config)
         return config
+
+    def check_signature(self, signature: Signature, config: ModelConfig) -> None:
+        """Do the code and its configuration go together? ConfigError if not."""
+        _check_signature(signature, config)
 
     def signature(self, name: str = "") -> Signature:
         name = name or type(self).__name__
@@ -142,7 +158,8 @@ class Model:
         return self._loaded().astream(self.name, *args, **inputs)
 
     def _loaded(self) -> Caller:
-        caller = current_caller.get() or self._caller
+        call = current_call.get()
+        caller = self._caller if call is None else call.caller
         if caller is None:
             raise ModelNotReady(
                 f"model {self.name!r} is not loaded; call it inside `with wherry.Runtime(...):`"

@@ -42,7 +42,7 @@ class SequenceStep:
 class InferRequest:
     """One caller's rows on their way through one model.
 
-    The scheduler reads `rows`, `priority`, `deadline` and `shape_key`; the shell keeps
+    The scheduler reads `rows`, `priority`, `tenant`, `deadline` and `shape_key`; the shell keeps
     `queued` and `attempts`. Times are seconds of the runtime's clock.
     """
 
@@ -60,9 +60,13 @@ class InferRequest:
         "queued",
         "reply",
         "rows",
+        "run",
         "sequence",
         "shape_key",
+        "span",
+        "started_at",
         "tenant",
+        "wait_until",
         "wanted",
     )
 
@@ -89,10 +93,14 @@ class InferRequest:
         self.priority = priority
         #: A moment, not a length of time.
         self.deadline = deadline
+        #: Until when it may wait for an instance; None: for ever.
+        self.wait_until: float | None = None
         #: Requests with different keys never share a batch.
         self.shape_key = shape_key
         self.parameters = parameters
         self.sequence = sequence
+        #: The open sequence that it is a step of, once it runs.
+        self.run: object | None = None
         #: Names of the outputs that are asked for; None: all.
         self.wanted = wanted
         #: On whose behalf: within a priority tenants are served in turns.
@@ -100,6 +108,10 @@ class InferRequest:
         #: Work in one of its rows (tokens, pixels), if the model tells: padded to the longest.
         self.cost = 1.0
         self.enqueued_at = 0.0
+        #: When its batch was taken up, once that has run.
+        self.started_at: float | None = None
+        #: If a pipeline sent it: its branch in that pipeline's tree, a tracing.Span.
+        self.span: object | None = None
         #: The lane of the queue in which it waits.
         self.queued: object | None = None
         #: A further part of a request that was split: the queue's bound has let the first one in.

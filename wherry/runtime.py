@@ -20,11 +20,11 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from wherry.config import ModelConfig
+from wherry.config import ModelConfig, SequenceBatching
 from wherry.errors import (
     ConfigError,
     ModelNotFound,
@@ -34,21 +34,27 @@ from wherry.instances.devices import place
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable, Failure
 from wherry.instances.instance import Instance
+from wherry.instances.resources import Resources
+from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
+from wherry.instances.step_runner import StepRunner
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
 from wherry.loaded_model import LoadedModel, Runner
 from wherry.loop_port import LoopPort
-from wherry.model import Device, FunctionModel, Model, Pipeline
+from wherry.model import Device, FunctionModel, Model, Pipeline, current_call
 from wherry.observability.statistics import ModelStatistics
+from wherry.observability.tracing import Span
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse
+from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
 from wherry.rows import columns_of_rows
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.scheduler.sequence_batcher import SequenceBatcher
 from wherry.signature import Signature
+from wherry.step_model import StepModel
 
 log = logging.getLogger("wherry")
 
@@ -60,7 +66,8 @@ class Runtime:
             runtime.infer("sentiment", text="good")
 
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
-    `overrides` are settings by model name, over those of the model itself.
+    `overrides` are settings by model name, over those of the model itself. `resources` says how
+    much there is of what models with `resources` share; else one batch at a time runs of them.
     """
 
     def __init__(
@@ -68,14 +75,18 @@ class Runtime:
         *models: Model,
         isolation: str = "thread",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
+        resources: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self.isolation = isolation
         self.overrides = dict(overrides or {})
+        self._resources = Resources(resources, clock)
         self._to_load = models
         self._models: dict[str, dict[str, LoadedModel]] = {}
         self._loading: list[LoadedModel] = []
+        #: Names that were served once: what they answer differs from names never heard of.
+        self._unloaded: set[str] = set()
         self._lock = threading.Lock()
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
@@ -129,10 +140,10 @@ class Runtime:
             self._loading += made
         try:
             for loaded in made:
-                if isinstance(loaded.runner, Dispatcher):
+                if isinstance(loaded.runner, Dispatcher | StepRunner):
                     loaded.runner.start()
             for loaded in made:
-                if isinstance(loaded.runner, Dispatcher):
+                if isinstance(loaded.runner, Dispatcher | StepRunner):
                     loaded.runner.wait_ready()
                 if on_ready is not None:
                     on_ready(loaded, self.clock() - started)
@@ -153,19 +164,34 @@ class Runtime:
 
         Requests still there after `drain_timeout` seconds fail. Blocks; safe from any thread.
         """
+        for loaded in self.take_out(name, version):
+            self.retire(loaded, drain_timeout)
+
+    def take_out(self, name: str, version: str | None = None) -> list[LoadedModel]:
+        """The first half of `unload`, at once: no new request finds them. `retire` must follow."""
         with self._lock:
             versions = self._models.get(name, {})
             chosen = [v for v in versions.values() if version in (None, v.version)]
             if not chosen:
-                raise _unknown(name, version)
+                raise self._unknown(name, version)
             # Replaced, not changed: model() reads it without the lock.
             left = {v: loaded for v, loaded in versions.items() if loaded not in chosen}
             if left:
                 self._models[name] = left
             else:
                 del self._models[name]
-        for loaded in chosen:
-            self._retire(loaded, drain_timeout)
+            self._unloaded.add(name)
+        return chosen
+
+    def retire(
+        self, loaded: LoadedModel, drain_timeout: float | None, close_timeout: float = 10.0
+    ) -> None:
+        """The second half: let what it has finish, free it."""
+        loaded.runner.drain(drain_timeout)
+        loaded.runner.close(close_timeout)
+        still_loaded = any(m.model is loaded.model for m in self.models())
+        if loaded.model._caller is self and not still_loaded:
+            loaded.model._caller = None
 
     def drain(self, timeout: float | None = 30.0) -> bool:
         """Finish what is here, take no more. False if some of it was not finished in time."""
@@ -187,7 +213,7 @@ class Runtime:
             models += [loaded for loaded in self._loading if loaded not in models]
             self._models = {}
         for loaded in sorted(models, key=lambda loaded: not loaded.is_pipeline):
-            self._retire(loaded, 0.0, timeout)
+            self.retire(loaded, 0.0, timeout)
         self._pipeline_thread.close()
         self._timer.close()
 
@@ -202,14 +228,14 @@ class Runtime:
         if versions is None:
             if any(loading.name == name for loading in self._loading):
                 raise ModelNotReady(f"model {name!r} is not ready: loading")
-            raise _unknown(name, version)
+            raise self._unknown(name, version)
         if version is None:
             if len(versions) == 1:
                 return next(iter(versions.values()))
             return versions[max(versions, key=int)]
         loaded = versions.get(version)
         if loaded is None:
-            raise _unknown(name, version)
+            raise self._unknown(name, version)
         return loaded
 
     def models(self) -> list[LoadedModel]:
@@ -237,6 +263,7 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
+        sequence: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
         """Run one row, batched with whoever else calls: the value of the only output, or a dict.
@@ -252,7 +279,7 @@ class Runtime:
                 if isinstance(outcome, Failure):
                     raise outcome.as_exception()
                 return loaded.row(outcome)
-        return loaded.row(self._call(loaded, columns, 1, timeout, priority).outputs)
+        return loaded.row(self._call(loaded, columns, 1, timeout, priority, sequence).outputs)
 
     def infer_batch(
         self,
@@ -278,12 +305,15 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
+        sequence: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
         loaded = self.model(model)
         columns = loaded.row_columns(args, inputs)
-        answer = await self.answer(loaded, columns, 1, timeout=timeout, priority=priority)
+        answer = await self.answer(
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence
+        )
         return loaded.row(answer.outputs)
 
     def map(self, model: str, rows: Iterable[Any], /) -> Iterator[Any]:
@@ -322,6 +352,7 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
+        sequence: SequenceStep | None = None,
         **inputs: Any,
     ) -> Iterator[Any]:
         """The responses of a generator model as they come. Closing the iterator cancels."""
@@ -331,7 +362,12 @@ class Runtime:
             lambda _, response: queue.put(response), lambda _: queue.put(None)
         )
         request = loaded.request(
-            loaded.row_columns(args, inputs), 1, reply, timeout=timeout, priority=priority
+            loaded.row_columns(args, inputs),
+            1,
+            reply,
+            timeout=timeout,
+            priority=priority,
+            sequence=sequence,
         )
         loaded.submit([request])
         try:
@@ -349,12 +385,15 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
+        sequence: SequenceStep | None = None,
         **inputs: Any,
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
         loaded = self.model(model)
         columns = loaded.row_columns(args, inputs)
-        responses = self.responses(loaded, columns, 1, timeout=timeout, priority=priority)
+        responses = self.responses(
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence
+        )
         async with aclosing(responses):
             async for response in responses:
                 yield loaded.row(response.outputs)
@@ -377,13 +416,14 @@ class Runtime:
                     future.set_result(reply.outcome)
 
         reply: Reply[InferResponse] = Reply(lambda reply: port.call(done, reply))
-        request = loaded.request(columns, rows, reply, **options)
-        port.submit(loaded, request)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            loaded.cancel(request)
-            raise
+        request = loaded.request(columns, rows, reply, **self._inherited(options))
+        with self._traced(loaded, request):
+            port.submit(loaded, request)
+            try:
+                return await future
+            except asyncio.CancelledError:
+                loaded.cancel(request)
+                raise
 
     async def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
@@ -395,15 +435,44 @@ class Runtime:
             lambda _, response: port.call(queue.put_nowait, response),
             lambda _: port.call(queue.put_nowait, None),
         )
-        request = loaded.request(columns, rows, reply, **options)
-        port.submit(loaded, request)
+        request = loaded.request(columns, rows, reply, **self._inherited(options))
+        with self._traced(loaded, request):
+            port.submit(loaded, request)
+            try:
+                while (response := await queue.get()) is not None:
+                    reply.consumed()
+                    yield response
+                reply.result()
+            finally:
+                loaded.cancel(request)
+
+    def _inherited(self, options: dict[str, Any]) -> dict[str, Any]:
+        """A pipeline's deadline is that of its calls, too, unless theirs is earlier."""
+        call = current_call.get()
+        if call is None or call.deadline is None:
+            return options
+        left = max(0.0, call.deadline - self.clock())
+        own = options.get("timeout")
+        return {**options, "timeout": left if own is None else min(own, left)}
+
+    @contextmanager
+    def _traced(self, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
+        """A call of a pipeline is a branch of its tree."""
+        call = current_call.get()
+        if call is None:
+            yield
+            return
+        request.span = span = Span(loaded.name, request.rows, self.clock())
+        call.span.add(span)
         try:
-            while (response := await queue.get()) is not None:
-                reply.consumed()
-                yield response
-            reply.result()
+            yield
+        except BaseException as error:
+            span.error = type(error).__name__
+            raise
         finally:
-            loaded.cancel(request)
+            span.seconds = self.clock() - span.started
+            if request.started_at is not None:
+                span.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
 
     def port(self) -> LoopPort:
         """The running event loop's way into this runtime."""
@@ -425,11 +494,17 @@ class Runtime:
         rows: int,
         timeout: float | None = None,
         priority: int = 0,
+        sequence: SequenceStep | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
         answered = threading.Lock()
         answered.acquire()
         request = loaded.request(
-            columns, rows, Reply(lambda _: answered.release()), timeout=timeout, priority=priority
+            columns,
+            rows,
+            Reply(lambda _: answered.release()),
+            timeout=timeout,
+            priority=priority,
+            sequence=sequence,
         )
         loaded.submit([request])
         return request, answered
@@ -441,8 +516,9 @@ class Runtime:
         rows: int,
         timeout: float | None,
         priority: int,
+        sequence: SequenceStep | None = None,
     ) -> InferResponse:
-        call = self._begin(loaded, columns, rows, timeout, priority)
+        call = self._begin(loaded, columns, rows, timeout, priority, sequence)
         try:
             return _wait(call)
         except BaseException:
@@ -459,6 +535,10 @@ class Runtime:
             )
         config = model.config(**{**self.overrides.get(model.name, {}), **overrides})
         signature = model.signature(config.name)
+        inputs = None
+        if config.sequence is not None:
+            inputs = SequenceInputs(config.name, config.sequence, signature)
+            signature = callers_signature(signature, config.sequence)
         statistics = ModelStatistics()
         runner: Runner
         if isinstance(model, Pipeline | EnsembleModel):
@@ -475,6 +555,14 @@ class Runtime:
                 clock=self.clock,
                 statistics=statistics,
             )
+        elif isinstance(model, StepModel):
+            runner = StepRunner(
+                config,
+                self._instances(model, config),
+                clock=self.clock,
+                timer=self._timer,
+                statistics=statistics,
+            )
         else:
             runner = Dispatcher(
                 config,
@@ -483,21 +571,27 @@ class Runtime:
                 clock=self.clock,
                 timer=self._timer,
                 statistics=statistics,
+                sequence_inputs=inputs,
+                resources=self._resources,
             )
-        return LoadedModel(model, config, signature, runner, self.clock)
+        return LoadedModel(model, config, signature, runner, self.clock, inputs)
 
-    def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Instance]]:
+    def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         isolation = self.isolation if config.isolation == "auto" else config.isolation
         if config.isolation == "auto" and sys.platform == "win32":
             isolation = "thread"  # worker processes need unix sockets
         if isolation == "process":
             from wherry.instances.process import ProcessInstance
             from wherry.instances.source import source_of
+            from wherry.instances.step_instance import StepProcess
 
             source_of(model, config.name)  # if it cannot be sent: a ConfigError now
 
             def make(number: int, device: Device) -> Instance:
-                return ProcessInstance(f"{config.name}_{number}", device, model, config)
+                name = f"{config.name}_{number}"
+                if isinstance(model, StepModel):
+                    return StepProcess(name, device, model, config)
+                return ProcessInstance(name, device, model, config)
         else:
 
             def make(number: int, device: Device) -> Instance:
@@ -505,7 +599,12 @@ class Runtime:
                 own = model
                 if not isinstance(model, FunctionModel) and not model.take():
                     own = _copy(model)
-                return ThreadInstance(f"{config.name}_{number}", device, own, config)
+                name = f"{config.name}_{number}"
+                if isinstance(own, StepModel):
+                    from wherry.instances.step_instance import StepThread
+
+                    return StepThread(name, device, own, config)
+                return ThreadInstance(name, device, own, config)
 
         return [
             lambda number=number, device=device: make(number, device)  # type: ignore[misc]
@@ -527,20 +626,19 @@ class Runtime:
         if old is not None:
             if old.signature == loaded.signature:  # else what still comes was meant for the old one
                 old.runner.successor = loaded.submit
-            self._retire(old, 30.0)
+            self.retire(old, 30.0)
 
     def _loaded(self, made: list[LoadedModel]) -> None:
         with self._lock:
             self._loading = [loaded for loaded in self._loading if loaded not in made]
 
-    def _retire(
-        self, loaded: LoadedModel, drain_timeout: float | None, close_timeout: float = 10.0
-    ) -> None:
-        loaded.runner.drain(drain_timeout)
-        loaded.runner.close(close_timeout)
-        still_loaded = any(m.model is loaded.model for m in self.models())
-        if loaded.model._caller is self and not still_loaded:
-            loaded.model._caller = None
+    def _unknown(self, name: str, version: str | None) -> ModelNotFound:
+        which, why = f"{name!r}", "is not found"
+        if name in self._unloaded and name not in self._models:
+            why = "has no available versions"
+        elif version is not None:
+            which = f"{name!r} version {version}"
+        return ModelNotFound(f"Request for unknown model: {which} {why}")
 
 
 def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
@@ -548,6 +646,8 @@ def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
 
     A stream's batch lasts as long as its generator, which nobody can learn from.
     """
+    if config.sequence is not None:
+        return _sequence_batcher(config, config.sequence)
     chosen = config.max_queue_delay is not None or config.preferred_batch_sizes
     alone = not config.share_batches or config.max_batch_size <= 1
     if chosen or signature.streams or alone:
@@ -557,11 +657,32 @@ def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
             max_queue_delay=config.max_queue_delay or 0.0,
             preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
             max_queue_size=config.max_queue_size,
+            instances=len(place(config.instances)),
+            queue_policies=config.queue_policies,
         )
     return SelfTuningBatcher(
         max_batch_size=config.max_batch_size,
         instances=len(place(config.instances)),
         max_queue_size=config.max_queue_size,
+        queue_policies=config.queue_policies,
+    )
+
+
+def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> SequenceBatcher:
+    direct = sequence.strategy == "direct"
+    # Without a minimum, Triton's direct batcher takes no notice of the delay.
+    delayed = not direct or sequence.minimum_slot_utilization
+    return SequenceBatcher(
+        model=config.name,
+        max_batch_size=config.max_batch_size,
+        slots=0 if direct else sequence.max_candidate_sequences,
+        max_queue_delay=(config.max_queue_delay or 0.0) if delayed else 0.0,
+        minimum_slot_utilization=sequence.minimum_slot_utilization if direct else 0.0,
+        preferred_batch_sizes=() if direct else config.preferred_batch_sizes,
+        max_sequence_idle=sequence.max_sequence_idle,
+        max_queue_size=config.max_queue_size,
+        rows_are_slots=direct and any(one.kind == "ready" for one in sequence.controls),
+        iterative=sequence.iterative,
     )
 
 
@@ -575,8 +696,3 @@ def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:
     request, answered = call
     answered.acquire()
     return request.reply.result()
-
-
-def _unknown(name: str, version: str | None) -> ModelNotFound:
-    which = f"{name!r}" if version is None else f"{name!r} version {version}"
-    return ModelNotFound(f"Request for unknown model: {which} is not found")

@@ -83,6 +83,9 @@ class ModelStatistics:
         self._inlined = Duration()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
+        #: Of streams in steps: until the first response, and from one to the next.
+        self.first_response_seconds = Histogram()
+        self.next_response_seconds = Histogram()
 
     def executed(
         self,
@@ -113,6 +116,8 @@ class ModelStatistics:
             self.queue.count += count
             self.queue.ns += int(sum(waits) * 1e9)
             self.queue_seconds.observe(*waits)
+        for request in requests:
+            request.started_at = started
 
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
         """These requests are about to be answered with their outputs."""
@@ -123,6 +128,31 @@ class ModelStatistics:
             self.success.count += len(seconds)
             self.success.ns += int(sum(seconds) * 1e9)
             self.request_seconds.observe(*seconds)
+
+    def stepped(self, active_requests: int, ns: int) -> None:
+        """A model that works in steps has done one."""
+        with self.lock:
+            self.execution_count += 1
+            batch = self.batch_sizes.setdefault(active_requests, BatchStatistics())
+            batch.compute_infer.add(ns)
+            batch.compute_input.add(0)
+            batch.compute_output.add(0)
+
+    def responded(self, responses: int, seconds: float, *, first: bool) -> None:
+        """A stream goes on: `seconds` since its arrival, if it is the first one, or the last."""
+        with self.lock:
+            self.responses += responses
+            (self.first_response_seconds if first else self.next_response_seconds).observe(seconds)
+
+    def finished(self, request: InferRequest, started: float, now: float) -> None:
+        """A request of a model that works in steps is about to be told that it is done."""
+        with self.lock:
+            self.queue.add(int((started - request.enqueued_at) * 1e9))
+            self.queue_seconds.observe(started - request.enqueued_at)
+            self.compute_infer.add(int((now - started) * 1e9))
+            self.compute_input.add(0)
+            self.compute_output.add(0)
+        self.succeeded([request], now)
 
     def failed(self, reason: str, seconds: float) -> None:
         with self.lock:

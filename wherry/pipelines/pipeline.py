@@ -18,8 +18,9 @@ from typing import Any, Protocol
 from wherry.config import ModelConfig
 from wherry.errors import Cancelled, DeadlineExceeded, ModelNotReady, QueueFull, WherryError
 from wherry.instances.executable import Executable, Failure, model_errors
-from wherry.model import Caller, current_caller
+from wherry.model import Call, Caller, current_call
 from wherry.observability.statistics import ModelStatistics
+from wherry.observability.tracing import Span, Traces
 from wherry.pipelines.fan_out import gather
 from wherry.reply import StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, concatenate, rows_of
@@ -118,6 +119,7 @@ class PipelineRunner:
         #: What is here: None until the loop has started it.
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
         self._quiet = threading.Condition()
+        self._traces = Traces()
         self._reason = ""
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
 
@@ -133,7 +135,11 @@ class PipelineRunner:
         return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
 
     def explain(self) -> dict[str, Any]:
-        return {"policy": "none: each row is a task of its own"}
+        return {
+            "policy": "none: each row is a task of its own",
+            "stages": self._traces.stages(),
+            "latest": self._traces.latest(),
+        }
 
     def not_ready_reason(self) -> str:
         return self._reason
@@ -211,7 +217,19 @@ class PipelineRunner:
     async def _run(self, request: InferRequest) -> None:
         if request.reply.settled:
             return
-        current_caller.set(self._caller)
+        span = request.span
+        if not isinstance(span, Span):
+            span = Span(self.config.name, request.rows, self._clock())
+        current_call.set(Call(self._caller, request.deadline, span))
+        try:
+            await self._settle(request)
+        finally:
+            span.seconds = self._clock() - span.started
+            outcome = getattr(request.reply, "outcome", None)
+            span.error = type(outcome).__name__ if isinstance(outcome, Exception) else ""
+            self._traces.ended(span)
+
+    async def _settle(self, request: InferRequest) -> None:
         started = perf_counter_ns()
         deadline = asyncio.timeout(self._remaining(request))
         try:

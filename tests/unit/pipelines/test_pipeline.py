@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from wherry.errors import (
     QueueFull,
     WherryError,
 )
+from wherry.request import InferRequest
 from wherry.runtime import Runtime
 
 
@@ -347,3 +348,60 @@ def test_a_pipeline_may_call_a_model_that_streams() -> None:
 
 def test_a_caller_who_is_gone_is_cancelled() -> None:
     assert Cancelled("x").http_status == 499
+
+
+def test_a_pipelines_deadline_is_that_of_its_calls_unless_theirs_is_earlier() -> None:
+    @wherry.model(max_batch_size=8)
+    def stage(x: list[str]) -> list[str]:
+        return x
+
+    @wherry.pipeline
+    async def chain(x: str) -> str:
+        await stage.ainfer(x)
+        await stage.ainfer(x, timeout=5)
+        return x
+
+    deadlines: list[float | None] = []
+    with wherry.Runtime(stage, chain, clock=lambda: 100.0) as runtime:
+        runner = runtime.model("stage").runner
+        submit = runner.submit
+
+        def seen(requests: Sequence[InferRequest]) -> None:
+            deadlines.extend(request.deadline for request in requests)
+            submit(requests)
+
+        runner.submit = seen  # type: ignore[method-assign]
+        runtime.infer("chain", "a", timeout=60)
+        runtime.infer("chain", "a", timeout=2)
+        runtime.infer("chain", "a")
+    assert deadlines == [160.0, 105.0, 102.0, 102.0, None, 105.0]
+
+
+def test_a_request_leaves_a_tree_of_times_behind() -> None:
+    @wherry.model(max_batch_size=8)
+    def stage(x: list[str]) -> list[str]:
+        if "bad" in x:
+            raise ValueError("bad")
+        return x
+
+    @wherry.pipeline
+    async def inner(x: str) -> str:
+        answer: str = await stage.ainfer(x)
+        return answer
+
+    @wherry.pipeline
+    async def outer(x: str) -> str:
+        return "".join(await wherry.gather(inner.ainfer(part) for part in x.split()))
+
+    with wherry.Runtime(stage, inner, outer) as runtime:
+        runtime.infer("outer", "a b")
+        with pytest.raises(wherry.ModelFailed):
+            runtime.infer("outer", "bad")
+        explained = runtime.model("outer").runner.explain()
+
+    calls = {stage["model"]: (stage["calls"], stage["failed"]) for stage in explained["stages"]}
+    assert calls == {"inner": (3, 1), "stage": (3, 1)}
+    failed, good = explained["latest"]
+    assert [call["model"] for call in good["calls"]] == ["inner", "inner"]
+    assert [call["calls"][0]["model"] for call in good["calls"]] == ["stage", "stage"]
+    assert failed["error"] == failed["calls"][0]["error"] == "ModelFailed"

@@ -1,0 +1,113 @@
+"""Where did the time of one request go, as a tree: the calls that it made, and theirs?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Whole trees that are kept of each model, the latest.
+KEPT = 8
+#: Calls of one request that its tree shows; a pipeline may make any number.
+MOST_CHILDREN = 200
+
+
+@dataclass(slots=True)
+class Span:
+    """One request of one model. Times are seconds; `started` is of the runtime's clock."""
+
+    model: str
+    rows: int
+    started: float
+    seconds: float = 0.0
+    #: Waiting for an instance; the rest of `seconds` is the model's, or the way there and back.
+    queue_seconds: float = 0.0
+    error: str = ""
+    children: list[Span] = field(default_factory=list)
+    #: Calls that are not among the children, which are too many.
+    left_out: int = 0
+
+    def add(self, child: Span) -> None:
+        if len(self.children) < MOST_CHILDREN:
+            self.children.append(child)
+        else:
+            self.left_out += 1
+
+    def tree(self, origin: float | None = None) -> dict[str, Any]:
+        """For people and JSON: milliseconds, offsets from the first span's start."""
+        origin = self.started if origin is None else origin
+        shown: dict[str, Any] = {
+            "model": self.model,
+            "rows": self.rows,
+            "start_ms": _ms(self.started - origin),
+            "total_ms": _ms(self.seconds),
+            "queue_ms": _ms(self.queue_seconds),
+        }
+        if self.error:
+            shown["error"] = self.error
+        if self.children:
+            shown["calls"] = [child.tree(origin) for child in self.children]
+        if self.left_out:
+            shown["calls_left_out"] = self.left_out
+        return shown
+
+
+@dataclass(slots=True)
+class Stage:
+    """All calls of one model that requests of a pipeline made."""
+
+    calls: int = 0
+    failed: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    queue_seconds: float = 0.0
+
+
+class Traces:
+    """What the requests of one pipeline did: sums by stage, and the latest trees.
+
+    For the loop that runs the pipeline; others may read.
+    """
+
+    def __init__(self) -> None:
+        self._stages: dict[str, Stage] = {}
+        self._latest: deque[Span] = deque(maxlen=KEPT)
+
+    def ended(self, root: Span) -> None:
+        self._latest.append(root)
+        for span in _calls(root):
+            stage = self._stages.setdefault(span.model, Stage())
+            stage.calls += 1
+            stage.failed += bool(span.error)
+            stage.rows += span.rows
+            stage.seconds += span.seconds
+            stage.queue_seconds += span.queue_seconds
+
+    def stages(self) -> list[dict[str, Any]]:
+        """Each model that was called, in the order of the first calls; means in milliseconds."""
+        return [
+            {
+                "model": name,
+                "calls": stage.calls,
+                "failed": stage.failed,
+                "rows": stage.rows,
+                "mean_total_ms": _ms(stage.seconds / stage.calls),
+                "mean_queue_ms": _ms(stage.queue_seconds / stage.calls),
+            }
+            for name, stage in list(self._stages.items())
+        ]
+
+    def latest(self) -> list[dict[str, Any]]:
+        """The latest trees, the last one first."""
+        return [span.tree() for span in reversed(list(self._latest))]
+
+
+def _calls(span: Span) -> Iterator[Span]:
+    for child in span.children:
+        yield child
+        yield from _calls(child)
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)
