@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wherry.client import Client
-    from wherry.config import InstanceGroup, ModelConfig
+    from wherry.config import (
+        InstanceGroup,
+        ModelConfig,
+        SequenceBatching,
+        SequenceControl,
+        SequenceState,
+    )
     from wherry.datatypes import (
         BF16,
         BOOL,
@@ -42,15 +48,18 @@ if TYPE_CHECKING:
         Overloaded,
         QueueFull,
         RequestTooLarge,
+        SequenceLost,
         Unsupported,
         WherryError,
         WorkerDied,
     )
     from wherry.model import Device, Model, model, pipeline
-    from wherry.pipelines.fan_out import gather
+    from wherry.pipelines.fan_out import gather, in_order
     from wherry.pipelines.text import split_text
+    from wherry.request import SequenceStep
     from wherry.runtime import Runtime
     from wherry.server import Server, asgi
+    from wherry.step_model import Step, StepModel
 
 __version__ = "0.1.0"
 
@@ -88,13 +97,21 @@ __all__ = [
     "QueueFull",
     "RequestTooLarge",
     "Runtime",
+    "SequenceBatching",
+    "SequenceControl",
+    "SequenceLost",
+    "SequenceState",
+    "SequenceStep",
     "Server",
+    "Step",
+    "StepModel",
     "Unsupported",
     "WherryError",
     "WorkerDied",
     "__version__",
     "asgi",
     "gather",
+    "in_order",
     "model",
     "pipeline",
     "split_text",
@@ -111,9 +128,14 @@ _HOMES = {
     "Model": "wherry.model",
     "ModelConfig": "wherry.config",
     "Runtime": "wherry.runtime",
+    **dict.fromkeys(("SequenceBatching", "SequenceControl", "SequenceState"), "wherry.config"),
+    "SequenceStep": "wherry.request",
     "Server": "wherry.server",
+    "Step": "wherry.step_model",
+    "StepModel": "wherry.step_model",
     "asgi": "wherry.server",
     "gather": "wherry.pipelines.fan_out",
+    "in_order": "wherry.pipelines.fan_out",
     "pipeline": "wherry.model",
     "split_text": "wherry.pipelines.text",
 }

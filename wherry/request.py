@@ -114,7 +114,8 @@ class InferRequest:
         self.span: object | None = None
         #: The lane of the queue in which it waits.
         self.queued: object | None = None
-        #: A further part of a request that was split: the queue's bound has let the first one in.
+        #: No bound of the queue holds for it: what it belongs to was let in already (the first part
+        #: of a request that was split, the request of the pipeline that sends it).
         self.follows = False
         #: If it has more rows than a batch holds: the requests that it was split into.
         self.parts: Sequence[InferRequest] = ()

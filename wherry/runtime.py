@@ -462,6 +462,7 @@ class Runtime:
         if call is None:
             yield
             return
+        request.follows = True
         request.span = span = Span(loaded.name, request.rows, self.clock())
         call.span.add(span)
         try:

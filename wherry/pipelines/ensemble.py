@@ -80,6 +80,18 @@ class Ensemble:
         exception = error if isinstance(error, WherryError) else None
         return Failure("ModelFailed", text, exception=exception)
 
+    def not_ready_reason(self) -> str:
+        """An ensemble is as ready as its members."""
+        for step in self._steps:
+            version = None if step.model_version == -1 else str(step.model_version)
+            try:
+                member = self._members.model(step.model_name, version)
+            except WherryError as error:
+                return f"its member {step.model_name!r} is not there: {error}"
+            if reason := member.not_ready_reason():
+                return f"its member {step.model_name!r} is not ready: {reason}"
+        return ""
+
     # The flow
 
     async def _flow(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +21,37 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
         futures.extend(asyncio.ensure_future(call) for call in calls)
         return list(await asyncio.gather(*futures))
     finally:
-        unfinished = [future for future in futures if future.cancel()]
-        if unfinished:
-            await asyncio.wait(unfinished)
+        await _stop(futures)
+
+
+@asynccontextmanager
+async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator[T]]:
+    """Start all calls at once, and give their results one by one in their order, for a pipeline
+    that streams:
+
+        async with wherry.in_order(read(line) for line in lines) as texts:
+            async for text in texts:
+                yield text
+
+    None of them runs on when the block is left.
+    """
+    futures: list[asyncio.Future[T]] = []
+
+    async def results() -> AsyncIterator[T]:
+        for future in futures:
+            yield await future
+
+    try:
+        futures.extend(asyncio.ensure_future(call) for call in calls)
+        yield results()
+    finally:
+        await _stop(futures)
+
+
+async def _stop(futures: Sequence[asyncio.Future[Any]]) -> None:
+    unfinished = [future for future in futures if future.cancel()]
+    if unfinished:
+        await asyncio.wait(unfinished)
+    for future in futures:
+        if not future.cancelled():
+            future.exception()  # of those that nobody came to: asyncio would complain

@@ -16,14 +16,27 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from wherry.config import ModelConfig
-from wherry.errors import Cancelled, DeadlineExceeded, ModelNotReady, QueueFull, WherryError
+from wherry.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ModelNotReady,
+    Overloaded,
+    QueueFull,
+    WherryError,
+)
 from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.model import Call, Caller, current_call
-from wherry.observability.statistics import ModelStatistics
+from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import Span, Traces
 from wherry.pipelines.fan_out import gather
 from wherry.reply import StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, concatenate, rows_of
+from wherry.scheduler.pace import Pace
+
+#: A request is refused if its timeout is shorter than so many times what it would take.
+SAFETY = 1.2
+#: Nobody who sets no timeout is refused beside fewer others than these.
+PATIENCE = 8
 
 
 class LoopThread:
@@ -70,6 +83,10 @@ class Body(Protocol):
 
     def failure(self, error: BaseException) -> Failure: ...
 
+    def not_ready_reason(self) -> str:
+        """Why no request could be answered now; "" if it could. Any thread."""
+        ...
+
 
 class RowByRow:
     """The user's own async function: each row is a call, all of them at the same time."""
@@ -77,6 +94,10 @@ class RowByRow:
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         self.failure = executable.failure
+
+    def not_ready_reason(self) -> str:
+        """Which models it calls, only its code knows."""
+        return ""
 
     async def answer(self, request: InferRequest) -> InferResponse:
         if request.rows == 1:
@@ -120,6 +141,7 @@ class PipelineRunner:
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
         self._quiet = threading.Condition()
         self._traces = Traces()
+        self._pace = Pace()
         self._reason = ""
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
 
@@ -142,7 +164,7 @@ class PipelineRunner:
         }
 
     def not_ready_reason(self) -> str:
-        return self._reason
+        return self._reason or self._body.not_ready_reason()
 
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Start requests. Never blocks; any thread. A refused one is settled with the reason."""
@@ -159,15 +181,38 @@ class PipelineRunner:
                     text = f"model {self.config.name!r} is not ready: {self._reason}"
                     error = ModelNotReady(text)
                 elif limit is not None and len(self._tasks) >= limit:
-                    error = QueueFull(self.config.name, len(self._tasks), 1.0)
-                else:
+                    wait = self._pace.predicted_seconds(0)
+                    error = QueueFull(self.config.name, len(self._tasks), wait or 1.0)
+                elif (error := self._hopeless(request, now)) is None:
                     self._tasks[request] = None
+                    self._pace.began(now)
             if successor is not None:
                 successor([request])
             elif error is not None:
                 self._fail(request, error)
             else:
                 self._thread.loop.call_soon_threadsafe(self._start, request)
+
+    def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
+        """Refuse at the door what would take too long: half of its way it would be in the way of
+        others for nothing."""
+        here = len(self._tasks)
+        seconds = self._pace.predicted_seconds(here)
+        if request.deadline is not None:
+            left, whose = request.deadline - now, "its timeout"
+            if SAFETY * seconds < left:
+                return None
+        elif self.config.max_queue_wait is None or here < PATIENCE:
+            return None
+        else:
+            left, whose = self.config.max_queue_wait, "max_queue_wait"
+            if seconds <= left:
+                return None
+        return Overloaded(
+            f"model {self.config.name!r}: this request would take about {seconds:.3f} s beside"
+            f" {here} others, too long for {whose} ({left:.3f} s); retry later",
+            retry_after=seconds,
+        )
 
     def cancel(self, request: InferRequest) -> bool:
         if not request.reply.claim():
@@ -211,6 +256,7 @@ class PipelineRunner:
     def _ended(self, request: InferRequest) -> None:
         with self._quiet:
             self._tasks.pop(request, None)
+            self._pace.ended(self._clock(), len(self._tasks))
             self._quiet.notify_all()
         self._fail(request, Cancelled("the request was cancelled"))  # unless it has its outcome
 
@@ -257,13 +303,15 @@ class PipelineRunner:
     async def _stream(
         self, request: InferRequest, reply: StreamReply[InferResponse]
     ) -> InferResponse:
+        count = ResponseCount(self.statistics, self._clock())
         async with aclosing(self._body.stream(request)) as responses:
             async for response in responses:
-                with self.statistics.lock:
-                    self.statistics.responses += 1
+                count.responded(self._clock())
                 # The loop must not block: a reader that lags too far behind ends its stream.
                 if not reply.send(response, most=reply.limit):
+                    count.ended(self._clock(), Cancelled.reason)
                     raise Cancelled(f"model {self.config.name!r}: the caller does not read")
+        count.ended(self._clock())
         return InferResponse({}, 0)
 
     def _succeed(self, request: InferRequest, response: InferResponse, ns: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterator
 
 import pytest
 
-from wherry.pipelines.fan_out import gather
+from wherry.pipelines.fan_out import gather, in_order
 
 
 async def value(n: int) -> int:
@@ -80,5 +80,44 @@ def test_calls_begun_before_the_iterable_raises_are_cancelled() -> None:
         with pytest.raises(ValueError, match="cannot be split"):
             await gather(calls())
         assert begun[0].cancelled()
+
+    asyncio.run(main())
+
+
+def test_in_order_starts_all_and_gives_each_as_soon_as_those_before_it_are_there() -> None:
+    async def main() -> None:
+        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        seen: list[int] = []
+        async with in_order([first, value(2), value(3)]) as results:
+            await turns()
+            assert not seen
+            first.set_result(1)
+            seen.extend([result async for result in results])
+        assert seen == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_what_nobody_came_to_is_stopped_when_the_block_is_left() -> None:
+    async def main() -> None:
+        waiting = Waiting()
+        async with in_order([value(1), waiting.call(), waiting.call()]) as results:
+            assert await anext(results) == 1
+            await turns()
+        assert waiting.cancelled == 2
+
+    asyncio.run(main())
+
+
+def test_an_error_is_raised_in_its_place_and_later_ones_are_not_complained_about() -> None:
+    async def bad(n: int) -> int:
+        raise ValueError(n)
+
+    async def main() -> None:
+        async with in_order([value(1), bad(2), bad(3)]) as results:
+            assert await anext(results) == 1
+            await turns()
+            with pytest.raises(ValueError, match="2"):
+                await anext(results)
 
     asyncio.run(main())

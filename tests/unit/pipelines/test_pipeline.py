@@ -18,11 +18,13 @@ from wherry.errors import (
     ModelFailed,
     ModelNotFound,
     ModelNotReady,
+    Overloaded,
     QueueFull,
     WherryError,
 )
 from wherry.request import InferRequest
 from wherry.runtime import Runtime
+from wherry.testing import ManualClock
 
 
 @pytest.fixture(autouse=True)
@@ -405,3 +407,41 @@ def test_a_request_leaves_a_tree_of_times_behind() -> None:
     assert [call["model"] for call in good["calls"]] == ["inner", "inner"]
     assert [call["calls"][0]["model"] for call in good["calls"]] == ["stage", "stage"]
     assert failed["error"] == failed["calls"][0]["error"] == "ModelFailed"
+
+
+def test_what_would_take_too_long_beside_the_others_is_refused_at_the_door(gate: Gate) -> None:
+    clock = ManualClock(100.0)
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline, clock=clock) as rt:  # type: ignore[attr-defined] # set above
+
+        async def main() -> None:
+            first = asyncio.ensure_future(rt.ainfer("letters", "x"))
+            await asyncio.to_thread(gate.started)
+            clock.advance(2.0)
+            gate.open(1)
+            assert await first == "X"  # 2 s from begin to end
+
+            others = [asyncio.ensure_future(rt.ainfer("letters", "x")) for _ in range(9)]
+            await asyncio.to_thread(gate.started)
+            with pytest.raises(Overloaded, match=r"would take about 20\.000 s beside 9") as refused:
+                await rt.ainfer("letters", "x", timeout=20.0)
+            assert refused.value.retry_after == 20.0
+            patient = asyncio.ensure_future(rt.ainfer("letters", "x", timeout=25.0))
+            careless = asyncio.ensure_future(rt.ainfer("letters", "x"))
+            gate.open(20)
+            assert [await task for task in (*others, patient, careless)] == ["X"] * 11
+
+        asyncio.run(main())
+
+
+def test_calls_of_a_pipeline_are_let_in_where_the_queue_is_full(gate: Gate) -> None:
+    @wherry.model(max_batch_size=1, max_queue_size=1)
+    def stage(x: list[str]) -> list[str]:
+        return x
+
+    @wherry.pipeline
+    async def many(x: str) -> str:
+        return "".join(await wherry.gather(stage.ainfer(letter) for letter in x))
+
+    with Runtime(stage, many) as rt:
+        assert rt.infer("many", "abcdefgh") == "abcdefgh"
