@@ -1,0 +1,232 @@
+"""OpenAI's own client against plain models: a chat, a completion, vectors."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+import wherry
+
+
+class Delta(TypedDict):
+    index: int
+    text: str
+    finish_reason: str
+    usage: Mapping[str, int]
+
+
+@wherry.model(max_batch_size=1)
+def parrot(
+    messages: Sequence[dict[str, Any]], parameters: Mapping[str, Any] | None = None
+) -> Iterator[Delta]:
+    """Says the last message again, word by word, as often as it is asked for."""
+    words = messages[-1]["content"].split(" ")
+    parameters = parameters or {}
+    n, most = parameters.get("n", 1), parameters.get("max_tokens", 1000)
+    if "crash" in words:
+        raise ValueError("crashed")
+    for place, word in enumerate(words[:most]):
+        if word == "break":
+            raise ValueError("broke")
+        last = place + 1 == min(len(words), most)
+        reason = ("stop" if len(words) <= most else "length") if last else ""
+        for index in range(n):
+            done = last and index == n - 1
+            usage = {"prompt_tokens": len(words), "completion_tokens": n * (place + 1)}
+            yield {
+                "index": index,
+                "text": word if not place else f" {word}",
+                "finish_reason": reason,
+                "usage": usage if done else {},
+            }
+
+
+@wherry.model(max_batch_size=8)
+def shout(prompt: list[str]) -> list[str]:
+    return [text.upper() for text in prompt]
+
+
+class Held:
+    """A model that goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Semaphore(0)
+        self.ended = threading.Event()
+
+
+held = Held()
+
+
+@wherry.model(max_batch_size=1)
+def slow(prompt: str) -> Iterator[str]:
+    try:
+        for number in range(1000):
+            held.may_go_on.acquire()
+            yield str(number)
+    finally:
+        held.ended.set()
+
+
+@wherry.model(max_batch_size=4)
+def embed(text: list[str]) -> Annotated[np.ndarray, wherry.FP32[3]]:
+    return np.array([[len(one), 0.5, -1] for one in text], np.float32)
+
+
+@wherry.model
+def other(x: list[int]) -> list[int]:
+    return x
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[wherry.Server]:
+    with wherry.Server(parrot, shout, slow, embed, other, port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: wherry.Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+
+def user(text: str) -> Any:
+    return [{"role": "user", "content": text}]
+
+
+def test_models_that_can_answer_are_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["embed", "parrot", "shout", "slow"]
+    assert client.models.retrieve("parrot").owned_by == "wherry"
+    with pytest.raises(openai.NotFoundError, match="the model 'nobody' does not exist"):
+        client.models.retrieve("nobody")
+
+
+def test_a_chat_in_one_piece(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="parrot", messages=user("a b c"), n=2)
+    assert [choice.message.content for choice in answer.choices] == ["a b c", "a b c"]
+    assert [choice.finish_reason for choice in answer.choices] == ["stop", "stop"]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 9)
+
+
+def test_a_chat_piece_by_piece_ends_with_usage(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="parrot",
+        messages=user("a b c"),
+        max_tokens=2,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    texts = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    assert texts == ["", "a", " b", None]
+    assert chunks[-2].choices[0].finish_reason == "length"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 2
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_the_stream_on_the_wire_is_events_that_end_with_done(server: wherry.Server) -> None:
+    body = {"model": "parrot", "messages": user("hi"), "stream": True}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = answer.text.split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    first = json.loads(events[0].removeprefix("data: "))
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+def test_a_plain_function_completes_several_prompts_in_batches(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="shout", prompt=["a", "b", "c"], echo=True)
+    assert [choice.text for choice in answer.choices] == ["aA", "bB", "cC"]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+
+
+def test_what_a_plain_function_cannot_do_is_refused_by_name(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="temperature: the model 'shout' does not"):
+        client.completions.create(model="shout", prompt="a", temperature=0.5)
+
+
+def test_vectors_come_as_numbers_and_as_bytes(client: openai.OpenAI) -> None:
+    texts = ["a", "bb", "ccc", "dddd", "eeeee"]
+    answer = client.embeddings.create(model="embed", input=texts)  # the client asks for base64
+    assert [one.embedding for one in answer.data] == [[n, 0.5, -1] for n in (1, 2, 3, 4, 5)]
+    plain = client.embeddings.create(model="embed", input="a", encoding_format="float")
+    assert plain.data[0].embedding == [1, 0.5, -1]
+    raw = client.embeddings.with_raw_response.create(
+        model="embed", input="a", encoding_format="base64"
+    )
+    packed = json.loads(raw.content)["data"][0]["embedding"]
+    assert np.frombuffer(base64.b64decode(packed), "<f4").tolist() == [1, 0.5, -1]
+    with pytest.raises(openai.BadRequestError, match="dimensions: the model 'embed' has 3"):
+        client.embeddings.create(model="embed", input="a", dimensions=2)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("chat/completions", {"model": "parrot", "messages": []}, 400, "messages"),
+        ("chat/completions", {"model": "parrot"}, 400, "messages"),
+        ("chat/completions", {"model": "other", "messages": user("x")}, 404, None),
+        ("chat/completions", {"model": "nobody", "messages": user("x")}, 404, None),
+        ("chat/completions", {"model": "parrot", "messages": user("x"), "n": "2"}, 400, "n"),
+        ("completions", {"model": "parrot", "prompt": "x"}, 404, None),
+        ("embeddings", {"model": "embed", "input": [1]}, 400, "input"),
+    ],
+)
+def test_refusals_look_as_openais_clients_expect(
+    server: wherry.Server, path: str, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    answer = httpx.post(f"{server.url}/v1/{path}", json=body)
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert error["code"] == ("model_not_found" if status == 404 else None)
+
+
+def test_an_error_before_the_first_piece_has_its_own_status(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError, match="crashed"):
+        client.chat.completions.create(model="parrot", messages=user("crash"), stream=True)
+
+
+def test_an_error_in_the_middle_is_the_last_event(client: openai.OpenAI) -> None:
+    seen: list[str | None] = []
+    stream = client.chat.completions.create(model="parrot", messages=user("a break"), stream=True)
+    with pytest.raises(openai.APIError, match="broke"):
+        seen.extend(chunk.choices[0].delta.content for chunk in stream)
+    assert seen == ["", "a"]
+
+
+def test_a_client_that_leaves_ends_its_generation(client: openai.OpenAI) -> None:
+    held.ended.clear()
+    held.may_go_on.release(2)  # the status waits for the first piece
+    stream = client.completions.create(model="slow", prompt="x", stream=True)
+    assert next(stream).choices[0].text == "0"
+    stream.close()
+    held.may_go_on.release(998)
+    assert held.ended.wait(10)
+
+
+def test_sixteen_streams_at_once_do_not_mix(server: wherry.Server) -> None:
+    async def one(client: openai.AsyncOpenAI, number: int) -> str:
+        stream = await client.chat.completions.create(
+            model="parrot", messages=user(f"{number} " * 20), stream=True
+        )
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    async def main() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="x") as client:
+            return await asyncio.gather(*(one(client, number) for number in range(16)))
+
+    assert asyncio.run(main()) == [f"{number} " * 20 for number in range(16)]

@@ -1,0 +1,84 @@
+"""How do texts become vectors, in one request whose rows are batched with everybody's?"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.datatypes import Form
+from wherry.frontends.admission import tenant_of, timeout_of
+from wherry.frontends.http.answers import respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.model_path import Entry
+from wherry.frontends.http.openai.errors import BadField, fail
+from wherry.frontends.http.openai.fields import EmbeddingRequest
+from wherry.loaded_model import LoadedModel
+from wherry.reply import Reply
+from wherry.request import InferRequest, InferResponse
+
+
+class Embedding:
+    """Texts on their way to vectors."""
+
+    def __init__(
+        self, entry: Entry, exchange: Exchange, loaded: LoadedModel, wanted: EmbeddingRequest
+    ) -> None:
+        self._entry = entry
+        self._exchange = exchange
+        self._loaded = loaded
+        self._wanted = wanted
+
+    def submit(self) -> None:
+        texts, signature = self._wanted.texts(), self._loaded.signature
+        headers, port = self._exchange.request.headers, self._entry.port()
+        reply: Reply[InferResponse] = Reply(lambda reply: port.call(self._settled, reply))
+        request = self._loaded.request(
+            {signature.inputs[0].name: texts},
+            len(texts),
+            reply,
+            timeout=timeout_of(headers, {}),
+            tenant=tenant_of(headers),
+        )
+        self._entry.admission.enter()
+        self._exchange.on_disconnect = lambda: self._cancel(request)
+        port.submit(self._loaded, request)
+
+    def _cancel(self, request: InferRequest) -> None:
+        self._loaded.cancel(request)
+
+    def _settled(self, reply: Reply[InferResponse]) -> None:
+        self._entry.admission.leave()
+        self._exchange.on_disconnect = None
+        try:
+            respond(self._exchange, msgspec.json.encode(self._answer(reply.result())))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(self._exchange, error)
+
+    def _answer(self, response: InferResponse) -> dict[str, Any]:
+        name = next(s.name for s in self._loaded.signature.outputs if s.form is Form.ARRAY)
+        vectors = np.asarray(response.outputs[name], np.dtype("<f4"))
+        width, wanted = vectors.shape[1], self._wanted.dimensions
+        if wanted not in (None, width):
+            raise BadField("dimensions", f"the model '{self._loaded.name}' has {width}")
+        counts = response.outputs.get("tokens", ())
+        tokens = int(sum(int(count) for count in counts))
+        as_text = self._wanted.encoding_format == "base64"
+        return {
+            "object": "list",
+            "model": self._wanted.model,
+            "data": [
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": (
+                        base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist()
+                    ),
+                }
+                for index, vector in enumerate(vectors)
+            ],
+            # Counted by models that have an output `tokens`.
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }

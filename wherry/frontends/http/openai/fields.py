@@ -1,0 +1,303 @@
+"""What may stand in an OpenAI request, and what does it mean to the model?
+
+Every field that clients send is here. A field that asks for something that is not done is refused
+by name; the few that are accepted without effect describe the request, not its answer. The fields
+beyond OpenAI's own are those that vLLM's users send as `extra_body`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from wherry.frontends.http.exchange import Buffer
+from wherry.frontends.http.openai.errors import BadField
+
+Fields = TypeVar("Fields", bound="Request")
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool = False
+    #: Padding against guesses by the sizes of events: there is none here.
+    include_obfuscation: bool = False
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What chat and completions have in common. None is "not given", as clients send it."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    # Beyond OpenAI
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    #: 1 runs first.
+    priority: int | None = None
+
+    # Accepted: they say nothing about the answer.
+    user: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+    store: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    safety_identifier: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of the engine's Sampling that are given."""
+        wanted = {
+            "n": self.n,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": None if self.top_k == -1 else self.top_k,  # vLLM's word for "all"
+            "min_p": self.min_p,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "seed": self.seed,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "min_tokens": self.min_tokens,
+            "stop_token_ids": self.stop_token_ids,
+            "ignore_eos": self.ignore_eos,
+            "skip_special_tokens": self.skip_special_tokens,
+            "include_stop": self.include_stop_str_in_output,
+            "logit_bias": self._logit_bias(),
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if self.logit_bias is None:
+            return None
+        try:
+            return {int(token): bias for token, bias in self.logit_bias.items()}
+        except ValueError:
+            raise BadField("logit_bias", "its keys must be token ids") from None
+
+
+class FunctionSpec(msgspec.Struct, kw_only=True):
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    type: str
+    function: FunctionSpec | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """A tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(msgspec.Struct, kw_only=True):
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class ChatRequest(Request):
+    """POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: list[str] | None = None
+    #: Beyond OpenAI: variables of the chat template.
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        sampling = super().sampling()
+        most = self.max_completion_tokens if self.max_completion_tokens is not None else (
+            self.max_tokens
+        )  # fmt: skip
+        if most is not None:
+            sampling["max_tokens"] = most
+        if self.top_logprobs is not None and not self.logprobs:
+            raise BadField("top_logprobs", "it needs logprobs: true")
+        if self.logprobs:
+            sampling["logprobs"] = self.top_logprobs or 0
+        return sampling
+
+
+class CompletionRequest(Request):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+
+    def prompts(self) -> list[str | list[int]]:
+        """One or several, each a text or tokens."""
+        prompt: Any = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        kinds = {type(part) for part in prompt}
+        if len(kinds) != 1:
+            raise BadField("prompt", "must hold texts, or tokens, or lists of tokens")
+        return [prompt] if kinds == {int} else list(prompt)
+
+    def sampling(self) -> dict[str, Any]:
+        if self.suffix:
+            raise BadField("suffix", "text after the gap is not supported")
+        if self.best_of not in (None, self.n or 1):
+            raise BadField("best_of", "only the value of n is supported")
+        if self.echo and self.logprobs is not None:
+            raise BadField("echo", "the prompt's own logprobs are not supported")
+        if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
+            raise BadField("echo", "only of a prompt that is text")
+        sampling = super().sampling()
+        if self.max_tokens is not None:
+            sampling["max_tokens"] = self.max_tokens
+        if self.logprobs is not None:
+            sampling["logprobs"] = self.logprobs
+        return sampling
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/embeddings."""
+
+    model: str
+    input: str | list[str | int | list[int]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    user: msgspec.Raw = msgspec.Raw()
+
+    def texts(self) -> list[str]:
+        texts: Any = [self.input] if isinstance(self.input, str) else self.input
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise BadField("input", "must be a text or a list of texts; tokens are not supported")
+        return list(texts)
+
+
+def decoded(body: Buffer, kind: type[Fields] | type[EmbeddingRequest]) -> Any:
+    """A request's body; BadField names what is wrong in it."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), kind) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadField(None, f"the body is not JSON: {error}") from None
+
+
+def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
+    """msgspec's words with the field's name in front, and for an unknown one what may be meant."""
+    text, _, place = problem.partition(" - at `$")
+    field = place.strip("`").lstrip(".")
+    if text.startswith("Object contains unknown field"):
+        name = text.split("`")[1]
+        path = f"{field}.{name}" if field else name
+        close = difflib.get_close_matches(name, kind.__struct_fields__, n=1)
+        hint = f"; did you mean '{close[0]}'?" if close and not field else ""
+        return BadField(path, f"is not a field that is known here{hint}")
+    if text.startswith("Object missing required field"):
+        name = text.split("`")[1]
+        return BadField(f"{field}.{name}" if field else name, "is missing")
+    return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))
+
+
+def conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as a chat template takes them: text, and arguments of calls as objects."""
+    if not messages:
+        raise BadField("messages", "must hold at least one message")
+    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+
+
+def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    role = message.get("role")
+    if role not in ROLES:
+        raise BadField(f"{where}.role", f"must be one of {', '.join(ROLES)}, not {role!r}")
+    made = {name: value for name, value in message.items() if value is not None}
+    made["role"] = "system" if role == "developer" else role
+    if "content" in made:
+        made["content"] = _text(made["content"], f"{where}.content")
+    elif not (role == "assistant" and made.get("tool_calls")):
+        raise BadField(f"{where}.content", "is missing")
+    else:
+        made["content"] = ""
+    if "tool_calls" in made:
+        made["tool_calls"] = [
+            _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(made["tool_calls"])
+        ]
+    return made
+
+
+def _text(content: Any, where: str) -> str:
+    """A text, or parts that are texts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadField(where, "must be a text or a list of parts")
+    texts: list[str] = []
+    for i, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        text = part.get({"refusal": "refusal"}.get(str(kind), "text")) if kind else None
+        if kind not in ("text", "refusal") or not isinstance(text, str):
+            raise BadField(
+                f"{where}[{i}]", f"only parts of type 'text' are supported, not {kind!r}"
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadField(where, "must have a function with a name and arguments")
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}")
+        except msgspec.DecodeError:
+            raise BadField(f"{where}.function.arguments", "is not JSON") from None
+    return {**call, "function": {**function, "arguments": arguments}}
