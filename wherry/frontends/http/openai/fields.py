@@ -8,7 +8,7 @@ beyond OpenAI's own are those that vLLM's users send as `extra_body`.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -144,7 +144,12 @@ class ChatRequest(Request):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
-    #: Beyond OpenAI: variables of the chat template.
+    # Beyond OpenAI, as vLLM names them.
+    guided_json: dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    #: Variables of the chat template.
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -160,7 +165,58 @@ class ChatRequest(Request):
             raise BadField("top_logprobs", "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
+        wanted = [*self._formats(), *self._guided(), *self._forced_calls()]
+        if len(wanted) > 1:
+            names = " and ".join(field for field, _ in wanted)
+            raise BadField(wanted[1][0], f"{names} ask for different answers; give one of them")
+        if wanted:
+            sampling["constraint"] = wanted[0][1]
         return sampling
+
+    # What the answer must look like: the field that asks for it, and the engine's constraint.
+
+    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return
+        if wanted.type == "json_object":
+            yield "response_format", {"json_object": True}
+        elif wanted.json_schema is None or wanted.json_schema.schema is None:
+            raise BadField("response_format.json_schema.schema", "is missing")
+        else:
+            yield "response_format", {"json_schema": wanted.json_schema.schema}
+
+    def _guided(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        names = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+        for field, name in names.items():
+            value = getattr(self, f"guided_{field}")
+            if value is not None:
+                yield f"guided_{field}", {name: value}
+
+    def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A tool that must be called: the answer is the call and nothing else."""
+        choice = self.tool_choice
+        if choice in (None, "none", "auto"):
+            return
+        functions = [tool.function for tool in self.tools or () if tool.function]
+        if isinstance(choice, NamedTool):
+            functions = [f for f in functions if f.name == choice.function.name]
+        if not functions:
+            raise BadField("tool_choice", "asks for a tool that is not among the tools")
+        calls = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": function.name},
+                    "arguments": function.parameters or {"type": "object"},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for function in functions
+        ]
+        schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        yield "tool_choice", {"json_schema": schema}
 
 
 class CompletionRequest(Request):

@@ -185,3 +185,56 @@ def test_a_message_that_no_template_takes_is_named(message: dict[str, Any], fiel
     with pytest.raises(BadField) as error:
         conversation([message])
     assert error.value.field == field
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "time"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}},
+            {"json_schema": CITY},
+        ),
+        ({"guided_regex": "a+"}, {"regex": "a+"}),
+        ({"guided_choice": ["yes", "no"]}, {"choice": ["yes", "no"]}),
+        ({"tools": [WEATHER], "tool_choice": "auto"}, None),
+    ],
+)
+def test_what_the_answer_must_look_like_is_the_engines_constraint(
+    fields: dict[str, Any], constraint: Any
+) -> None:
+    assert chat(**fields).sampling().get("constraint") == constraint
+
+
+def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    one = chat(tools=[WEATHER, TIME], tool_choice=named).sampling()["constraint"]["json_schema"]
+    assert one["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
+    either = chat(tools=[WEATHER, TIME], tool_choice="required").sampling()["constraint"]
+    names = [call["properties"]["name"]["const"] for call in either["json_schema"]["anyOf"]]
+    assert names == ["weather", "time"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ],
+)
+def test_constraints_that_cannot_be_met_are_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        chat(**fields).sampling()
+    assert error.value.field == field
