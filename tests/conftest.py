@@ -1,5 +1,6 @@
 """What holds for every test: it leaves nothing behind, and nothing blocks an event loop."""
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,16 @@ def _nothing_leaks() -> Iterator[None]:
     extra = left_behind(before)
     if extra:
         pytest.fail("the test left behind:\n  " + "\n  ".join(extra), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _the_log_stays_as_it_is() -> Iterator[None]:
+    """A server's log settings are the whole process's: no test changes them for the next one."""
+    log = logging.getLogger("wherry")
+    level, filters = log.level, log.filters[:]
+    yield
+    log.setLevel(level)
+    log.filters[:] = filters
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,6 +12,8 @@ import wherry
 from wherry.config import ModelConfig
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.instance import Instance
+from wherry.instances.resources import Resources
+from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
 from wherry.model import Device, Model
@@ -175,6 +177,8 @@ def desk(
     clock: ManualClock | None = None,
     ready: bool = True,
     gate: Gate | None = None,
+    resources: Resources | None = None,
+    sequence_inputs: SequenceInputs | None = None,
     **settings: Any,
 ) -> Iterator[Desk]:
     """Serve `model` in thread instances; at the end `gate` is opened for whatever still runs."""
@@ -196,6 +200,8 @@ def desk(
         clock=clock,
         timer=timer,
         statistics=ModelStatistics(),
+        resources=resources,
+        sequence_inputs=sequence_inputs,
     )
     try:
         dispatcher.start()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wherry.config import (
         InstanceGroup,
         ModelConfig,
+        QueuePolicy,
         SequenceBatching,
         SequenceControl,
         SequenceState,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         ModelNotReady,
         Overloaded,
         QueueFull,
+        QueueTimeout,
         RequestTooLarge,
         SequenceLost,
         Unsupported,
@@ -95,6 +97,8 @@ __all__ = [
     "ModelNotReady",
     "Overloaded",
     "QueueFull",
+    "QueuePolicy",
+    "QueueTimeout",
     "RequestTooLarge",
     "Runtime",
     "SequenceBatching",
@@ -128,7 +132,9 @@ _HOMES = {
     "Model": "wherry.model",
     "ModelConfig": "wherry.config",
     "Runtime": "wherry.runtime",
-    **dict.fromkeys(("SequenceBatching", "SequenceControl", "SequenceState"), "wherry.config"),
+    **dict.fromkeys(
+        ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"), "wherry.config"
+    ),
     "SequenceStep": "wherry.request",
     "Server": "wherry.server",
     "Step": "wherry.step_model",

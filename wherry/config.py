@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import msgspec
@@ -32,6 +32,123 @@ class InstanceGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How many requests of one priority level may wait for an instance, and how long."""
+
+    #: The level it is for; 0: every level that has no policy of its own.
+    level: int = 0
+    #: Seconds that a request may wait for an instance; None: for ever.
+    timeout: float | None = None
+    #: What becomes of it then: "reject", or "delay": it waits on behind all others of its level.
+    timeout_action: str = "reject"
+    #: May a request's own timeout shorten that? If not, nobody takes notice of it.
+    allow_timeout_override: bool = True
+    #: Requests that may wait; None: no bound but the model's.
+    max_queue_size: int | None = None
+    #: As Triton does it: a request's own timeout, too, is only for its wait, and who is refused
+    #: gets 503 and Triton's words.
+    triton: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            raise ConfigError("queue_policies: level must not be negative")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigError("queue_policies: timeout must be more than 0 seconds, or None")
+        if self.timeout_action not in ("reject", "delay"):
+            raise ConfigError(
+                f"queue_policies: timeout_action {self.timeout_action!r}: expected 'reject' or"
+                " 'delay'"
+            )
+        if self.max_queue_size is not None and self.max_queue_size < 1:
+            raise ConfigError("queue_policies: max_queue_size must be at least 1, or None")
+
+
+#: What the server can tell a model of a request's place in its sequence.
+CONTROLS = ("start", "end", "ready", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControl:
+    """An input that the server fills: which step of its sequence a row is.
+
+    `kind`: "start", "end" and "ready" are no or yes, "id" is the sequence's own.
+    """
+
+    kind: str
+    #: The input's name; "": as the kind.
+    input: str = ""
+    #: What stands for no and for yes.
+    false: float = 0
+    true: float = 1
+    #: For an input that the model's signature does not have: its datatype ("FP32").
+    datatype: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in CONTROLS:
+            raise ConfigError(f"control {self.kind!r}: expected one of {', '.join(CONTROLS)}")
+
+    @property
+    def name(self) -> str:
+        return self.input or self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """A tensor that the server keeps from one step of a sequence to the next: what the model gave
+    as `output` it is given as `input` the next time, its callers see neither."""
+
+    input: str
+    output: str
+    #: Of one row.
+    datatype: str = "FP32"
+    shape: tuple[int, ...] = ()
+    #: At the START: little-endian data of one row; None: zeros.
+    initial: bytes | None = None
+    #: The callers get the output, too.
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBatching:
+    """Requests with one sequence id run one after the other, on one instance."""
+
+    #: "direct": a sequence owns a row of the batch; "oldest": more sequences than rows.
+    strategy: str = "direct"
+    #: Seconds without a request after which a sequence is forgotten.
+    max_sequence_idle: float = 1.0
+    #: Sequences that each instance has open at a time ("oldest"); 0: max_batch_size. Further
+    #: ones wait.
+    max_candidate_sequences: int = 0
+    #: A batch need not wait for `max_queue_delay` if this share of the rows is there ("direct").
+    minimum_slot_utilization: float = 0.0
+    #: Each request is a sequence that the model runs again until it is done.
+    iterative: bool = False
+    controls: tuple[SequenceControl, ...] = ()
+    states: tuple[SequenceState, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("direct", "oldest"):
+            raise ConfigError(
+                f"sequence: strategy {self.strategy!r}: expected 'direct' or 'oldest'"
+            )
+        if not self.max_sequence_idle > 0:
+            raise ConfigError("sequence: max_sequence_idle must be more than 0 seconds")
+        if self.max_candidate_sequences < 0:
+            raise ConfigError("sequence: max_candidate_sequences must not be negative")
+        if not 0 <= self.minimum_slot_utilization <= 1:
+            raise ConfigError("sequence: minimum_slot_utilization must lie between 0 and 1")
+
+    @property
+    def hidden_inputs(self) -> set[str]:
+        """Inputs of the model that no caller sends."""
+        return {one.name for one in self.controls} | {state.input for state in self.states}
+
+    @property
+    def hidden_outputs(self) -> set[str]:
+        return {state.output for state in self.states if not state.returned}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """Everything that can be set for one model."""
 
@@ -46,15 +163,31 @@ class ModelConfig:
     max_queue_delay: float | None = None
     #: Leave as soon as one of these sizes is reached, else after `max_queue_delay`.
     preferred_batch_sizes: tuple[int, ...] = ()
+    #: False: a request is a batch of its own, however many rows it has.
+    share_batches: bool = True
     #: Requests that may wait; one more is refused (429). None: no bound.
     max_queue_size: int | None = 1024
+    #: Seconds that a request without a timeout may have to wait; one that would have to wait
+    #: longer, by what was learnt, and longer than for 8 batches, is refused (429). None: no bound.
+    max_queue_wait: float | None = 30.0
     #: Default timeout of a request, seconds; None: none.
     request_timeout: float | None = None
-    #: Priorities are 1 (first) to `priority_levels`; 0 in a request means the default level.
+    #: Answers leave in the order in which their requests came.
+    preserve_ordering: bool = False
+    #: How many may wait and how long, by priority level.
+    queue_policies: tuple[QueuePolicy, ...] = ()
+    #: Answer the same question from memory, if the server has a cache.
+    response_cache: bool = False
+    #: Priorities are 1 (first) to `priority_levels`; 0 in a request means the default level. With 0
+    #: levels nobody takes notice of them.
     priority_levels: int = 10
     default_priority: int = 5
 
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    #: What each batch needs of what the models of a runtime share, by name; None: nothing.
+    resources: Mapping[str, int] | None = None
+    #: With 2 its requests count as waiting half as long as with 1, where models share.
+    resource_priority: int = 1
     #: "thread", "process", or "auto": thread in-process, process when served.
     isolation: str = "auto"
     #: A batch that runs longer (seconds) fails and its worker is replaced; None: no limit.
@@ -68,6 +201,8 @@ class ModelConfig:
     #: Crashes within `crash_window` seconds after which an instance is given up.
     crash_budget: int = 5
     crash_window: float = 60.0
+    #: The model's requests are steps of sequences.
+    sequence: SequenceBatching | None = None
     #: A streaming request that nobody reads is failed at so many unread responses.
     max_unread_responses: int = 4096
 
@@ -87,19 +222,23 @@ class ModelConfig:
             value = getattr(self, field)
             if value is not None and not value >= 0:  # nan too
                 self._fail(field, "must not be negative")
-        for field in ("request_timeout", "execution_timeout", "stall_timeout", "crash_window"):
+        times = ("request_timeout", "execution_timeout", "stall_timeout", "crash_window")
+        for field in ("max_queue_wait", *times):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")
         if self.max_queue_size is not None and self.max_queue_size < 1:
             self._fail("max_queue_size", "must be at least 1, or None for no bound")
-        if self.max_unread_responses < 1:
-            self._fail("max_unread_responses", "must be at least 1")
+        for field in ("max_unread_responses", "resource_priority"):
+            if getattr(self, field) < 1:
+                self._fail(field, "must be at least 1")
+        if any(count < 1 for count in (self.resources or {}).values()):
+            self._fail("resources", "must be whole numbers from 1 up, by name")
         if self.isolation not in ("auto", "thread", "process"):
             self._fail("isolation", "must be 'auto', 'thread' or 'process'")
         if not self.instances:
             self._fail("instances", "must name at least one instance")
-        if not 1 <= self.default_priority <= self.priority_levels:
+        if self.priority_levels and not 1 <= self.default_priority <= self.priority_levels:
             self._fail("default_priority", "must be between 1 and priority_levels")
         for size in self.preferred_batch_sizes:
             if not 1 <= size <= self.max_batch_size:
@@ -112,6 +251,11 @@ class ModelConfig:
             if not all(isinstance(row, Mapping) for row in getattr(self, field)):
                 self._fail(field, "must be a list of rows, each a dict of the inputs by name")
 
+    def queue_policy(self, level: int) -> QueuePolicy | None:
+        """What holds for waiting requests of this priority."""
+        policies = {policy.level: policy for policy in self.queue_policies}
+        return policies.get(level) or policies.get(0)
+
     def _fail(self, field: str, problem: str) -> None:
         value = getattr(self, field)
         raise ConfigError(f"model {self.name!r}: {field} {problem}; it is {value!r}")
@@ -119,6 +263,8 @@ class ModelConfig:
 
 FIELDS = {field.name: field for field in fields(ModelConfig)}
 GROUP_FIELDS = {field.name: field for field in fields(InstanceGroup)}
+POLICY_FIELDS = {field.name: field for field in fields(QueuePolicy)}
+SEQUENCE_FIELDS = {field.name: field for field in fields(SequenceBatching)}
 
 
 def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
@@ -134,8 +280,17 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
         settings["version"] = str(settings["version"])
     # Samples hold arrays and other values of the user's own: they are kept as they are.
     warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
+    policies = settings.get("queue_policies")
+    if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
+        settings["queue_policies"] = [_policy(name, policy) for policy in policies]
+    sequence = settings.get("sequence")
+    if isinstance(sequence, SequenceBatching):
+        settings.pop("sequence")
     try:
-        return replace(msgspec.convert(settings, ModelConfig), warmup=warmup, examples=examples)
+        if isinstance(sequence, Mapping):
+            sequence = _sequence(name, settings.pop("sequence"))
+        config = msgspec.convert(settings, ModelConfig)
+        return replace(config, warmup=warmup, examples=examples, sequence=sequence)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
@@ -165,6 +320,30 @@ def _groups(name: str, instances: Any, device: Any) -> list[Any]:
                 group = {"device": device, **group}
         groups.append(group)
     return groups
+
+
+def _policy(name: str, policy: Any) -> Any:
+    if isinstance(policy, Mapping):
+        _refuse_unknown(policy, POLICY_FIELDS, f"model {name!r}: queue_policies: unknown setting")
+        return policy
+    return asdict(policy) if isinstance(policy, QueuePolicy) else policy
+
+
+def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
+    """A control may be given as its kind alone."""
+    _refuse_unknown(settings, SEQUENCE_FIELDS, f"model {name!r}: sequence: unknown setting")
+    controls = [
+        {"kind": control} if isinstance(control, str) else control
+        for control in settings.get("controls", ())
+    ]
+    try:
+        return msgspec.convert({**settings, "controls": controls}, SequenceBatching)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        text = f"{field}: {problem[0].lower()}{problem[1:]}"
+        raise ConfigError(f"model {name!r}: sequence: {text}") from None
 
 
 def _samples(rows: Any) -> tuple[Any, ...]:

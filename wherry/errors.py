@@ -3,17 +3,24 @@
     WherryError
     ├── ConfigError          the author of the model or the operator must change something
     ├── InvalidRequest       the caller sent something wrong (400)
-    │   └── RequestTooLarge  the caller sent too much (413)
+    │   ├── RequestTooLarge  the caller sent too much (413)
+    │   └── AlreadyRegistered  a shared memory region of that name is there already (400)
     ├── Unsupported          the caller asked for what this model or protocol cannot do (501)
+    ├── AccessDenied         the caller may not use this part of the server (403)
     ├── ModelNotFound        no such model or version (404)
+    ├── RegionNotFound       no such shared memory region (404)
     ├── Overloaded           try again later, nothing was queued (429)
-    │   └── QueueFull
+    │   ├── QueueFull
+    │   │   └── QueueLimitExceeded  the same in a model of a Triton repository (503)
+    │   └── QueueTimeout     no instance was free in time
+    │       └── RequestTimeoutExpired  the same in a model of a Triton repository (503)
     ├── ModelNotReady        loading, unloading, or could not be kept alive (503)
     │   └── LoadFailed       the model's load or warm-up raised
     ├── DeadlineExceeded     not finished in time (504)
     ├── Cancelled            the caller left (499)
     ├── ModelFailed          the model's own code raised (500)
     │   └── BadModelOutput   the model returned something else than it declares (500)
+    ├── SequenceLost         the sequence cannot go on: start it again (503)
     └── WorkerDied           the process that ran the request is gone (503)
         └── ExecutionTimeout a batch ran longer than `execution_timeout` (504)
 
@@ -55,6 +62,19 @@ class RequestTooLarge(InvalidRequest):
     http_status = 413
 
 
+class AlreadyRegistered(InvalidRequest):
+    """A shared memory region of that name is registered: unregister it first."""
+
+    grpc_code = "ALREADY_EXISTS"
+
+
+class AccessDenied(WherryError):
+    """This part of the server wants a header that the request does not have."""
+
+    http_status = 403
+    grpc_code = "PERMISSION_DENIED"
+
+
 class Unsupported(WherryError):
     """The model or the protocol has no such feature."""
 
@@ -64,6 +84,13 @@ class Unsupported(WherryError):
 
 class ModelNotFound(WherryError, LookupError):
     """No model of that name (and version) is loaded."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class RegionNotFound(WherryError, LookupError):
+    """No shared memory region of that name is registered."""
 
     http_status = 404
     grpc_code = "NOT_FOUND"
@@ -92,6 +119,38 @@ class QueueFull(Overloaded):
         )
 
 
+class QueueLimitExceeded(QueueFull):
+    """The same for a model that refuses as Triton does."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+    def __init__(self, id: str, model: str, size: int, retry_after: float | None = None) -> None:
+        super().__init__(model, size, retry_after)
+        self.args = (f"[request id: {id or '<id_unknown>'}] Exceeds maximum queue size",)
+
+
+class QueueTimeout(Overloaded):
+    """The request waited as long as its `queue_policies` allow, and never ran."""
+
+    def __init__(self, model: str, seconds: float) -> None:
+        super().__init__(
+            f"model {model!r}: no instance was free within {seconds:.3f} s (queue_policies);"
+            " retry later, or add instances"
+        )
+
+
+class RequestTimeoutExpired(QueueTimeout):
+    """The same for a model that refuses as Triton does."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+    def __init__(self, model: str, seconds: float) -> None:
+        super().__init__(model, seconds)
+        self.args = ("Request timeout expired",)
+
+
 class ModelNotReady(WherryError):
     """The model is loading, unloading, or could not be kept alive; the message says which."""
 
@@ -101,6 +160,13 @@ class ModelNotReady(WherryError):
 
 class LoadFailed(ModelNotReady):
     """The model could not be loaded; in-process, `__cause__` is what its code raised."""
+
+
+class SequenceLost(WherryError):
+    """An earlier request of the sequence was not run, or its worker is gone: start it again."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
 
 
 class DeadlineExceeded(WherryError, TimeoutError):

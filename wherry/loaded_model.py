@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import perf_counter_ns
 from typing import Any, Protocol
 
-from wherry.config import ModelConfig
+from wherry.config import ModelConfig, SequenceBatching
 from wherry.datatypes import Form
 from wherry.errors import Cancelled, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import Failure
 from wherry.instances.instance import Instance
+from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
 from wherry.model import Model
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
+from wherry.response_cache import ModelCache
 from wherry.rows import columns_of_row
 from wherry.signature import Signature
 
@@ -51,8 +54,12 @@ class LoadedModel:
         signature: Signature,
         runner: Runner,
         clock: Callable[[], float],
+        sequence_inputs: SequenceInputs | None = None,
+        cache: ModelCache | None = None,
     ) -> None:
         self.model = model
+        self._sequence_inputs = sequence_inputs
+        self.cache = cache
         self.config = config
         self.signature = signature
         self.runner = runner
@@ -69,6 +76,9 @@ class LoadedModel:
             and not signature.streams
             and config.execution_timeout is None
             and config.request_timeout is None
+            and config.sequence is None
+            and not config.preserve_ordering
+            and cache is None
         )
         self._unwrap = signature.outputs[0] if signature.returns == "single" else None
 
@@ -116,7 +126,9 @@ class LoadedModel:
                 )
         elif self.signature.streams:
             raise Unsupported(f"model {self.name!r} streams its responses: use stream")
-        if not 0 <= priority <= config.priority_levels:
+        if config.sequence is not None:
+            self._check_step(config.sequence, sequence, rows)
+        if not 0 <= priority <= config.priority_levels and config.priority_levels:
             raise InvalidRequest(
                 f"model {self.name!r}: priority {priority} is not between 1 (first) and"
                 f" {config.priority_levels}, or 0 (default)"
@@ -126,6 +138,11 @@ class LoadedModel:
         elif not timeout >= 0:  # nan too
             raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
         now = self._clock()
+        if not config.priority_levels:
+            priority = 0
+        wait = None
+        if config.queue_policies:
+            wait, timeout = self._patience(priority or config.default_priority, timeout)
         request = InferRequest(
             columns,
             rows,
@@ -139,13 +156,46 @@ class LoadedModel:
             wanted=wanted,
             tenant=tenant,
         )
+        if wait is not None:
+            request.wait_until = now + wait
         if self._cost is not None:
             request.cost = self._cost_of(columns, rows)
         request.enqueued_at = now  # so far: its caller may leave before it is queued
         return request
 
+    def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
+        """How long a request may wait for an instance, and in which time it must be answered."""
+        policy = self.config.queue_policy(level)
+        if policy is None:
+            return None, timeout
+        if not policy.allow_timeout_override:
+            return policy.timeout, None
+        if not policy.triton:
+            return policy.timeout, timeout
+        # Triton knows no time for an answer, and a timeout only shortens one that is there.
+        if policy.timeout is None or not timeout:
+            return policy.timeout, None
+        return min(policy.timeout, timeout), None
+
+    def _check_step(self, batching: SequenceBatching, step: SequenceStep | None, rows: int) -> None:
+        """A sequence's request says which one it is of, and has one row."""
+        if (step is None or not step.id) and not batching.iterative:
+            raise InvalidRequest(
+                f"inference request to model {self.name!r} must specify a non-zero or non-empty"
+                " correlation ID"
+            )
+        if rows > 1:
+            raise InvalidRequest(
+                f"inference request to model {self.name!r} must specify batch-size 1 due to"
+                " requirements of sequence batcher"
+            )
+        if step is not None and self._sequence_inputs is not None:
+            self._sequence_inputs.refuse(step)
+
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
+        if self.cache is not None:
+            requests = [r for r in requests if not self._answered_from(self.cache, r)]
         most = self.config.max_batch_size or 1
         if any(request.rows > most for request in requests) and not self.is_pipeline:
             requests = [
@@ -157,6 +207,24 @@ class LoadedModel:
                 )
             ]
         self.runner.submit(requests)
+
+    def _answered_from(self, cache: ModelCache, request: InferRequest) -> bool:
+        """Was the same asked before? If not, what is answered will be remembered."""
+        started = perf_counter_ns()
+        key, answer = cache.look_up(request)
+        if key is None:
+            return False
+        if answer is None:
+            request.reply.first(lambda reply: cache.keep(key, reply))
+        elif not request.reply.claim():
+            return True  # its caller has just left
+        ns = perf_counter_ns() - started
+        self.runner.statistics.looked_up(
+            ns, hit=answer is not None, seconds=self._clock() - request.enqueued_at
+        )
+        if answer is not None:
+            request.reply.deliver(answer)
+        return answer is not None
 
     def cancel(self, request: InferRequest) -> bool:
         """The caller is gone. False if the request was answered already."""

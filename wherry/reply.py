@@ -30,6 +30,16 @@ class Reply(Generic[T]):
     def settled(self) -> bool:
         return not self._token
 
+    def first(self, callback: Callable[[Reply[T]], None]) -> None:
+        """Have `callback(reply)` called, too, just before on_done. Not after it was submitted."""
+        then = self._on_done
+
+        def both(reply: Reply[T]) -> None:
+            callback(reply)
+            then(reply)
+
+        self._on_done = both
+
     def settle(self, outcome: T | Exception) -> bool:
         """Give the request its outcome unless it has one; say whether we did. Any thread."""
         if not self.claim():

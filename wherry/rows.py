@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -73,6 +74,8 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
         if not isinstance(value, str):
             raise InvalidRequest(_wrong_value(model, spec, "a str", value))
         return [value]
+    if form is Form.BYTES and spec.shape and not isinstance(value, bytes | str):
+        return [_elements(spec, value, model)]
     if form is Form.BYTES:
         if not isinstance(value, bytes | bytearray | memoryview):
             raise InvalidRequest(_wrong_value(model, spec, "bytes", value))
@@ -91,6 +94,20 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
     column = array[np.newaxis]
     column.flags.writeable = False  # it may be the caller's own array: whoever runs it copies
     return [column[0]] if form is Form.ARRAYS else column
+
+
+def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
+    """A row of several strings, flat, from a list or an array of any shape."""
+    elements = np.asarray(value, np.object_).ravel().tolist()
+    if not all(isinstance(element, bytes) for element in elements):
+        raise InvalidRequest(_wrong_value(model, spec, "a list of bytes", value))
+    known = max(1, math.prod(d for d in spec.shape if d != -1))
+    if len(elements) % known if -1 in spec.shape else len(elements) != known:
+        raise InvalidRequest(
+            f"model {model!r}: input {spec.name!r} has {len(elements)} elements;"
+            f" one row has shape {list(spec.shape)}"
+        )
+    return elements
 
 
 def as_array(value: Any, spec: TensorSpec) -> Array:

@@ -48,6 +48,7 @@ from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.reply import Reply, StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
+from wherry.response_cache import ResponseCache
 from wherry.rows import columns_of_rows
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
@@ -68,6 +69,7 @@ class Runtime:
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
+    With `cache_bytes` the answers of models with `response_cache` are remembered, in so many bytes.
     """
 
     def __init__(
@@ -76,12 +78,17 @@ class Runtime:
         isolation: str = "thread",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         resources: Mapping[str, int] | None = None,
+        cache_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self.isolation = isolation
+        #: The ModelControl that loads into this runtime, if there is one: for models that ask for
+        #: other models to be loaded.
+        self.control: Any = None
         self.overrides = dict(overrides or {})
         self._resources = Resources(resources, clock)
+        self.cache = ResponseCache(cache_bytes) if cache_bytes else None
         self._to_load = models
         self._models: dict[str, dict[str, LoadedModel]] = {}
         self._loading: list[LoadedModel] = []
@@ -189,6 +196,8 @@ class Runtime:
         """The second half: let what it has finish, free it."""
         loaded.runner.drain(drain_timeout)
         loaded.runner.close(close_timeout)
+        if loaded.cache is not None:
+            loaded.cache.forget()
         still_loaded = any(m.model is loaded.model for m in self.models())
         if loaded.model._caller is self and not still_loaded:
             loaded.model._caller = None
@@ -197,7 +206,7 @@ class Runtime:
         """Finish what is here, take no more. False if some of it was not finished in time."""
         ends_at = None if timeout is None else self.clock() + timeout
         # Pipelines first: they still need the models that they call.
-        models = sorted(self.models(), key=lambda loaded: not loaded.is_pipeline)
+        models = sorted(self.models(), key=_callers_first)
         drained = True
         for loaded in models:
             left = None if ends_at is None else max(0.0, ends_at - self.clock())
@@ -212,7 +221,7 @@ class Runtime:
             models = [m for versions in self._models.values() for m in versions.values()]
             models += [loaded for loaded in self._loading if loaded not in models]
             self._models = {}
-        for loaded in sorted(models, key=lambda loaded: not loaded.is_pipeline):
+        for loaded in sorted(models, key=_callers_first):
             self.retire(loaded, 0.0, timeout)
         self._pipeline_thread.close()
         self._timer.close()
@@ -563,6 +572,7 @@ class Runtime:
                 clock=self.clock,
                 timer=self._timer,
                 statistics=statistics,
+                takes_parameters=signature.input("parameters") is not None,
             )
         else:
             runner = Dispatcher(
@@ -575,9 +585,22 @@ class Runtime:
                 sequence_inputs=inputs,
                 resources=self._resources,
             )
-        return LoadedModel(model, config, signature, runner, self.clock, inputs)
+        cache = None
+        if config.response_cache:
+            _check_cacheable(config, signature, isinstance(runner, PipelineRunner))
+            if self.cache is not None:
+                cache = self.cache.of(config.name, config.version)
+        return LoadedModel(model, config, signature, runner, self.clock, inputs, cache)
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
+        own_kind = getattr(model, "make_instance", None)
+        if own_kind is not None:
+            return [
+                lambda number=number, device=device: own_kind(  # type: ignore[misc]
+                    f"{config.name}_{number}", device, config, self
+                )
+                for number, device in enumerate(place(config.instances))
+            ]
         isolation = self.isolation if config.isolation == "auto" else config.isolation
         if config.isolation == "auto" and sys.platform == "win32":
             isolation = "thread"  # worker processes need unix sockets
@@ -642,6 +665,17 @@ class Runtime:
         return ModelNotFound(f"Request for unknown model: {which} {why}")
 
 
+def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: bool) -> None:
+    """Only what answers once, from its inputs alone."""
+    for refused, kind in (
+        (signature.streams, "it streams"),
+        (config.sequence is not None, "its requests are steps of sequences"),
+        (is_pipeline, "it is a pipeline; let the models that it calls have it"),
+    ):
+        if refused:
+            raise ConfigError(f"model {config.name!r}: response_cache cannot be on: {kind}")
+
+
 def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
     """Whoever sets a delay or sizes gets them; everybody else a batcher that needs none.
 
@@ -685,6 +719,11 @@ def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> Sequen
         rows_are_slots=direct and any(one.kind == "ready" for one in sequence.controls),
         iterative=sequence.iterative,
     )
+
+
+def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
+    """In which order models end: those that call others need them until then."""
+    return (not loaded.is_pipeline, not getattr(loaded.model, "calls_others", False))
 
 
 def _copy(model: Model) -> Model:

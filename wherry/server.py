@@ -16,22 +16,33 @@ import contextlib
 import gc
 import logging
 import os
+import re
 import signal
 import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError
+from wherry.frontends.admission import Admission
+from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
-from wherry.frontends.http.exchange import LEFT, Exchange, Limits
+from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits
+from wherry.frontends.http.groups import MANAGEMENT, Without
 from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.parameters import HeaderForwarding
+from wherry.frontends.restricted import Restrictions
 from wherry.loaded_model import LoadedModel
 from wherry.model import Model
+from wherry.model_control import ModelControl
 from wherry.runtime import Runtime
+
+if TYPE_CHECKING:
+    from wherry.frontends.grpc.aio import GrpcListener, Tls
 
 log = logging.getLogger("wherry")
 
@@ -49,9 +60,11 @@ LAST_CALL = 0.3
 #: Seconds for the last answers to leave, once their requests were failed.
 LAST_ANSWERS = 2.0
 
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,64})?")
+
 
 class Server:
-    """Models behind HTTP.
+    """Models behind HTTP and, with `grpc_port`, gRPC.
 
     In a program of your own (it runs in a thread; `port=0` takes a free port):
 
@@ -69,6 +82,7 @@ class Server:
         *models: Model | type[Model] | Runtime,
         host: str = "127.0.0.1",
         port: int = 8000,
+        grpc_port: int | None = None,
         uds: str | os.PathLike[str] | None = None,
         api_keys: Sequence[str] = (),
         ssl_certfile: str | os.PathLike[str] | None = None,
@@ -78,19 +92,45 @@ class Server:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         limits: Limits | None = None,
         max_in_flight: int | None = None,
+        control: ModelControl | None = None,
+        allow_shared_memory: bool = False,
+        restricted_apis: Sequence[str] = (),
+        disabled_apis: Sequence[str] = (),
+        header_forward_pattern: str | None = None,
+        management_port: int | None = None,
+        allow_sagemaker: bool = False,
+        sagemaker_model: str | None = None,
+        grpc_compression: str = "none",
         drain_timeout: float = 30.0,
         access_log: bool = False,
         ready_fd: int | None = None,
     ) -> None:
         self.runtime = _runtime_of(models, isolation, overrides)
+        #: The model repositories, if it has some; its runtime must be this one.
+        self.control = control or ModelControl(self.runtime)
         self.drain_timeout = drain_timeout
         self._owns_runtime = not self.runtime.models()
         self._address: tuple[str, int, str | os.PathLike[str] | None] = (host, port, uds)
         self._tls = (ssl_certfile, ssl_keyfile, ssl_client_ca)
         self._api_keys = tuple(api_keys)
         self._limits = limits or Limits()
-        self._max_in_flight = max_in_flight
+        #: For every frontend.
+        self._admission = Admission(max_in_flight)
+        self._common = Common(allow_shared_memory=allow_shared_memory)
+        self._restrictions = Restrictions(restricted_apis, disabled_apis)
+        # What has a port of its own over HTTP is not left open here.
+        elsewhere = () if management_port is None else MANAGEMENT
+        self._grpc_restrictions = Restrictions(restricted_apis, (*disabled_apis, *elsewhere))
+        self._management_port = management_port
+        self._management: Listener | None = None
+        self._management_url = ""
+        self._sagemaker, self._sagemaker_model = allow_sagemaker, sagemaker_model
+        self._forwarding = (
+            None if header_forward_pattern is None else HeaderForwarding(header_forward_pattern)
+        )
         self._access_log = access_log
+        self._grpc_port = grpc_port
+        self._grpc = None if grpc_port is None else self._make_grpc(grpc_compression)
         self._ready_fd = ready_fd
         self._url = ""
         self._ready: Future[None] = Future()
@@ -107,6 +147,16 @@ class Server:
     def url(self) -> str:
         """What clients are given; empty before the server listens."""
         return self._url
+
+    @property
+    def grpc_url(self) -> str:
+        """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
+        return "" if self._grpc is None else self._grpc.address
+
+    @property
+    def management_url(self) -> str:
+        """Where operators ask, with `management_port`; empty without one."""
+        return self._management_url
 
     # In a program of one's own
 
@@ -208,13 +258,26 @@ class Server:
         app = HttpApp(
             self.runtime,
             api_keys=self._api_keys,
-            max_in_flight=self._max_in_flight,
+            admission=self._admission,
             max_body_bytes=self._limits.max_body_bytes,
+            control=self.control,
+            common=self._common,
+            restrictions=self._restrictions,
+            forwarding=self._forwarding,
+            sagemaker=self._sagemaker,
+            sagemaker_model=self._sagemaker_model,
         )
-        listener = Listener(AccessLog(app) if self._access_log else app, self._limits)
+        application: Application = AccessLog(app) if self._access_log else app
+        public = application
+        if self._management_port is not None:
+            self._management = Listener(application, self._limits)
+            public = Without(application, MANAGEMENT)
+        listener = Listener(public, self._limits)
         try:
             await self._listen(listener)
             try:
+                await self._listen_for_operators()
+                await self._listen_grpc()
                 if await self._load():
                     self._tell_ready()
                     await self._stopping.wait()
@@ -232,6 +295,63 @@ class Server:
         self._url = listener.url
         log.info("listening", extra={"url": self._url})
 
+    async def _listen_for_operators(self) -> None:
+        if self._management is None or self._management_port is None:
+            return
+        try:
+            await self._management.start(
+                self._address[0], self._management_port, ssl=self._tls_context()
+            )
+        except OSError as error:
+            why = f"management_port {self._management_port}: {error.strerror or error}"
+            raise ConfigError(why) from None
+        self._management_url = self._management.url
+        log.info("listening", extra={"management": self._management_url})
+
+    def _make_grpc(self, compression: str) -> GrpcListener:
+        try:
+            from wherry.frontends.grpc.aio import GrpcListener
+        except ImportError as error:
+            raise ConfigError(
+                f"gRPC needs the package grpcio ({error}): pip install 'wherry[grpc]'"
+            ) from None
+        from wherry.frontends.grpc.app import GrpcApp
+
+        app = GrpcApp(
+            self.runtime,
+            admission=self._admission,
+            api_keys=self._api_keys,
+            control=self.control,
+            common=self._common,
+            restrictions=self._grpc_restrictions,
+            forwarding=self._forwarding,
+        )
+        return GrpcListener(
+            app,
+            max_body_bytes=self._limits.max_body_bytes,
+            compression=compression,
+            access_log=logging.getLogger("wherry.access") if self._access_log else None,
+        )
+
+    async def _listen_grpc(self) -> None:
+        if self._grpc is None or self._grpc_port is None:
+            return
+        files = None if self._tls[0] is None else await asyncio.to_thread(self._tls_texts)
+        await self._grpc.start(self._address[0], self._grpc_port, tls=files)
+        log.info("listening", extra={"grpc": self.grpc_url})
+
+    def _tls_texts(self) -> Tls:
+        """What the HTTP listener has read already, so that it is there and right."""
+        from wherry.frontends.grpc.aio import Tls
+
+        certfile, keyfile, client_ca = self._tls
+        assert certfile is not None
+        return Tls(
+            Path(certfile).read_bytes(),
+            Path(keyfile or certfile).read_bytes(),
+            None if client_ca is None else Path(client_ca).read_bytes(),
+        )
+
     def _tls_context(self) -> ssl.SSLContext | None:
         certfile, keyfile, client_ca = self._tls
         if certfile is None:
@@ -244,9 +364,9 @@ class Server:
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""
-        if not self._owns_runtime:
+        if not self._owns_runtime and not self.control.repositories:
             return True
-        loading = _in_thread(lambda: self.runtime.start(_log_ready), "wherry-load")
+        loading = _in_thread(self._start_models, "wherry-load")
         stopped = asyncio.ensure_future(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {loading, stopped}
         started = time.monotonic()
@@ -267,6 +387,11 @@ class Server:
         loading.add_done_callback(asyncio.Future.exception)  # that it ends so is no news to asyncio
         return False
 
+    def _start_models(self) -> None:
+        if self._owns_runtime:
+            self.runtime.start(_log_ready)
+        self.control.start(_log_ready)
+
     def _tell_ready(self) -> None:
         if self._is_the_program:
             _spare_the_collector()
@@ -286,12 +411,12 @@ class Server:
 
     async def _end(self, listener: Listener) -> bool:
         ends_at = time.monotonic() + self.drain_timeout
-        if listener.connections:
-            log.info("draining", extra={"connections": listener.connections})
-        # The listener gets a little longer than the requests: their answers must still go out.
-        closed = asyncio.create_task(
-            listener.drain(self.drain_timeout + LAST_ANSWERS, min(LAST_CALL, self.drain_timeout))
-        )
+        calls = 0 if self._grpc is None else self._grpc.calls
+        if listener.connections or calls:
+            log.info("draining", extra={"connections": listener.connections, "calls": calls})
+        self.control.freeze()
+        # The frontends get a little longer than the requests: their answers must still go out.
+        closed = asyncio.create_task(self._close_frontends(listener))
         drained = bool((await asyncio.wait({closed}, timeout=self.drain_timeout))[0])
         if self._owns_runtime:
             left = max(0.0, ends_at - time.monotonic())
@@ -300,9 +425,19 @@ class Server:
             timeout = 10.0 if drained and not self.runtime.not_ready() else 0.0
             await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
         await closed
+        await _in_thread(self.control.close, "wherry-close")
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
+
+    async def _close_frontends(self, listener: Listener) -> None:
+        timeout = self.drain_timeout + LAST_ANSWERS
+        closing = [listener.drain(timeout, min(LAST_CALL, self.drain_timeout))]
+        if self._management is not None:
+            closing.append(self._management.drain(timeout, 0.0))
+        if self._grpc is not None:
+            closing.append(self._grpc.drain(timeout))
+        await asyncio.gather(*closing)
 
 
 class AccessLog:
@@ -377,8 +512,15 @@ class _LoggedExchange(Exchange):
                 "status": status,
                 "seconds": round(time.monotonic() - self._started, 6),
                 "peer": request.peer,
+                **_trace_context(request.headers),
             },
         )
+
+
+def _trace_context(headers: Mapping[str, str]) -> dict[str, str]:
+    """The W3C trace that a request belongs to, if its client says so."""
+    given = headers.get("traceparent", "")
+    return {"traceparent": given} if _TRACEPARENT.fullmatch(given) else {}
 
 
 class Asgi:

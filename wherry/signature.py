@@ -25,6 +25,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -62,8 +63,11 @@ class Signature:
         return next((spec for spec in self.outputs if spec.name == name), None)
 
 
-def read_signature(function: Callable[..., Any], model: str) -> Signature:
-    """Read a function's (bound method's) annotations; ConfigError says what is missing."""
+def read_signature(function: Callable[..., Any], model: str, *, returns: Any = None) -> Signature:
+    """Read a function's (bound method's) annotations; ConfigError says what is missing.
+
+    `returns` stands in for its own return annotation.
+    """
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
@@ -72,6 +76,8 @@ def read_signature(function: Callable[..., Any], model: str) -> Signature:
             f"model {model!r}: an annotation of {function.__qualname__} cannot be read: {error}"
             f"{remedy}"
         ) from None
+    if returns is not None:
+        hints["return"] = returns
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
@@ -218,7 +224,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
 
 def _is_json(hint: Any) -> bool:
     origin = get_origin(hint) or hint
-    if origin is dict or origin is Mapping or origin is list:
+    if origin is dict or origin is Mapping or origin is list or origin is Sequence:
         return True
     return isinstance(hint, type) and (
         typing.is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "__struct_fields__")

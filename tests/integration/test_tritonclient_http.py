@@ -1,10 +1,13 @@
 """Triton's own HTTP clients against a real server: sockets, listener, application, models."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import gevent
@@ -12,11 +15,14 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
+import tritonclient.utils.shared_memory as triton_shm
 from tritonclient.utils import InferenceServerException
 
 import wherry
+from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.listener import Listener
+from wherry.testing import running_server
 
 # datatype: some values that only it can hold
 NUMBERS: dict[str, list[Any]] = {
@@ -104,9 +110,15 @@ def listening(runtime: wherry.Runtime, **options: Any) -> Iterator[str]:
             thread.join()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_for_the_process() -> None:
+    """What Triton's client makes once is not a leak of the test that is the first."""
+    gevent.get_hub()
+    resource_tracker.ensure_running()  # multiprocessing's, of shared memory
+
+
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    gevent.get_hub()  # one for the process, not a leak of the test that is the first
     models: list[wherry.Model] = [shout, reverse, simple, double]
     models += [echo_of(datatype) for datatype in NUMBERS]
     with wherry.Runtime(*models) as runtime, listening(runtime) as address:
@@ -262,6 +274,121 @@ def test_a_large_tensor(client: Any) -> None:
     array = rng.random((4, 3, 224, 224), np.float32)
     result = client.infer("double", [given("image", "FP32", array, binary=True)])
     np.testing.assert_array_equal(result.as_numpy("output"), array * 2)
+
+
+def test_system_shared_memory_both_ways() -> None:
+    x = np.arange(4 * 3 * 224 * 224, dtype=np.float32).reshape(4, 3, 224, 224)
+    common = Common(allow_shared_memory=True)
+    into = triton_shm.create_shared_memory_region("in", f"/wherry-in-{os.getpid()}", x.nbytes)
+    out = triton_shm.create_shared_memory_region("out", f"/wherry-out-{os.getpid()}", x.nbytes)
+    try:
+        with (
+            wherry.Runtime(double) as runtime,
+            listening(runtime, common=common) as address,
+            triton.InferenceServerClient(address) as client,
+        ):
+            for name in ("in", "out"):
+                key = f"/wherry-{name}-{os.getpid()}"
+                client.register_system_shared_memory(name, key, x.nbytes)
+            told = client.get_system_shared_memory_status()
+            assert {region["name"]: region["byte_size"] for region in told} == {
+                "in": x.nbytes,
+                "out": x.nbytes,
+            }
+            triton_shm.set_shared_memory_region(into, [x])
+            image = triton.InferInput("image", list(x.shape), "FP32")
+            image.set_shared_memory("in", x.nbytes)
+            wanted = triton.InferRequestedOutput("output")
+            wanted.set_shared_memory("out", x.nbytes)
+            for _ in range(3):
+                result = client.infer("double", [image], outputs=[wanted])
+                output = result.get_output("output")
+                got = triton_shm.get_contents_as_numpy(out, np.float32, output["shape"])
+                np.testing.assert_array_equal(got, x * 2)
+            del got  # a view of it: else it could not be unmapped
+            still = triton_shm.get_contents_as_numpy(into, np.float32, list(x.shape))
+            np.testing.assert_array_equal(still, x)
+            del still
+            with pytest.raises(InferenceServerException, match="already in manager"):
+                client.register_system_shared_memory("in", f"/wherry-in-{os.getpid()}", 1)
+            client.unregister_system_shared_memory("in")
+            with pytest.raises(InferenceServerException, match="region: 'in'"):
+                client.infer("double", [image])
+            client.unregister_system_shared_memory()
+            assert client.get_system_shared_memory_status() == []
+            assert client.get_cuda_shared_memory_status() == []
+            with pytest.raises(InferenceServerException, match="no CUDA shared memory"):
+                client.register_cuda_shared_memory("c", b"AAAA", 0, 64)
+            client.unregister_cuda_shared_memory()
+    finally:
+        triton_shm.destroy_shared_memory_region(into)
+        triton_shm.destroy_shared_memory_region(out)
+
+
+DOUBLE = """
+from typing import Annotated
+
+import numpy as np
+
+import wherry
+
+ROW = Annotated[np.ndarray, wherry.FP32[100_000]]
+
+
+@wherry.model(max_batch_size=4)
+def double(x: ROW) -> ROW:
+    x *= 2
+    return x
+"""
+
+
+@pytest.mark.slow
+def test_shared_memory_reaches_a_worker_process_and_flags_reach_the_server(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "app.py").write_text(DOUBLE)
+    x = np.ones((1, 100_000), np.float32)
+    key = f"/wherry-both-{os.getpid()}"
+    region = triton_shm.create_shared_memory_region("both", key, 2 * x.nbytes)
+    flags = ("--allow-client-shm", "--http-restricted-api", "logging:admin-key=secret")
+    try:
+        with (
+            running_server("app.py", *flags, cwd=str(tmp_path)) as url,
+            triton.InferenceServerClient(url.removeprefix("http://")) as client,
+        ):
+            client.register_system_shared_memory("both", key, 2 * x.nbytes)
+            triton_shm.set_shared_memory_region(region, [x])
+            given = triton.InferInput("x", list(x.shape), "FP32")
+            given.set_shared_memory("both", x.nbytes)
+            wanted = triton.InferRequestedOutput("output")
+            wanted.set_shared_memory("both", x.nbytes, x.nbytes)
+            for _ in range(3):
+                client.infer("double", [given], outputs=[wanted])
+            got = triton_shm.get_contents_as_numpy(region, np.float32, [2, 100_000])
+            assert (got[0] == 1).all()
+            assert (got[1] == 2).all()
+            del got
+            with pytest.raises(InferenceServerException, match="expecting header 'admin-key'"):
+                client.get_log_settings()
+            assert client.get_log_settings({"admin-key": "secret"})["log_info"]
+    finally:
+        triton_shm.destroy_shared_memory_region(region)
+
+
+def test_sequences_trace_and_log_settings(client: Any) -> None:
+    for id, start, end in ((7, True, False), ("seven", False, True)):
+        result = client.infer(
+            "shout", texts("a"), sequence_id=id, sequence_start=start, sequence_end=end
+        )
+        assert result.as_numpy("output").tolist() == [b"A"]
+    assert client.get_trace_settings()["trace_level"] == ["OFF"]
+    changed = client.update_trace_settings("shout", {"trace_rate": "7", "trace_count": None})
+    assert changed["trace_rate"] == client.get_trace_settings("shout")["trace_rate"] == "7"
+    with pytest.raises(InferenceServerException, match="unknown model"):
+        client.get_trace_settings("nobody")
+    before = client.get_log_settings()
+    client.update_log_settings({"log_info": before["log_info"]})
+    assert client.get_log_settings() == before
 
 
 def test_keys_are_sent_as_a_header() -> None:

@@ -18,7 +18,9 @@ PUBLIC = {
     "UINT16", "UINT32", "UINT64", "BadModelOutput", "Cancelled", "Client", "ConfigError",
     "DeadlineExceeded", "Device", "ExecutionTimeout", "InstanceGroup", "InvalidRequest",
     "LoadFailed", "Model", "ModelConfig", "ModelFailed", "ModelNotFound", "ModelNotReady",
-    "Overloaded", "QueueFull", "RequestTooLarge", "Runtime", "Server", "Step", "StepModel", "Unsupported",
+    "Overloaded", "QueueFull", "QueuePolicy", "QueueTimeout", "SequenceBatching", "SequenceControl",
+    "SequenceLost", "SequenceState", "SequenceStep",
+    "RequestTooLarge", "Runtime", "Server", "Step", "StepModel", "Unsupported",
     "WherryError", "WorkerDied", "__version__", "asgi", "gather", "in_order", "model", "pipeline",
     "split_text",
 }  # fmt: skip

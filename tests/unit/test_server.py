@@ -168,6 +168,95 @@ def test_the_log_tells_of_each_model_and_of_each_request_if_asked(
     ]
 
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "logged"),
+    [
+        (TRACE, TRACE),
+        (TRACE.upper(), None),
+        ("00-0af7651916cd43dd-b7ad6b7169203331-01", None),
+        ("x" * 5000, None),
+        (None, None),
+    ],
+)
+def test_the_access_log_has_the_trace_that_a_request_belongs_to(
+    caplog: pytest.LogCaptureFixture, given: str | None, logged: str | None
+) -> None:
+    headers = {} if given is None else {"traceparent": given}
+    with caplog.at_level(logging.INFO), local_server(upper, access_log=True) as server:
+        request = urllib.request.Request(f"{server.url}/v2", headers=headers)
+        urllib.request.urlopen(request).close()
+    (access,) = [r for r in caplog.records if r.name == "wherry.access"]
+    assert getattr(access, "traceparent", None) == logged
+
+
+def test_the_operator_says_which_parts_of_the_api_there_are_and_for_whom() -> None:
+    with local_server(
+        upper,
+        allow_shared_memory=True,
+        restricted_apis=["logging:admin-key=secret"],
+        disabled_apis=["trace"],
+    ) as server:
+        assert "system_shared_memory" in json.loads(get(f"{server.url}/v2")[1])["extensions"]
+        status, text = get(f"{server.url}/v2/logging")
+        assert (status, json.loads(text)["error"]) == (
+            403,
+            "This API is restricted, expecting header 'admin-key'",
+        )
+        allowed = urllib.request.Request(
+            f"{server.url}/v2/logging", headers={"admin-key": "secret"}
+        )
+        with urllib.request.urlopen(allowed) as answer:
+            assert "log_info" in json.load(answer)
+        assert get(f"{server.url}/v2/trace/setting")[0] == 403
+
+
+def test_operators_may_have_a_port_of_their_own() -> None:
+    with local_server(upper, management_port=0, api_keys=["k"]) as server:
+        assert server.management_url.startswith("http://127.0.0.1:")
+        with wherry.Client(server.url, api_key="k") as client:
+            assert client.infer("upper", text="a") == "A"
+        for path in ("/metrics", "/v2/logging", "/v2/trace/setting", "/v2/repository/index"):
+            assert get(server.url + path)[0] == 404
+            assert get(server.management_url + path)[0] == 401
+        with wherry.Client(server.management_url, api_key="k") as client:
+            assert client.infer("upper", text="a") == "A"
+        assert get(server.management_url + "/v2/health/ready")[0] == 200
+    with pytest.raises(OSError, match="refused"):
+        get(server.management_url + "/v2")
+
+
+def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
+    grpc = pytest.importorskip("tritonclient.grpc")
+    with local_server(upper, grpc_port=0, management_port=0) as server:
+        client = grpc.InferenceServerClient(server.grpc_url)
+        try:
+            assert client.is_model_ready("upper")
+            for ask in (client.get_model_repository_index, client.get_log_settings):
+                with pytest.raises(Exception, match="PERMISSION_DENIED"):
+                    ask()
+        finally:
+            client.close()
+
+
+def test_a_management_port_that_is_taken_is_said() -> None:
+    with (
+        local_server(upper) as other,
+        pytest.raises(wherry.ConfigError, match=r"management_port .*in use"),
+        local_server(upper, management_port=int(other.url.rpartition(":")[2])),
+    ):
+        pass
+
+
+def test_an_option_that_cannot_be_meant_is_said_before_anything_starts() -> None:
+    with pytest.raises(wherry.ConfigError, match="unknown group 'everything'"):
+        Server(upper, disabled_apis=["everything"])
+    with pytest.raises(wherry.ConfigError, match="header forward pattern"):
+        Server(upper, header_forward_pattern="(")
+
+
 # ASGI
 
 

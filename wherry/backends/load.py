@@ -15,10 +15,12 @@ import msgspec
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.errors import ConfigError
+from wherry.repository.schema import BadConfig
 from wherry.repository.triton_config import TritonConfig
+from wherry.repository.validate import problems_of
 
 BACKENDS: Final = {
-    "python": "wherry.backends.triton_python:PythonBackendModel",
+    "python": "wherry.backends.triton_python.model:PythonBackendModel",
     "onnxruntime": "wherry.backends.onnx:OnnxModel",
     "pytorch": "wherry.backends.torch:TorchModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
@@ -51,12 +53,16 @@ def backend_for(
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
     cls: type[RepositoryModel] = _imported("python" if program else backend, config.name)
-    config = msgspec.structs.replace(config, backend="" if backend == "ensemble" else backend)
-    if auto_complete:
-        config = cls.completed(folder, version, config)
-    if program:
+    if backend == "ensemble":
+        config = msgspec.structs.replace(config, backend="", platform="ensemble")
+    else:
+        config = msgspec.structs.replace(config, backend=backend)
+    if not auto_complete:
         return cls(folder, version, config, program=program)
-    return cls(folder, version, config)
+    model = cls.opened(folder, version, config, program=program)
+    if problems := list(problems_of(model.triton)):
+        raise BadConfig(f"{config.name}: {problem}" for problem in problems)
+    return model
 
 
 def backend_name(config: TritonConfig, version_folder: str) -> str:

@@ -9,7 +9,7 @@ about half the CPU time for a row.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -20,6 +20,7 @@ from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
 from wherry.errors import ConfigError, InvalidRequest
 from wherry.model import Device
+from wherry.repository.scheduling import inside
 from wherry.repository.triton_config import (
     DataType,
     DynamicBatching,
@@ -98,10 +99,10 @@ class OnnxModel(RepositoryModel):
         batched = self.triton.max_batch_size > 0
         feeds = {
             tensor.name: _texts(to_model(columns[tensor.name], tensor, batched))
-            for tensor in self.triton.input
+            for tensor in self.inside.input
             if tensor.name in columns
         }
-        names = [tensor.name for tensor in self.triton.output]
+        names = [tensor.name for tensor in self.inside.output]
         try:
             results = self._session.value.run(names, feeds)
         except Exception as error:
@@ -111,7 +112,7 @@ class OnnxModel(RepositoryModel):
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
         return {
             tensor.name: from_model(result, tensor, batched, self.triton.name)
-            for tensor, result in zip(self.triton.output, results, strict=True)
+            for tensor, result in zip(self.inside.output, results, strict=True)
         }
 
     def _open(self, device: Device) -> Any:
@@ -122,6 +123,8 @@ class OnnxModel(RepositoryModel):
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     """`config` with what ONNX Runtime says of a file's inputs and outputs."""
+    inputs = _of_callers(inputs, inside(config).input, config.input)
+    outputs = _of_callers(outputs, inside(config).output, config.output)
     known = (config.input, config.output)
     batches = not any(known) and not config.max_batch_size and _any_batch([*inputs, *outputs])
     max_batch_size = DEFAULT_MAX_BATCH_SIZE if batches else config.max_batch_size
@@ -134,6 +137,14 @@ def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     if max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
         completed.dynamic_batching = DynamicBatching()
     return completed
+
+
+def _of_callers(
+    found: Any, all_of_them: Sequence[Input | Output], given: Sequence[Input | Output]
+) -> list[Any]:
+    """What the file has, without what is between the server and the model only."""
+    added = {tensor.name for tensor in all_of_them} - {tensor.name for tensor in given}
+    return [tensor for tensor in found if tensor.name not in added]
 
 
 def _complete(

@@ -23,7 +23,9 @@ from wherry.backends.warmup import datatype_of, warmup_batch
 from wherry.config import ModelConfig, model_config
 from wherry.datatypes import BYTES, Form, TensorSpec
 from wherry.errors import ConfigError
+from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.model import Model
+from wherry.repository.scheduling import inside, scheduling
 from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
 from wherry.request import Column, Columns
 from wherry.signature import Signature
@@ -44,6 +46,13 @@ class RepositoryModel(Model):
         self.triton = config
         #: The model.py of a Python-based backend, which is not in the model's own folder.
         self.program = program
+        #: For outputs with a label_filename: the label of each index. Read here, where it may
+        #: block: frontends ask for it on their event loops.
+        self.labels: Mapping[str, list[str]] = {
+            output.name: _lines(os.path.join(folder, output.label_filename))
+            for output in config.output
+            if output.label_filename
+        }
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
@@ -51,18 +60,22 @@ class RepositoryModel(Model):
         argument; blocks; ConfigError if the two do not go together."""
         return config
 
+    @classmethod
+    def opened(
+        cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> RepositoryModel:
+        """The model of a completed configuration: for a backend that keeps what it has opened to
+        complete it."""
+        return cls(folder, version, cls.completed(folder, version, config), program=program)
+
     @property
     def version_folder(self) -> str:
         return os.path.join(self.folder, self.version)
 
     @functools.cached_property
-    def labels(self) -> Mapping[str, list[str]]:
-        """For outputs with a label_filename: the label of each index."""
-        return {
-            output.name: _lines(os.path.join(self.folder, output.label_filename))
-            for output in self.triton.output
-            if output.label_filename
-        }
+    def inside(self) -> TritonConfig:
+        """The configuration with the inputs and outputs that are between server and model only."""
+        return inside(self.triton)
 
     def config(self, **overrides: Any) -> ModelConfig:
         name = overrides.pop("name", None) or self.triton.name or os.path.basename(self.folder)
@@ -75,7 +88,7 @@ class RepositoryModel(Model):
             "version": self.version,
             "max_batch_size": triton.max_batch_size,
             "instances": [group for one in triton.instance_group for group in _groups(one)] or 1,
-            **_batching(triton),
+            **scheduling(triton, self.folder),
         }
 
     def inward(self, columns: Columns) -> Columns:
@@ -103,8 +116,12 @@ class RepositoryModel(Model):
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
         """The batches of model_warmup and their rows, in the order in which to run them."""
         for sample in self.triton.model_warmup:
-            batch = warmup_batch(sample, self.folder, self.signature())
-            yield from [batch] * max(1, sample.count)
+            columns, rows = warmup_batch(sample, self.folder, self._signature(self.triton))
+            if (batching := self.config().sequence) is not None:
+                # What a client does not send must be there, too.
+                inputs = SequenceInputs(self.triton.name, batching, self.signature())
+                columns = inputs.for_warm_up(columns, rows)
+            yield from [(columns, rows)] * max(1, sample.count)
 
     def _in_shape(
         self, columns: Columns, shapes: Mapping[str, tuple[list[int], list[int]]]
@@ -118,12 +135,16 @@ class RepositoryModel(Model):
         }
 
     def signature(self, name: str = "") -> Signature:
-        batched = self.triton.max_batch_size > 0
+        """As the model sees it; the runtime hides from callers what the server adds and keeps."""
+        return self._signature(self.inside)
+
+    def _signature(self, triton: TritonConfig) -> Signature:
+        batched = triton.max_batch_size > 0
         return Signature(
-            inputs=tuple(_spec(tensor, batched) for tensor in self.triton.input),
-            outputs=tuple(_spec(tensor, batched) for tensor in self.triton.output),
+            inputs=tuple(_spec(tensor, batched) for tensor in triton.input),
+            outputs=tuple(_spec(tensor, batched) for tensor in triton.output),
             row_wise=False,
-            streams=self.triton.decoupled,
+            streams=triton.decoupled,
             is_async=False,
             returns="named",
         )
@@ -160,24 +181,6 @@ def _groups(group: InstanceGroup) -> list[dict[str, Any]]:
     # KIND_MODEL: the model places itself; its own code says where.
     device = {"KIND_GPU": "cuda", "KIND_AUTO": "auto"}.get(group.kind, "cpu")
     return [{"count": count, "device": device}]
-
-
-def _batching(triton: TritonConfig) -> dict[str, Any]:
-    """Which requests share a batch, and how long it waits for them."""
-    dynamic = triton.dynamic_batching
-    if dynamic is None:
-        # A request is a batch of its own, as in Triton. None there bounds its queue, either.
-        return {"share_batches": triton.sequence_batching is not None, "max_queue_size": None}
-    settings: dict[str, Any] = {"max_queue_size": None}
-    if dynamic.max_queue_delay_microseconds or dynamic.preferred_batch_size:
-        settings["max_queue_delay"] = dynamic.max_queue_delay_microseconds * 1e-6
-        settings["preferred_batch_sizes"] = tuple(sorted(set(dynamic.preferred_batch_size)))
-    if dynamic.priority_levels:
-        settings["priority_levels"] = dynamic.priority_levels
-        settings["default_priority"] = dynamic.default_priority_level or dynamic.priority_levels
-    if dynamic.default_queue_policy is not None:
-        settings["max_queue_size"] = dynamic.default_queue_policy.max_queue_size or None
-    return settings
 
 
 def _lines(path: str) -> list[str]:

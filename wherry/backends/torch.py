@@ -66,7 +66,7 @@ class TorchModel(RepositoryModel):
         return len({group.device for group in self.config().instances}) == 1 or super().take()
 
     def load(self, device: Device) -> None:
-        self._module.take(lambda: _Module(self.folder, self.version, self.triton, str(device)))
+        self._module.take(lambda: _Module(self.folder, self.version, self.inside, str(device)))
 
     def unload(self) -> None:
         self._module.give_back()
@@ -75,13 +75,13 @@ class TorchModel(RepositoryModel):
         batched = self.triton.max_batch_size > 0
         arrays = {
             tensor.name: to_model(columns[tensor.name], tensor, batched)
-            for tensor in self.triton.input
+            for tensor in self.inside.input
             if tensor.name in columns
         }
         results = self._module.value(arrays)
         return {
             tensor.name: from_model(result, tensor, batched, self.triton.name)
-            for tensor, result in zip(self.triton.output, results, strict=True)
+            for tensor, result in zip(self.inside.output, results, strict=True)
         }
 
 

@@ -2,6 +2,7 @@
 
     wherry serve app.py            wherry call sentiment "what a day"
     wherry check app.py            wherry models          wherry config
+    wherry bench http://127.0.0.1:8000
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
 2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
@@ -19,7 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from wherry import __version__
-from wherry.cli.settings import OPTIONS, PREFIX, ServerSettings, flag_of
+from wherry.cli import bench_flags
+from wherry.cli.settings import OPTIONS, PREFIX, REPEATED, ServerSettings, flag_of
+from wherry.cli.triton_options import in_our_words
 
 FAILED = 1
 USAGE = 2
@@ -28,7 +31,10 @@ INTERRUPTED = 130
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-TARGET_HELP = "a file (app.py), a module (package.app), or an object in one (app.py:sentiment)"
+TARGET_HELP = (
+    "a file (app.py), a module (package.app), an object in one (app.py:sentiment), or a folder of"
+    " models (a Triton model repository)"
+)
 
 PRECEDENCE = (
     "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
@@ -40,7 +46,9 @@ PRECEDENCE = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
     # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
-    args, rest = parser().parse_known_args(arguments)
+    given, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
+    args, rest = parser().parse_known_args(given)
+    args.ignored = ignored
     if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -75,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
     serve = _command(commands, "serve", "serve models over HTTP", _serve, PRECEDENCE)
-    serve.add_argument("target", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    serve.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(serve)
 
     check = _command(
@@ -85,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         _check,
         PRECEDENCE,
     )
-    check.add_argument("target", nargs="+", metavar="TARGET", help=TARGET_HELP)
+    check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(check)
 
     config = _command(commands, "config", "show the server's settings", _config, PRECEDENCE)
@@ -115,7 +123,13 @@ def parser() -> argparse.ArgumentParser:
     explain = _command(commands, "explain", "say why batches are as they are", _explain)
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
+    explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
+
+    bench = _command(
+        commands, "bench", "put load on a server, say how it does", _bench, bench_flags.EPILOG
+    )
+    bench_flags.add_flags(bench)
     return root
 
 
@@ -140,7 +154,7 @@ def _add_settings(to: argparse.ArgumentParser) -> None:
             options["action"] = argparse.BooleanOptionalAction
         else:
             options["metavar"] = "|".join(choices) or metavar or name.rpartition("_")[2].upper()
-            if name == "api_key":
+            if name in REPEATED:
                 options["action"] = "append"
         to.add_argument(flag_of(name), **options)
 
@@ -189,6 +203,12 @@ def _explain(args: argparse.Namespace) -> int:
     from wherry.cli.explain import explain
 
     return explain(args)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from wherry.cli.bench import bench
+
+    return bench(args)
 
 
 def _models(args: argparse.Namespace) -> int:

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from wherry.cli.serve import LOAD_FAILED, runtime_of, tell_load_failure
+from wherry.cli.check_repository import check_repositories
+from wherry.cli.serve import (
+    LOAD_FAILED,
+    runtime_of,
+    split_targets,
+    tell_ignored,
+    tell_load_failure,
+)
 from wherry.cli.settings import OPTIONS, Settings, flag_of, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.cli.targets import TargetRaised, load_targets
@@ -17,6 +24,7 @@ from wherry.datatypes import TensorSpec
 from wherry.errors import LoadFailed, WherryError
 from wherry.loaded_model import LoadedModel
 from wherry.observability.logging import configure
+from wherry.request import SequenceStep
 from wherry.runtime import Runtime
 
 
@@ -24,11 +32,15 @@ def check(flags: Mapping[str, Any]) -> int:
     """Load and warm up, run every example, print the merged settings with their origins."""
     settings = read_settings(flags, os.environ)
     configure(settings.server.log_level, settings.server.log_format)
+    tell_ignored(flags)
     try:
-        models = load_targets(flags["target"])
+        targets, settings = split_targets(flags["target"], settings)
+        models = load_targets(targets)
         runtime = runtime_of(settings, models)
         with runtime:
             healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
+            if settings.server.model_repository:
+                healthy.append(check_repositories(runtime, settings))
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
     return 0 if all(healthy) else LOAD_FAILED
@@ -56,11 +68,13 @@ def _run_examples(runtime: Runtime, loaded: LoadedModel) -> bool:
 
 def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) -> bool:
     started = time.perf_counter()
+    # Of a model that takes sequences, each example is one of its own.
+    step = None if loaded.config.sequence is None else SequenceStep(1, start=True, end=True)
     try:
         if loaded.signature.streams:
-            result: Any = list(runtime.stream(loaded.name, **row))
+            result: Any = list(runtime.stream(loaded.name, sequence=step, **row))
         else:
-            result = runtime.infer(loaded.name, **row)
+            result = runtime.infer(loaded.name, sequence=step, **row)
     except WherryError as error:
         print_line(f"  example  {as_json(row)}\n           FAILED: {error}")
         return False

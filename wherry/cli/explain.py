@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wherry.cli.call import with_client
@@ -17,10 +20,21 @@ REASONS = {
     "idle": "an instance was free, and nobody worth waiting for was on the way",
     "waited": "after a wait for callers that had just been answered",
     "part": "a part of the queue: a batch costs next to nothing by itself here",
+    "slots": "enough of the sequences had a step",
     "preferred": "a preferred size was reached",
     "delay": "max_queue_delay was over",
     "deadline": "waiting would have made a request late",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars under a heading: label, value, and what there is to say of it."""
+
+    heading: str
+    bars: list[tuple[str, float, str]]
+    unit: str = ""
+    remark: str = ""
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -28,7 +42,11 @@ def explain(args: argparse.Namespace) -> int:
 
     def run(client: Client) -> None:
         told = client.batching(args.model)
-        if args.json:
+        if args.html:
+            from wherry.cli.explain_page import page
+
+            Path(args.html).write_text(page(facts(told), list(charts(told))), encoding="utf-8")
+        elif args.json:
             print_line(as_json(told, most=1_000_000))
         else:
             for line in lines(told):
@@ -39,6 +57,20 @@ def explain(args: argparse.Namespace) -> int:
 
 def lines(told: dict[str, Any]) -> list[str]:
     """The server's answer for people."""
+    out = facts(told)
+    for chart in charts(told):
+        out += ["", chart.heading]
+        most = max(value for _, value, _ in chart.bars) or 1.0
+        for label, value, remark in chart.bars:
+            bar = "█" * max(1, round(WIDTH * value / most)) if value else ""
+            out.append(f"  {label:>10} {value:>9.4g} {chart.unit:<2} {bar}  {remark}".rstrip())
+        if chart.remark:
+            out.append(f"  {chart.remark}")
+    return out
+
+
+def facts(told: dict[str, Any]) -> list[str]:
+    """What is said in a line each."""
     out = [
         f"model {told['name']} version {told['version']}: {told['policy']} batching,"
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
@@ -47,24 +79,42 @@ def lines(told: dict[str, Any]) -> list[str]:
         out.append(f"memory did not suffice for more than {told['rows_at_most']} rows")
     if told.get("max_queue_delay_seconds") is not None:
         out.append(f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms")
-    if told.get("batch_seconds"):
-        out += ["", "how long a batch takes (learnt)"]
-        out += _bars([(f"{size} rows", 1e3 * s) for size, s in _some(told["batch_seconds"])], "ms")
-        if told["fixed_seconds"] is not None:
-            out.append(f"  of which {1e3 * told['fixed_seconds']:.3g} ms whatever the size")
-    if told.get("returned_within_seconds"):
-        age, share = told["returned_within_seconds"][-1]
-        age = next(a for a, s in told["returned_within_seconds"] if s > 0.95 * share)
-        out += ["", f"{100 * share:.0f} % of callers come straight back, within {1e3 * age:.3g} ms"]
-    if told["executions_by_batch_size"]:
-        out += ["", "batches run"]
-        sizes = [[int(size), count] for size, count in told["executions_by_batch_size"].items()]
-        out += _bars([(f"{size} rows", float(count)) for size, count in _some(sizes)], "")
-    if told["batches_cut_by_reason"]:
-        out += ["", "why they left"]
-        for reason, count in told["batches_cut_by_reason"].items():
-            out.append(f"  {reason:<10} {count:>8}  {REASONS.get(reason, '')}")
+    if told.get("waiting_seconds"):
+        out.append(f"who comes now will wait about {1e3 * told['waiting_seconds']:.3g} ms")
+    if told.get("refused_as_hopeless"):
+        out.append(f"{told['refused_as_hopeless']} requests were refused: too long a wait")
     return out
+
+
+def charts(told: dict[str, Any]) -> Iterator[Chart]:
+    """What is drawn; nothing of which nothing is known."""
+    if told.get("batch_seconds"):
+        remark = ""
+        if told["fixed_seconds"] is not None:
+            fixed, row = 1e3 * told["fixed_seconds"], 1e3 * told["row_seconds"]
+            remark = f"about {fixed:.3g} ms whatever the size, and {row:.3g} ms a row"
+        points = [(_rows(size), 1e3 * s, "") for size, s in _some(told["batch_seconds"])]
+        yield Chart("how long a batch takes (learnt)", points, "ms", remark)
+    if told.get("returned_within_seconds"):
+        shares = [
+            (f"{1e3 * age:.3g} ms", 100 * share, "")
+            for age, share in told["returned_within_seconds"]
+        ]
+        yield Chart("callers who come straight back, by the time since their answer", shares, "%")
+    if told["executions_by_batch_size"]:
+        sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
+        yield Chart("batches run", [(_rows(size), float(n), "") for size, n in _some(sizes)])
+    if told["batches_cut_by_reason"]:
+        reasons = told["batches_cut_by_reason"].items()
+        bars = [(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
+        yield Chart("why they left", bars)
+    if told.get("requests_by_wait"):
+        waits = [(f"<= {1e3 * s:g} ms", float(n), "") for s, n in told["requests_by_wait"]]
+        yield Chart("what requests waited", waits)
+
+
+def _rows(size: int) -> str:
+    return f"{size} rows" if size > 1 else "1 row"
 
 
 def _some(points: list[Any], most: int = 16) -> list[Any]:
@@ -72,11 +122,3 @@ def _some(points: list[Any], most: int = 16) -> list[Any]:
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
-
-
-def _bars(rows: list[tuple[str, float]], unit: str) -> list[str]:
-    most = max(value for _, value in rows) or 1.0
-    return [
-        f"  {label:>10} {value:>9.4g} {unit:<2} {'█' * max(1, round(WIDTH * value / most))}"
-        for label, value in rows
-    ]

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wherry.cli.settings import Settings, read_settings
-from wherry.cli.targets import TargetRaised, load_targets, user_traceback
+from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
+from wherry.frontends.grpc.rpc import CannotListen
 from wherry.frontends.http.exchange import Limits
 from wherry.model import Model
+from wherry.model_control import ModelControl
 from wherry.observability.logging import configure
+from wherry.repository.layout import names as repository_names
 from wherry.runtime import Runtime
 from wherry.server import NOT_DRAINED, Server
 
@@ -26,11 +31,15 @@ LOAD_FAILED = 3
 def serve(flags: Mapping[str, Any]) -> int:
     settings = read_settings(flags, os.environ)
     configure(settings.server.log_level, settings.server.log_format)
+    # gRPC's core writes lines of its own to stderr, between ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
-        server = make_server(settings, load_targets(flags["target"]))
+        tell_ignored(flags)
+        targets, settings = split_targets(flags["target"], settings)
+        server = make_server(settings, load_targets(targets))
         return server.run()
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
@@ -39,13 +48,55 @@ def serve(flags: Mapping[str, Any]) -> int:
         return NOT_DRAINED
 
 
+def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:
+    """Targets that are folders become model repositories of the settings."""
+    folders = [target for target in targets if is_repository(target)]
+    repositories = (*settings.server.model_repository, *folders)
+    if not targets and not repositories:
+        raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
+    server = replace(settings.server, model_repository=repositories)
+    return [t for t in targets if t not in folders], replace(settings, server=server)
+
+
+def tell_ignored(flags: Mapping[str, Any]) -> None:
+    """Options of tritonserver that change nothing here."""
+    for name, why in flags.get("ignored") or ():
+        log.warning("option has no effect", extra={"option": name, "why": why})
+
+
+def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
+    server = settings.server
+    if server.load_model and server.model_control_mode != "explicit":
+        raise ConfigError(
+            "load_model needs model_control_mode explicit: in the other modes every model is loaded"
+        )
+    return ModelControl(
+        runtime,
+        server.model_repository,
+        mode=server.model_control_mode,
+        load=server.load_model,
+        poll_seconds=server.repository_poll_secs,
+        load_threads=server.model_load_thread_count,
+        load_retries=server.model_load_retry_count,
+        auto_complete=not server.disable_auto_complete_config,
+        strict_readiness=server.strict_readiness,
+        exit_on_error=server.exit_on_error,
+        config_name=server.model_config_name,
+        backend_directory=server.backend_directory,
+        settings=lambda name: settings.of_model(name)[0],
+    )
+
+
 def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:
     """The server that the settings describe; the address is not taken yet."""
     server = settings.server
+    runtime = runtime_of(settings, models)
     return Server(
-        runtime_of(settings, models),
+        runtime,
+        control=control_of(settings, runtime),
         host=server.host,
         port=server.port,
+        grpc_port=server.grpc_port,
         uds=server.uds,
         api_keys=settings.api_keys(),
         ssl_certfile=server.ssl_certfile,
@@ -57,6 +108,14 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
             idle_timeout=server.idle_timeout,
         ),
         max_in_flight=server.max_in_flight,
+        allow_shared_memory=server.allow_client_shm,
+        restricted_apis=server.http_restricted_api,
+        disabled_apis=server.disabled_api,
+        header_forward_pattern=server.http_header_forward_pattern,
+        management_port=server.management_port,
+        allow_sagemaker=server.allow_sagemaker,
+        sagemaker_model=os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
+        grpc_compression=server.grpc_compression,
         drain_timeout=server.drain_timeout,
         access_log=server.access_log,
         ready_fd=server.ready_fd,
@@ -68,6 +127,8 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
     if isinstance(models, Runtime):
         return models  # its program has said how it is to run
     names = [model.name for model in models]
+    with contextlib.suppress(OSError):  # a folder that is not there is found out later
+        names += repository_names(settings.server.model_repository)
     for name, meant in settings.unused_models(names).items():
         log.warning(
             "settings for a model that is not served",
@@ -85,7 +146,14 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
                 raise
             where = ", ".join(sorted(set(origins.values())))
             raise ConfigError(f"{error} (settings from {where})") from None
-    return Runtime(*models, isolation="process", overrides=overrides)
+    resources = settings.resources()
+    return Runtime(
+        *models,
+        isolation="process",
+        overrides=overrides,
+        resources=resources,
+        cache_bytes=settings.server.cache_size,
+    )
 
 
 def tell_load_failure(error: TargetRaised | LoadFailed) -> int:
@@ -98,6 +166,11 @@ def tell_load_failure(error: TargetRaised | LoadFailed) -> int:
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
     server = settings.server
+    if isinstance(error, CannotListen):
+        return (
+            f"cannot listen for gRPC on {error.filename}: {error.strerror}; choose another"
+            " --grpc-port, or 0 for a free one"
+        )
     where = server.uds or f"{server.host}:{server.port}"
     why = str(error)
     if isinstance(error, socket.gaierror):

@@ -37,6 +37,9 @@ class ServerSettings:
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it")
+    grpc_port: int | None = option(
+        None, "speak gRPC, too, on this port (8001 is usual); 0 takes a free one", "PORT"
+    )
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
     api_key: tuple[str, ...] = option(
         (), "a bearer key that clients must send, health excepted; may be repeated", "KEY"
@@ -49,6 +52,29 @@ class ServerSettings:
     ssl_client_ca: str | None = option(
         None, "let in only clients with a certificate of this CA", "PATH"
     )
+    model_repository: tuple[str, ...] = option(
+        (), "serve the models of this folder, as TARGET does; may be repeated", "PATH"
+    )
+    model_control_mode: Literal["none", "poll", "explicit"] = option(
+        "none", "what may change in the repositories: nothing; what their files say; by request"
+    )
+    load_model: tuple[str, ...] = option(
+        (), "in mode explicit, load this model at the start (*: all); may be repeated", "NAME"
+    )
+    repository_poll_secs: float = option(15.0, "in mode poll, look so often", "SECONDS")
+    model_load_thread_count: int = option(4, "models to load side by side", "N")
+    model_load_retry_count: int = option(0, "try so often again to load a model", "N")
+    strict_readiness: bool = option(True, "be ready only if every model is")
+    exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
+    disable_auto_complete_config: bool = option(
+        False, "take config.pbtxt as it is: ask neither the model's file nor its code"
+    )
+    model_config_name: str | None = option(
+        None, "use configs/NAME.pbtxt of each model that has one", "NAME"
+    )
+    backend_directory: str | None = option(
+        None, "folder with Python-based backends: NAME/model.py", "PATH"
+    )
     isolation: Literal["auto", "thread", "process"] = option(
         "auto", "where instances run, for every model; auto: in a worker process each"
     )
@@ -57,8 +83,36 @@ class ServerSettings:
     request_timeout: float | None = option(None, "default timeout of a request", "SECONDS")
     max_in_flight: int | None = option(None, "requests at once; one more is refused (429)", "N")
     max_body_size: int = option(64 * 2**20, "largest body, in bytes or as 64MiB", "SIZE")
+    cache_size: int = option(
+        0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
+    )
     max_connections: int = option(4096, "connections at once; one more is refused (503)", "N")
     idle_timeout: float = option(75.0, "close a connection unused for so long", "SECONDS")
+    allow_client_shm: bool = option(
+        False, "let clients on this machine, which must be trusted, pass tensors in shared memory"
+    )
+    http_restricted_api: tuple[str, ...] = option(
+        (),
+        "ask for a header on these parts of the API; may be repeated",
+        "GROUP[,GROUP]:HEADER=VALUE",
+    )
+    disabled_api: tuple[str, ...] = option(
+        (), "switch these parts of the API off; may be repeated", "GROUP[,GROUP]"
+    )
+    management_port: int | None = option(
+        None, "serve model control, settings and metrics on this port only", "PORT"
+    )
+    rate_limit_resource: tuple[str, ...] = option(
+        (), "so much there is of what models share by their `resources`; may be repeated",
+        "NAME:COUNT",
+    )  # fmt: skip
+    http_header_forward_pattern: str | None = option(
+        None, "give models the headers whose names this regex matches, as parameters", "REGEX"
+    )
+    allow_sagemaker: bool = option(False, "answer SageMaker's /ping and /invocations, too")
+    grpc_compression: Literal["none", "gzip", "deflate"] = option(
+        "none", "how to compress what gRPC clients are sent"
+    )
     drain_timeout: float = option(30.0, "at SIGTERM, finish for at most so long", "SECONDS")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
@@ -68,14 +122,30 @@ class ServerSettings:
     )
 
 
+#: Settings that may be repeated, and what stands between them in a variable.
+REPEATED = {
+    "api_key": ",",
+    "model_repository": ":",
+    "load_model": ",",
+    "rate_limit_resource": ",",
+    "http_restricted_api": ";",
+    "disabled_api": ",",
+}
+
 OPTIONS = {field.name: field for field in fields(ServerSettings)}
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
+    "grpc_port": (0, 65535),
+    "management_port": (0, 65535),
     "instances": (1, 4096),
+    "repository_poll_secs": (0.1, float("inf")),
+    "model_load_thread_count": (1, 256),
+    "model_load_retry_count": (0, float("inf")),
     "max_in_flight": (1, float("inf")),
     "max_body_size": (1, float("inf")),
+    "cache_size": (0, float("inf")),
     "max_connections": (1, float("inf")),
     "request_timeout": (1e-3, float("inf")),
     "idle_timeout": (1e-3, float("inf")),
@@ -122,6 +192,17 @@ class Settings:
             if name not in served
         }
 
+    def resources(self) -> dict[str, int]:
+        """What there is of each resource, by name."""
+        said: dict[str, int] = {}
+        for text in self.server.rate_limit_resource:
+            name, _, count = text.rpartition(":")
+            if not name or not count.isdecimal() or int(count) < 1:
+                where = self.origins["rate_limit_resource"]
+                raise ConfigError(f"{where}: {text!r} is not NAME:COUNT, with a count from 1 up")
+            said[name] = int(count)
+        return said
+
     def api_keys(self) -> tuple[str, ...]:
         path = self.server.api_key_file
         if path is None:
@@ -153,8 +234,9 @@ def read_settings(
     for key in OPTIONS:
         variable = f"{PREFIX}{key.upper()}"
         if (value := environ.get(variable)) and not _is_from_kubernetes(key, value):
-            if key == "api_key":
-                values[key], origins[key] = tuple(filter(None, value.split(","))), variable
+            if key in REPEATED:
+                values[key] = tuple(filter(None, value.split(REPEATED[key])))
+                origins[key] = variable
             else:
                 values[key], origins[key] = _checked(key, value, variable), variable
     for key, value in flags.items():
@@ -187,14 +269,14 @@ def _checked(key: str, value: Any, where: str, *, text: bool = True) -> Any:
     import msgspec  # not for --help
 
     hint = typing.get_type_hints(ServerSettings)[key]
-    if key == "max_body_size" and isinstance(value, str):
+    if key in ("max_body_size", "cache_size") and isinstance(value, str):
         try:
             value = bytes_of(value)
         except ValueError:
             raise ConfigError(
                 f"{where}: {value!r} is no size; write bytes, or for example 64MiB"
             ) from None
-    if key == "api_key" and isinstance(value, str):
+    if key in REPEATED and isinstance(value, str):
         value = [value]
     try:
         # "8000" is a number where only text can be written, but a mistake in a file.
@@ -216,7 +298,7 @@ def _plainly(problem: str, hint: Any) -> str:
 
 def _is_from_kubernetes(key: str, value: str) -> bool:
     """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant for us."""
-    return key == "port" and value.startswith(("tcp://", "udp://"))
+    return key in ("port", "grpc_port") and value.startswith(("tcp://", "udp://"))
 
 
 def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Which models does `app.py`, `package.module` or `module:object` mean?
+"""Which models does `app.py`, `package.module`, `module:object` or `llm:checkpoint` mean?
 
 A module's models are the `wherry.Model` objects at its top level (decorated functions, pipelines,
 instances), and an object of each Model class defined in it that has none there. A file is imported
@@ -35,6 +35,12 @@ class TargetRaised(ConfigError):
     """The user's file was found, and raised when it was imported; `__cause__` is its error."""
 
 
+def is_repository(target: str) -> bool:
+    """A folder that is no package holds models in folders: a model repository."""
+    path = Path(target)
+    return path.is_dir() and not (path / "__init__.py").is_file()
+
+
 def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
     """The models that the targets name, in their order, each once; or the one Runtime."""
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
@@ -53,6 +59,8 @@ def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
 def load_target(target: str) -> list[Model] | Runtime:
     """The models of one target. TargetError, or TargetRaised with the cause."""
     where, _, name = target.partition(":")
+    if where == "llm":
+        return [_language_model(name)]
     module = _import(target, where)
     if name:
         return _models_of_object(_attribute(module, name, where), target)
@@ -63,6 +71,15 @@ def load_target(target: str) -> list[Model] | Runtime:
             " or subclass wherry.Model"
         )
     return models
+
+
+def _language_model(source: str) -> Model:
+    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind the engine."""
+    from wherry.llm.llm import LLM
+
+    if not source:
+        raise TargetError("llm: names no checkpoint; say llm:FOLDER, or llm:ORGANISATION/MODEL")
+    return LLM(source)
 
 
 def models_in(module: ModuleType) -> list[Model]:
@@ -138,11 +155,6 @@ def _attribute(module: ModuleType, name: str, where: str) -> Any:
 def _import(target: str, where: str) -> ModuleType:
     path = Path(where)
     is_path = where.endswith(".py") or os.sep in where
-    if where and path.is_dir() and not (path / "__init__.py").is_file():
-        raise TargetError(
-            f"{target} is a folder: model repositories are not served yet; name a file (app.py)"
-            " or a module"
-        )
     if is_path:
         if not path.is_file():
             raise TargetError(f"{where}: no such file")

@@ -1,4 +1,4 @@
-"""May a request come in now, and until when must it be answered?"""
+"""May a request come in now, until when must it be answered, and on whose behalf does it come?"""
 
 from __future__ import annotations
 
@@ -70,3 +70,14 @@ def timeout_of(headers: Mapping[str, str], parameters: Mapping[str, Any] | None)
 
 #: A year: the system's own timers cannot wait for every number that JSON can say.
 _LONGEST = 365 * 86400.0
+
+
+def tenant_of(headers: Mapping[str, str]) -> str:
+    """Whom the request is for, if it says so; else who sends it, by its key; else "".
+
+    Not the connection: a proxy's are everybody's.
+    """
+    tenant = headers.get("x-tenant-id")
+    if tenant is None:
+        tenant = headers.get("authorization") or headers.get("x-api-key")
+    return tenant or ""

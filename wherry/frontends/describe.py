@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from wherry.config import InstanceGroup
+from wherry.config import InstanceGroup, ModelConfig, SequenceBatching, SequenceControl
 from wherry.datatypes import BYTES, TensorSpec
 from wherry.loaded_model import LoadedModel
-from wherry.observability.statistics import Duration, ModelStatistics
+from wherry.observability.statistics import SECONDS_BUCKETS, Duration, ModelStatistics
+from wherry.repository.json_form import to_json
+from wherry.repository.triton_config import TritonConfig
 from wherry.runtime import Runtime
 
 Json = dict[str, Any]
@@ -21,7 +23,7 @@ def metadata(loaded: LoadedModel, versions: list[str]) -> Json:
     return {
         "name": loaded.name,
         "versions": versions,
-        "platform": "python",
+        "platform": _platform(loaded),
         "inputs": [_tensor(loaded, spec) for spec in loaded.signature.inputs],
         "outputs": [_tensor(loaded, spec) for spec in loaded.signature.outputs],
     }
@@ -69,6 +71,12 @@ def unloaded(name: str, reason: str) -> Json:
 
 def model_config(loaded: LoadedModel) -> Json:
     """Triton's ModelConfig as JSON, its defaults filled in, and our own settings beside it."""
+    triton = _triton(loaded)
+    if triton is not None:
+        devices = {instance.device for instance in loaded.runner.instances}
+        gpus = sorted(device.index for device in devices if device.kind == "cuda")
+        # Nothing of our own beside it: clients change a member and send it back to load.
+        return to_json(triton, gpus=gpus)
     config, signature = loaded.config, loaded.signature
     described: Json = {
         "name": config.name,
@@ -122,7 +130,11 @@ def model_config(loaded: LoadedModel) -> Json:
         "model_transaction_policy": {"decoupled": signature.streams},
         "wherry": _own_settings(loaded),
     }
-    if config.max_batch_size > 1:
+    if config.response_cache:
+        described["response_cache"] = {"enable": True}
+    if config.sequence is not None:
+        described["sequence_batching"] = _sequence_batching(config, config.sequence)
+    elif config.max_batch_size > 1:
         described["dynamic_batching"] = _dynamic_batching(loaded)
     return described
 
@@ -138,7 +150,17 @@ def statistics(loaded: LoadedModel) -> Json:
             "inference_count": counted.inference_count,
             "execution_count": counted.execution_count,
             "inference_stats": _inference_stats(counted),
-            "response_stats": {},
+            "response_stats": {
+                str(place): {
+                    "compute_infer": _duration(at.came),
+                    "compute_output": {"count": at.came.count, "ns": 0},
+                    "success": _duration(at.came),
+                    "fail": _duration(at.fail),
+                    "empty_response": _duration(at.empty_response),
+                    "cancel": _duration(at.cancel),
+                }
+                for place, at in enumerate(counted.response_places)
+            },
             "batch_stats": [
                 {
                     "batch_size": size,
@@ -148,7 +170,7 @@ def statistics(loaded: LoadedModel) -> Json:
                 }
                 for size, batch in sorted(counted.batch_sizes.items())
             ],
-            "memory_usage": [],
+            "memory_usage": _memory_usage(loaded),
         }
 
 
@@ -162,6 +184,14 @@ def batching(loaded: LoadedModel) -> Json:
                 str(size): batch.compute_infer.count
                 for size, batch in sorted(counted.batch_sizes.items())
             },
+            "requests_by_wait": [
+                [seconds, count]
+                for seconds, count in zip(
+                    SECONDS_BUCKETS, counted.queue_seconds.counts, strict=False
+                )
+                if count
+            ],
+            "refused_as_hopeless": counted.hopeless,
         }
     return {
         "name": loaded.name,
@@ -171,6 +201,17 @@ def batching(loaded: LoadedModel) -> Json:
         **loaded.runner.explain(),
         **done,
     }
+
+
+def _triton(loaded: LoadedModel) -> TritonConfig | None:
+    """The configuration of a model that comes from a repository."""
+    found: TritonConfig | None = getattr(loaded.model, "triton", None)
+    return found
+
+
+def _platform(loaded: LoadedModel) -> str:
+    triton = _triton(loaded)
+    return "python" if triton is None else triton.platform or triton.backend
 
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
@@ -209,7 +250,7 @@ def _dynamic_batching(loaded: LoadedModel) -> Json:
     return {
         "preferred_batch_size": list(config.preferred_batch_sizes),
         "max_queue_delay_microseconds": round((config.max_queue_delay or 0) * 1e6),
-        "preserve_ordering": False,
+        "preserve_ordering": config.preserve_ordering,
         "priority_levels": config.priority_levels,
         "default_priority_level": config.default_priority,
         "default_queue_policy": {
@@ -220,6 +261,50 @@ def _dynamic_batching(loaded: LoadedModel) -> Json:
         },
         "priority_queue_policy": {},
     }
+
+
+def _sequence_batching(config: ModelConfig, batching: SequenceBatching) -> Json:
+    delay = round((config.max_queue_delay or 0) * 1e6)
+    direct = {
+        "max_queue_delay_microseconds": delay,
+        "minimum_slot_utilization": batching.minimum_slot_utilization,
+    }
+    oldest = {
+        "max_candidate_sequences": batching.max_candidate_sequences or config.max_batch_size,
+        "preferred_batch_size": list(config.preferred_batch_sizes),
+        "max_queue_delay_microseconds": delay,
+        "preserve_ordering": config.preserve_ordering,
+    }
+    return {
+        "max_sequence_idle_microseconds": round(batching.max_sequence_idle * 1e6),
+        "control_input": [
+            {"name": control.name, "control": [_control(control)]} for control in batching.controls
+        ],
+        "state": [
+            {
+                "input_name": state.input,
+                "output_name": state.output,
+                "data_type": _triton_type(state.datatype),
+                "dims": list(state.shape),
+                "initial_state": [],
+            }
+            for state in batching.states
+        ],
+        "iterative_sequence": batching.iterative,
+        batching.strategy: direct if batching.strategy == "direct" else oldest,
+    }
+
+
+def _control(control: SequenceControl) -> Json:
+    if control.kind == "id":
+        kind = "CONTROL_SEQUENCE_CORRID"
+        return {"kind": kind, "data_type": _triton_type(control.datatype or "UINT64")}
+    values = [control.false, control.true]
+    return {"kind": f"CONTROL_SEQUENCE_{control.kind.upper()}", "fp32_false_true": values}
+
+
+def _triton_type(datatype: str) -> str:
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def _own_settings(loaded: LoadedModel) -> Json:
@@ -245,7 +330,6 @@ def _own_settings(loaded: LoadedModel) -> Json:
 
 
 def _inference_stats(counted: ModelStatistics) -> Json:
-    nothing = {"count": 0, "ns": 0}
     return {
         "success": _duration(counted.success),
         "fail": _duration(counted.fail),
@@ -253,9 +337,16 @@ def _inference_stats(counted: ModelStatistics) -> Json:
         "compute_input": _duration(counted.compute_input),
         "compute_infer": _duration(counted.compute_infer),
         "compute_output": _duration(counted.compute_output),
-        "cache_hit": nothing,
-        "cache_miss": nothing,
+        "cache_hit": _duration(counted.cache_hit),
+        "cache_miss": _duration(counted.cache_miss),
     }
+
+
+def _memory_usage(loaded: LoadedModel) -> list[Json]:
+    """What the instances hold that are processes of their own; of threads it is not known."""
+    sizes = [getattr(instance, "rss_bytes", None) for instance in loaded.runner.instances]
+    held = sum(size for size in sizes if size)
+    return [{"type": "CPU", "id": 0, "byte_size": held}] if held else []
 
 
 def _duration(duration: Duration) -> Json:

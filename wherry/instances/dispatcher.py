@@ -19,27 +19,38 @@ from wherry.errors import (
     Cancelled,
     DeadlineExceeded,
     ExecutionTimeout,
+    InvalidRequest,
     LoadFailed,
     ModelNotReady,
     Overloaded,
     QueueFull,
+    QueueLimitExceeded,
+    QueueTimeout,
+    RequestTimeoutExpired,
     WherryError,
     WorkerDied,
 )
-from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.executable import RESCHEDULED, Executable, Failure, Outcome, model_errors
 from wherry.instances.instance import Instance
+from wherry.instances.resources import Resources
 from wherry.instances.restart import RestartPolicy
+from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.timer import Timer
-from wherry.observability.statistics import ModelStatistics
+from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.reply import StreamReply
 from wherry.request import Batch, Columns, InferRequest, InferResponse, gather
+from wherry.scheduler.arrival_order import ArrivalOrder
+from wherry.scheduler.device_share import Claim
 from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
 
 log = logging.getLogger("wherry")
 
 #: A request is refused if its timeout is shorter than so many times what it would take: work that
 #: is finished too late is done for nobody, and makes the next one late as well.
 SAFETY = 1.2
+#: Nobody is refused who has to wait for fewer batches than this: so far ahead `Runtime.map` asks.
+PATIENCE = 8
 
 
 class ModelState(Enum):
@@ -61,6 +72,8 @@ class Dispatcher:
         clock: Callable[[], float],
         timer: Timer,
         statistics: ModelStatistics,
+        sequence_inputs: SequenceInputs | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self.config = config
         self.statistics = statistics
@@ -68,6 +81,9 @@ class Dispatcher:
         #: Why it is not ready, for people.
         self.reason = "loading"
         self._scheduler = scheduler
+        #: The same, if the model's requests are steps of sequences, and what they get beside.
+        self._sequences = scheduler if isinstance(scheduler, SequenceBatcher) else None
+        self._sequence_inputs = sequence_inputs
         self._clock = clock
         self._timer = timer
         self._make_instances = make_instances
@@ -79,6 +95,18 @@ class Dispatcher:
         self._threads: list[threading.Thread] = []
         #: Instances in `load`, which is the user's code and may take for ever.
         self._loading: list[Instance] = []
+        #: Answers that must not overtake others, and whose turn it is to deliver them.
+        self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
+        if config.preserve_ordering:
+            self._order = ArrivalOrder()
+        self._delivering = threading.RLock()
+        #: What is shared with other models, if each batch here needs some of it.
+        self._resources = resources if config.resources else None
+        self._needs = config.resources or {}
+        if self._resources is not None:
+            self._resources.admit(config.name, self._needs)
+        #: Batches that may run, by what this one has been granted, and do not yet.
+        self._grants = 0
         self._closing = False
         self._starting = 0
         self._given_up = 0
@@ -134,6 +162,9 @@ class Dispatcher:
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
+        with self._lock:
+            self._return_grants()
+        self._hand_over(())
         for instance in idle:
             instance.give(None)
         self._join(timeout)
@@ -167,7 +198,8 @@ class Dispatcher:
                     f"every instance has been in one batch for more than"
                     f" {self.config.stall_timeout:g} s (stall_timeout)"
                 )
-            return ""
+            reasons = [instance.not_ready_reason() for instance in self._alive]
+            return reasons[0] if all(reasons) else ""
 
     # Requests
 
@@ -190,16 +222,16 @@ class Dispatcher:
                     refused.append((request, closed))
                 elif request.deadline is not None and request.deadline <= now:
                     refused.append((request, self._too_late(request, now)))
-                elif request.deadline is not None and (hopeless := self._hopeless(request, now)):
+                elif hopeless := self._hopeless(request, now):
+                    self.statistics.hopeless += 1
                     refused.append((request, hopeless))
-                elif not self._enqueue(request, now, handed):
-                    wait = self._scheduler.predicted_seconds() or 1.0
-                    full = QueueFull(self.config.name, self._scheduler.queued_requests, wait)
-                    refused.append((request, full))
+                elif refusal := self._enqueue(request, now, handed):
+                    refused.append((request, refusal))
+                elif self._order is not None:
+                    self._order.arrived(request)
             if closed is None:
                 handed += self._assign(now)
-        for instance, batch in handed:
-            instance.give(batch)
+        self._hand_over(handed)
         for request, error in refused:
             self._fail(request, error)
         if successor is not None:
@@ -214,9 +246,20 @@ class Dispatcher:
             if queued:
                 self._changed.notify_all()
             seconds = self._clock() - request.enqueued_at
+            broken = self._broken()
         self.statistics.failed(Cancelled.reason, seconds)
         request.reply.deliver(Cancelled("the request was cancelled"))
+        self._left(request)
+        if not queued:
+            self._tell_instances(request)
+        for follower, error in broken:
+            self._fail(follower, error)
         return True
+
+    def _tell_instances(self, request: InferRequest) -> None:
+        """Nobody waits for this one any more: a model may ask about that."""
+        for instance in self.instances:
+            instance.cancel(request)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
         """Run one row in this very thread if an instance is idle and nothing waits, else None."""
@@ -226,6 +269,8 @@ class Dispatcher:
             instance = self._idle[-1]
             now = self._clock()
             if not instance.runs_in_caller or not self._scheduler.may_run_alone(now):
+                return None
+            if self._resources is not None and not self._may_run_here(now):
                 return None
             self._idle.pop()
             instance.busy_since = now
@@ -251,12 +296,17 @@ class Dispatcher:
         """A caller that ran this instance is done."""
         with self._lock:
             since, instance.busy_since = instance.busy_since, None
-            if not self._scheduler.queued_requests and self.state is ModelState.READY:
+            quiet = not self._scheduler.queued_requests and self.state is ModelState.READY
+            if quiet:
                 self._idle.append(instance)
-                return
-            now = self._clock()
-            if since is not None:
+            elif since is not None:
+                now = self._clock()
                 self._scheduler.ran_alone(now - since, now)
+        if self._resources is not None:
+            self._resources.release(self._needs)
+            self._resources.pass_on()
+        if quiet:
+            return
         batch = self._next(instance)
         if batch is not None:
             instance.give(batch)
@@ -283,27 +333,41 @@ class Dispatcher:
 
     def _enqueue(
         self, request: InferRequest, now: float, handed: list[tuple[Instance, Batch]]
-    ) -> bool:
-        if self._scheduler.enqueue(request, now):
-            return True
-        if not self._idle:
-            return False
-        handed += self._assign(now)  # the queue is full of what an idle instance may take
-        return self._scheduler.enqueue(request, now)
+    ) -> WherryError | None:
+        """Queue a request, or say why not."""
+        try:
+            if self._scheduler.enqueue(request, now):
+                return None
+            if self._idle:
+                handed += self._assign(now)  # the queue is full of what an idle one may take
+                if self._scheduler.enqueue(request, now):
+                    return None
+        except InvalidRequest as error:  # a step of a sequence that did not start
+            return error
+        wait = self._scheduler.predicted_seconds(request) or 1.0
+        name, queued = self.config.name, self._scheduler.queued_requests
+        policy = self.config.queue_policy(request.priority)
+        if policy is not None and policy.triton:
+            return QueueLimitExceeded(request.id, name, queued, wait)
+        return QueueFull(name, queued, wait)
 
     def _assign(self, now: float) -> list[tuple[Instance, Batch]]:
         """Give free instances what the scheduler lets go; arm the timer for the rest."""
         handed: list[tuple[Instance, Batch]] = []
         wake_at = float("inf")
-        while self._idle:
+        if self._sequences is not None:
+            wake_at = self._assign_sequences(self._sequences, now, handed)
+        while self._idle and self._sequences is None and self._has_grant(now):
             action = self._scheduler.next_action(now)
             if isinstance(action, Dispatch):
+                self._grants -= 1
                 instance = self._idle.pop()
                 instance.batch, instance.busy_since = action.batch, now
                 handed.append((instance, action.batch))
                 continue
             if isinstance(action, Wait):
                 wake_at = action.until
+            self._return_grants()
             break
         deadline = self._scheduler.next_deadline()
         if deadline is not None and deadline < wake_at:
@@ -314,6 +378,56 @@ class Dispatcher:
             self._wake_ups.append(wake_at)
             self._timer.wake_at(wake_at, self._tick)
         return handed
+
+    def _assign_sequences(
+        self, sequences: SequenceBatcher, now: float, handed: list[tuple[Instance, Batch]]
+    ) -> float:
+        """Each idle instance gets what waits for it, and no other; when to ask again."""
+        wake_at = float("inf")
+        for instance in tuple(self._idle):
+            if not self._has_grant(now):
+                break
+            action = sequences.next_action(now, instance.number)
+            if isinstance(action, Dispatch):
+                self._grants -= 1
+                self._idle.remove(instance)
+                instance.batch, instance.busy_since = action.batch, now
+                handed.append((instance, action.batch))
+            elif isinstance(action, Wait):
+                wake_at = min(wake_at, action.until)
+        self._return_grants()
+        return wake_at
+
+    def _has_grant(self, now: float) -> bool:
+        """May a batch run, by what is shared with other models? If not, `granted` will come."""
+        if self._resources is None:
+            self._grants = 1
+        elif not self._grants and self._scheduler.queued_requests:
+            since, seconds = self._scheduler.head() or (now, 0.0)
+            claim = Claim(self._needs, since, seconds, self.config.resource_priority)
+            self._grants += self._resources.acquire(self, claim)
+        return self._grants > 0
+
+    def _may_run_here(self, now: float) -> bool:
+        """The same for one row in its caller's thread, which does not wait for it."""
+        assert self._resources is not None
+        claim = Claim(self._needs, now, 0.0, self.config.resource_priority)
+        if self._resources.acquire(self, claim):
+            return True
+        self._resources.withdraw(self)
+        return False
+
+    def _return_grants(self) -> None:
+        """Nothing is to run now: let others. `pass_on` must follow."""
+        if self._resources is not None:
+            self._resources.withdraw(self)
+            while self._grants:
+                self._grants -= 1
+                self._resources.release(self._needs)
+
+    def _broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
+        """Steps of sequences that will never run, as an earlier one did not."""
+        return () if self._sequences is None else self._sequences.taken_broken()
 
     def _overruns(self) -> list[tuple[float, Instance]]:
         """When each running instance will have run for `execution_timeout`."""
@@ -331,8 +445,26 @@ class Dispatcher:
 
     def _is_quiet(self) -> bool:
         return not self._scheduler.queued_requests and all(
-            instance.busy_since is None for instance in self._alive
+            instance.busy_since is None and not instance.open_requests for instance in self._alive
         )
+
+    # Outside of the lock
+
+    def _hand_over(self, handed: Sequence[tuple[Instance, Batch]]) -> None:
+        """Give each instance its batch, and other models what is free of what they share."""
+        for instance, batch in handed:
+            instance.give(batch)
+        if self._resources is not None:
+            self._resources.pass_on()
+
+    def granted(self) -> None:
+        """It is this model's turn on what it shares with others."""
+        with self._lock:
+            self._grants += 1
+            handed = self._assign(self._clock())
+            self._return_grants()  # the instance that it was claimed for may be gone
+        for instance, batch in handed:
+            instance.give(batch)
 
     # Moments
 
@@ -350,13 +482,16 @@ class Dispatcher:
             ]
             for instance, _ in hung:
                 instance.busy_since = None  # looked after below, not again at the next tick
+            broken = self._broken()
             handed = self._assign(now)
             if expired:
                 self._changed.notify_all()
-        for instance, batch in handed:
-            instance.give(batch)
+        self._hand_over(handed)
         for request in expired:
             self._fail(request, self._too_late(request, now))
+            self._tell_instances(request)
+        for request, error in broken:
+            self._fail(request, error)
         limit = self.config.execution_timeout
         for instance, overdue in hung:
             self._abandon(
@@ -365,8 +500,10 @@ class Dispatcher:
 
     def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
         """Refuse at the door what could not be finished in time: it would only be in the way."""
-        seconds = self._scheduler.predicted_seconds()
-        if request.deadline is None or now + SAFETY * seconds < request.deadline:
+        if request.deadline is None:
+            return self._endless(request)
+        seconds = self._scheduler.predicted_seconds(request)
+        if now + SAFETY * seconds < request.deadline:
             return None
         return Overloaded(
             f"model {self.config.name!r}: this request would take about {seconds:.3f} s, too long"
@@ -374,12 +511,33 @@ class Dispatcher:
             retry_after=seconds,
         )
 
+    def _endless(self, request: InferRequest) -> Overloaded | None:
+        """Refuse what has set itself no time, where hardly anybody would wait so long."""
+        longest = self.config.max_queue_wait
+        if longest is None or request.follows or self._scheduler.queued_requests < PATIENCE:
+            return None
+        seconds = self._scheduler.predicted_seconds(request)
+        if seconds <= longest:
+            return None
+        _, of_a_batch = self._scheduler.head() or (0.0, 0.0)
+        if seconds <= PATIENCE * of_a_batch:
+            return None
+        return Overloaded(
+            f"model {self.config.name!r}: this request would have to wait for about {seconds:.0f} s"
+            f" (max_queue_wait is {longest:g} s); retry later, give it a timeout, or add instances",
+            retry_after=seconds - longest,
+        )
+
     def explain(self) -> dict[str, Any]:
         """What the scheduler has learnt and decides."""
         with self._lock:
             return self._scheduler.explain()
 
-    def _too_late(self, request: InferRequest, now: float) -> DeadlineExceeded:
+    def _too_late(self, request: InferRequest, now: float) -> DeadlineExceeded | QueueTimeout:
+        if request.deadline is None or now < request.deadline:
+            policy = self.config.queue_policy(request.priority)
+            kind = RequestTimeoutExpired if policy is not None and policy.triton else QueueTimeout
+            return kind(self.config.name, now - request.enqueued_at)
         return DeadlineExceeded(
             f"model {self.config.name!r}: not finished within the request's timeout"
             f" ({now - request.enqueued_at:.3f} s); allow more time, or add instances"
@@ -401,11 +559,21 @@ class Dispatcher:
                 return
             self._alive.remove(instance)
             self._ended(instance, None)
+            broken = self._lose_sequences(instance)
             self._changed.notify_all()
-            if self._closing:
-                return
-            # Under the lock, so that close() waits for the new thread too.
-            self._start_thread(int(instance.name.rpartition("_")[2]), hung=why)
+            if not self._closing:
+                # Under the lock, so that close() waits for the new thread too.
+                self._start_thread(instance.number, hung=why)
+        self._hand_over(())
+        for request, lost in broken:
+            self._fail(request, lost)
+
+    def _lose_sequences(self, instance: Instance) -> Sequence[tuple[InferRequest, WherryError]]:
+        """Under the lock: an instance is gone, and with it what its sequences had come to."""
+        if self._sequences is None:
+            return ()
+        self._sequences.instance_lost(instance.number)
+        return self._broken()
 
     # The serving thread of one instance
 
@@ -432,6 +600,7 @@ class Dispatcher:
             instance: Instance | None = None
             try:
                 instance = self._make_instances[number]()
+                instance.answers = self
                 with self._lock:
                     self._loading.append(instance)
                 instance.load()
@@ -472,22 +641,37 @@ class Dispatcher:
             batch = self._next(instance)
 
     def _run(self, instance: Instance, batch: Batch) -> None:
-        requests = [r for r in batch.requests if not r.reply.settled]
-        if not requests:
-            return
+        requests = list(batch.requests)
+        if self._sequence_inputs is None:  # else no step is skipped unseen, whoever has left
+            requests = [r for r in requests if not r.reply.settled]
+            if not requests:
+                return
         started = self._clock()
-        if requests[0].streams:
+        if self._sequence_inputs is not None:
+            self._sequence_inputs.fill(requests)
+        if requests[-1].streams and not instance.outlives_batch:
             self._run_stream(instance, batch, requests, started)
             return
         execution = instance.execute(requests)
+        outcomes = execution.outcomes
+        ran = requests
+        if execution.later:
+            done = [i for i, request in enumerate(requests) if request not in execution.later]
+            requests, outcomes = [requests[i] for i in done], [outcomes[i] for i in done]
+        if self._sequence_inputs is not None:
+            requests, outcomes = self._step(self._sequence_inputs, requests, outcomes)
         with self._lock:  # before the callers are told: they may be back at once
             whole = len(execution.executed_rows) == 1
             self._ended(instance, self._clock() - started if whole else None)
+            if self._resources is not None:
+                self._has_grant(self._clock())  # for the next one, while the callers are told
+        if self._resources is not None:
+            self._resources.pass_on()
         if execution.out_of_memory_rows > 1:
             self._lacks_memory(execution.out_of_memory_rows)
         statistics = self.statistics
         statistics.executed(
-            requests,
+            requests if self._sequence_inputs is not None else ran,
             execution.executed_rows,
             batch.reason,
             started,
@@ -496,18 +680,109 @@ class Dispatcher:
             execution.output_ns,
         )
         good: list[tuple[InferRequest, InferResponse]] = []
-        for request, outcome in zip(requests, execution.outcomes, strict=True):
+        for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 self._fail(request, outcome.as_exception())
             elif request.reply.claim():
-                good.append((request, InferResponse(outcome, request.rows)))
+                said = execution.parameters.get(request)
+                good.append((request, InferResponse(outcome, request.rows, said)))
         # Before the answers leave: clients subtract.
         statistics.succeeded([request for request, _ in good], self._clock())
-        for request, answer in good:
+        if self._order is None:
+            self._deliver(good)
+        else:
+            self._deliver_in_order(self._order, good)
+
+    # Requests that outlive their batch
+
+    def now(self) -> float:
+        return self._clock()
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        """Its only response; of a stream, its end. Any thread."""
+        if request.reply.claim():
+            self.statistics.succeeded([request], self._clock())
+            if self._order is None:
+                self._deliver([(request, response)])
+            else:
+                self._deliver_in_order(self._order, [(request, response)])
+        self._calm_down()
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        """One response of a stream; False if its caller is gone. Any thread."""
+        reply = request.reply
+        assert isinstance(reply, StreamReply)
+        with self.statistics.lock:
+            self.statistics.responses += 1
+        if reply.send(response, most=reply.limit):
+            return True
+        unread = f"model {self.config.name!r}: the caller left {reply.limit} responses unread"
+        self.fail(request, Cancelled(unread))
+        return False
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        self._fail(request, error)
+        self._calm_down()
+
+    def _calm_down(self) -> None:
+        """One of these is done: whoever drains may have waited for it."""
+        if self.state is ModelState.UNLOADING:
+            with self._changed:
+                self._changed.notify_all()
+
+    # Delivering
+
+    def _deliver(self, answers: Sequence[tuple[InferRequest, InferResponse]]) -> None:
+        for request, answer in answers:
             try:
                 request.reply.deliver(answer)
             except Exception:  # our own bug: its neighbours must be answered all the same
                 log.exception("internal error", extra={"model": self.config.name})
+
+    def _deliver_in_order(
+        self,
+        order: ArrivalOrder[InferRequest, InferResponse],
+        answers: Sequence[tuple[InferRequest, InferResponse]],
+    ) -> None:
+        """Deliver those whose turn it is, and those that waited for them."""
+        with self._delivering:  # or another thread's later answers would overtake these
+            for request, answer in answers:
+                with self._lock:
+                    leaving = order.answered(request, answer)
+                self._deliver(leaving)
+
+    def _left(self, request: InferRequest) -> None:
+        """This one has no answer to wait for: those that came after it need not."""
+        if self._order is not None:
+            with self._delivering:
+                with self._lock:
+                    leaving = self._order.left(request)
+                self._deliver(leaving)
+
+    def _step(
+        self, inputs: SequenceInputs, requests: Sequence[InferRequest], outcomes: list[Outcome]
+    ) -> tuple[list[InferRequest], list[Outcome]]:
+        """One step of sequences has run: keep their states, and leave out those who have no answer
+        yet, or nobody who waits for it."""
+        answered: list[InferRequest] = []
+        answers: list[Outcome] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if request.sequence is NOT_READY or self._reschedules(request, outcome):
+                continue
+            answered.append(request)
+            if not isinstance(outcome, Failure):
+                outcome = inputs.keep(request, outcome)
+            answers.append(outcome)
+        return answered, answers
+
+    def _reschedules(self, request: InferRequest, outcome: Outcome | None) -> bool:
+        """Has the model put off its answer to another run? Then the request waits for that."""
+        if not isinstance(outcome, Failure) or outcome.error != RESCHEDULED:
+            return False
+        with self._lock:
+            if request.reply.settled or self._sequences is None:
+                return False
+            return self._sequences.reschedule(request, self._clock())
 
     def _lacks_memory(self, rows: int) -> None:
         """So many rows were too many. Half of them ran, or will tell us in their turn."""
@@ -522,16 +797,20 @@ class Dispatcher:
         self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float
     ) -> None:
         lone = len(requests) == 1
+        counts = [ResponseCount(self.statistics, started) for _ in requests]
 
         def respond(index: int, columns: Columns) -> bool:
             request = requests[index]
-            reply = request.reply
-            assert isinstance(reply, StreamReply)
             instance.busy_since = self._clock()  # progress
-            with self.statistics.lock:
-                self.statistics.responses += 1
+            if self._sequence_inputs is not None:
+                columns = self._sequence_inputs.keep(request, columns)
+            reply = request.reply
+            if not isinstance(reply, StreamReply):
+                return True  # a row that was not ready
+            counts[index].responded(self._clock())
             if lone:
                 self._wait_for_reader(instance, reply)
+                counts[index].go_on(self._clock())
             most = reply.window if lone else reply.limit
             if reply.send(InferResponse(columns, request.rows), most=most):
                 return True
@@ -545,12 +824,20 @@ class Dispatcher:
         self.statistics.executed(
             requests, rows, batch.reason, started, 0, perf_counter_ns() - clock, 0
         )
-        for request, outcome in zip(requests, outcomes, strict=True):
+        for request, outcome, count in zip(requests, outcomes, counts, strict=True):
+            if request.sequence is NOT_READY or self._reschedules(request, outcome):
+                continue
             if isinstance(outcome, Failure):
-                self._fail(request, outcome.as_exception())
+                error = outcome.as_exception()
+                left = request.reply.settled
+                count.ended(self._clock(), Cancelled.reason if left else error.reason)
+                self._fail(request, error)
             elif request.reply.claim():
+                count.ended(self._clock())
                 self.statistics.succeeded([request], self._clock())
                 request.reply.deliver(InferResponse({}, 0))
+            else:
+                count.ended(self._clock(), Cancelled.reason)
 
     def _wait_for_reader(self, instance: Instance, reply: StreamReply[InferResponse]) -> None:
         """A slow reader slows its own stream for a while; the instance does not hang meanwhile."""
@@ -563,21 +850,21 @@ class Dispatcher:
         with self._changed:
             self._ended(instance, None)
             instance.busy_since = None
+            mine: Batch | None = None
+            handed: list[tuple[Instance, Batch]] = []
             if self._closing or instance not in self._alive:
                 instance.give(None)  # it ends, or its place is taken since it hung
-                return None
-            if self.state is ModelState.UNLOADING:
-                self._changed.notify_all()
-            now = self._clock()
-            self._idle.append(instance)
-            mine: Batch | None = None
-            handed = self._assign(now)
-            for other, batch in handed:
-                if other is instance:
-                    mine = batch
-        for other, batch in handed:
-            if other is not instance:
-                other.give(batch)
+                self._return_grants()
+            else:
+                if self.state is ModelState.UNLOADING:
+                    self._changed.notify_all()
+                self._idle.append(instance)
+                for other, batch in self._assign(self._clock()):
+                    if other is instance:
+                        mine = batch
+                    else:
+                        handed.append((other, batch))
+        self._hand_over(handed)
         return mine
 
     def _ended(self, instance: Instance, seconds: float | None) -> None:
@@ -586,6 +873,8 @@ class Dispatcher:
         if batch is not None:
             instance.busy_since = self._clock()  # telling the callers is progress, too
             self._scheduler.finished(batch.requests, seconds, self._clock())
+            if self._resources is not None:
+                self._resources.release(self._needs)
 
     # Coming up, going down
 
@@ -593,6 +882,8 @@ class Dispatcher:
         with self._changed:
             self._loading.remove(instance)
             self._alive.append(instance)
+            if self._sequences is not None:
+                self._sequences.instance_up(instance.number)
             if first:
                 self._starting -= 1
             else:
@@ -632,21 +923,26 @@ class Dispatcher:
             now = self._clock()
             # One that was handed to it in the moment of its death counts, too.
             batch = instance.batch
+            had = dict.fromkeys((*(batch.requests if batch else ()), *instance.open_requests))
             self._ended(instance, None)
-            for request in batch.requests if batch else ():
+            for request in had:
                 if request.reply.settled:
                     continue
                 request.attempts += error.reached
-                if request.attempts > 1 or request.streams or self._closing:
+                once = request.streams or self._sequences is not None
+                if request.attempts > 1 or once or self._closing:
                     failed.append(request)
                 else:
                     self._scheduler.requeue(request, now)
             self._forget(instance)
+            broken = self._lose_sequences(instance)
+            self._return_grants()
             handed = self._assign(now)
-        for other, batch in handed:
-            other.give(batch)
+        self._hand_over(handed)
         for request in failed:
             self._fail(request, error)
+        for request, lost in broken:
+            self._fail(request, lost)
 
     def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
         """Wait out the back-off; False if the instance is not to come back."""
@@ -685,3 +981,4 @@ class Dispatcher:
         if request.reply.claim():
             self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
             request.reply.deliver(error)
+            self._left(request)

@@ -20,8 +20,9 @@ import msgspec
 from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
 from wherry.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
+from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.model import Device, Model
-from wherry.request import Column, Columns, concatenate, rows_of
+from wherry.request import Column, Columns, InferRequest, concatenate, rows_of
 from wherry.rows import as_array, columns_of_row, describe
 from wherry.signature import Signature
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256
 #: takes 2 * log2(256) = 16 runs.
 MAX_RERUNS = 48
+
+#: The `error` of a Failure that is none: the model wants this request again in its next batch
+#: (iterative sequences).
+RESCHEDULED = "Rescheduled"
 
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
@@ -100,6 +105,10 @@ class Execution:
     executed_rows: list[int] = field(default_factory=list)
     #: The smallest number of rows for which memory did not suffice; 0: it did.
     out_of_memory_rows: int = 0
+    #: Requests that outlive the batch: they are answered later, and their outcomes here are none.
+    later: Set[InferRequest] = frozenset()
+    #: What the model says to a request beside its outputs.
+    parameters: Mapping[InferRequest, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Executable:
@@ -124,16 +133,28 @@ class Executable:
         self.warm_up()
 
     def warm_up(self) -> None:
-        for sample in self.config.warmup or self.config.examples[:1]:
-            columns = self.columns_of(sample)
+        for columns, rows in self._warmup_batches():
             if self.signature.streams:
-                for _ in self.stream(columns, 1):
+                for _ in self.stream(columns, rows):
                     pass
             else:
-                self.execute(columns, 1)
+                self.execute(columns, rows)
+
+    def _warmup_batches(self) -> Iterator[tuple[Columns, int]]:
+        """Rows one at a time, or what a model that brings whole batches has."""
+        batches = getattr(self.model, "warmup_batches", None)
+        if batches is not None:
+            yield from batches()
+        for sample in self.config.warmup or self.config.examples[:1]:
+            columns = self.columns_of(sample)
+            if self.config.sequence is not None:
+                inputs = SequenceInputs(self.config.name, self.config.sequence, self.signature)
+                columns = inputs.for_warm_up(columns, 1)
+            yield columns, 1
 
     def columns_of(self, row: Mapping[str, Any]) -> Columns:
-        return columns_of_row(self.signature, self.config, row)
+        signature = callers_signature(self.signature, self.config.sequence)
+        return columns_of_row(signature, self.config, row)
 
     def unload(self) -> None:
         if self._runner is not None:
@@ -177,7 +198,9 @@ class Executable:
         self, columns: Columns, counts: Sequence[int], execution: Execution
     ) -> list[Part]:
         """`run` for whoever scatters the outputs elsewhere; `execution` gets the times only."""
-        reruns = MAX_RERUNS if self.config.isolate_errors else 0
+        # A step of a sequence that runs twice would change twice what the model remembers.
+        once = self.config.sequence is not None
+        reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0
 
         def run(start_row: int, counts: Sequence[int]) -> list[Part]:
             nonlocal reruns
@@ -195,7 +218,7 @@ class Executable:
                 out_of_memory = _ran_out_of_memory(error, failure.message)
                 if out_of_memory:
                     execution.out_of_memory_rows = rows
-                    reruns = max(reruns, 2)
+                    reruns = max(reruns, 0 if once else 2)
             else:
                 return [Part(outputs, counts)]
             finally:

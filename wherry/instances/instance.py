@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
+from wherry.errors import WherryError
 from wherry.instances.executable import Execution, Outcome
 from wherry.model import Device
-from wherry.request import Batch, Columns, InferRequest
+from wherry.request import Batch, Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
 
 #: Called for each response of a stream: which request of the batch, and its rows. False: this
 #: caller is gone, spare yourself the rest.
 Respond = Callable[[int, Columns], bool]
+
+
+class Answers(Protocol):
+    """Whom an instance tells what comes of a request whose batch may long have ended. Any thread."""
+
+    def now(self) -> float:
+        """The runtime's clock."""
+        ...
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        """Its only response; of a stream, its end."""
+        ...
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        """One response of a stream. False: its caller is gone, spare yourself the rest."""
+        ...
+
+    def fail(self, request: InferRequest, error: WherryError) -> None: ...
 
 
 class Instance(ABC):
@@ -27,12 +47,22 @@ class Instance(ABC):
     #: May `execute` run in another thread than the one that called `load`?
     runs_in_caller = False
 
+    #: Does `execute` also take requests that stream, and may requests outlive their batch? The
+    #: outcome of one that does is None: `answers` is told of it later.
+    outlives_batch = False
+
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
         self.device = device
+        self.answers: Answers | None = None
         #: What it runs at the moment, and since when (seconds of the runtime's clock).
         self.batch: Batch | None = None
         self.busy_since: float | None = None
+
+    @property
+    def number(self) -> int:
+        """Which of its model's instances it is; the one that takes its place is the same."""
+        return int(self.name.rpartition("_")[2])
 
     @abstractmethod
     def load(self) -> None:
@@ -61,6 +91,18 @@ class Instance(ABC):
     @abstractmethod
     def unload(self) -> None:
         """Unload the model and give everything back."""
+
+    @property
+    def open_requests(self) -> Collection[InferRequest]:
+        """Requests that have outlived their batch, or still may. Any thread."""
+        return ()
+
+    def cancel(self, request: InferRequest) -> None:
+        """Nobody waits for this request any more, should it be here. Any thread."""
+
+    def not_ready_reason(self) -> str:
+        """Why the model itself says that it is not ready; "" if it does not. Any thread."""
+        return ""
 
     def unload_quietly(self) -> None:
         """`unload` at the end of an instance's life: what it raises is logged."""

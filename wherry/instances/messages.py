@@ -57,6 +57,19 @@ class Cancel(Message):
     index: int
 
 
+class Join(Message):
+    """A request joins a model that works in steps; its number is for the messages about it."""
+
+    key: int
+    columns: dict[str, Any]
+
+
+class Leave(Message):
+    """Its caller is gone."""
+
+    key: int
+
+
 class Stop(Message):
     """Unload the model and end."""
 
@@ -122,8 +135,26 @@ class GenerateEnd(Message):
     failures: list[Failed | None]
 
 
-ToWorker = Start | Execute | Generate | Cancel | Stop
-FromWorker = Ready | NotLoaded | Result | Respond | GenerateEnd
+class SharedOut(msgspec.Struct, array_like=True):
+    """What a step did for one request."""
+
+    key: int
+    responses: list[dict[str, Any]]
+    done: bool
+    failed: Failed | None
+
+
+class Stepped(Message):
+    """A step is done, or requests have joined and left."""
+
+    shares: list[SharedOut]
+    active_requests: int
+    step_ns: int
+    gauges: dict[str, float]
+
+
+ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
+FromWorker = Ready | NotLoaded | Result | Respond | GenerateEnd | Stepped
 
 
 class LogLine(msgspec.Struct):

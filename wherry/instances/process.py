@@ -1,12 +1,6 @@
-"""How does an instance run in a process of its own, and how is its end noticed?
+"""How does an instance run in a process of its own?
 
-The parent's side. A worker is spawned (never forked) and connected by a unix socketpair, a slab
-of shared memory and a pipe for what it prints. One poll watches all of it together with the
-inbox, so that a batch, a line of the log and a death are each seen at once, and an idle worker
-costs nothing.
-
-The socket's end is the sign of a death; the worker's pidfd is another, since a process that the
-model has forked may hold the socket open.
+The parent's side: a batch goes out over the connection and the slab, and its outcomes come back.
 """
 
 from __future__ import annotations
@@ -14,16 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
-import signal
-import socket
-import subprocess
 import sys
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -34,7 +20,7 @@ from wherry.datatypes import Form
 from wherry.errors import ConfigError, LoadFailed, WorkerDied
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, Part
-from wherry.instances.instance import Instance, Respond
+from wherry.instances.instance import Respond
 from wherry.instances.messages import Failed
 from wherry.instances.source import refuse_while_importing, source_of
 from wherry.instances.transport import (
@@ -47,19 +33,13 @@ from wherry.instances.transport import (
     memory_file,
     why_not_sent,
 )
-from wherry.instances.worker_log import LogPump
+from wherry.instances.worker_instance import WorkerInstance
+from wherry.instances.worker_process import WorkerProcess
 from wherry.model import Device, Model
 from wherry.request import Batch, Columns, InferRequest
 
-log = logging.getLogger("wherry")
 
-#: Seconds that a worker may take to unload its model and end.
-UNLOAD_SECONDS = 5.0
-#: Seconds between a worker's closing its socket and its end, after which it is killed.
-_LAST_SECONDS = 0.5
-
-
-class ProcessInstance(Instance):
+class ProcessInstance(WorkerInstance):
     """A model in a worker process."""
 
     def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:
@@ -67,43 +47,7 @@ class ProcessInstance(Instance):
         self._model = model
         self._config = config
         self._restore = _restorers(model, config)
-        self._inbox: deque[Batch | None] = deque()
-        self._bell: _Bell | None = _Bell()
-        #: For the bell and the process, which other threads use while this one closes them.
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
         self._worker: _Worker | None = None
-        self._aborted = ""
-
-    # Any thread
-
-    def give(self, batch: Batch | None) -> None:
-        self._inbox.append(batch)
-        with self._lock:
-            if self._bell is not None:
-                self._bell.ring()
-
-    def abort(self, reason: str) -> bool:
-        with self._lock:
-            self._aborted = self._aborted or reason
-            if self._process is not None:
-                self._process.kill()
-        return True
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process id while it runs."""
-        process = self._process
-        return process.pid if process is not None and process.returncode is None else None
-
-    @property
-    def rss_bytes(self) -> int:
-        """The worker's resident memory; 0 if it does not run, or the system does not say."""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        except (OSError, IndexError, ValueError):
-            return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
 
     # The serving thread
 
@@ -116,11 +60,8 @@ class ProcessInstance(Instance):
         refuse_while_importing(self._config.name)
         start = _start_message(self._model, self._config, self.device)
         with self._lock:
-            assert self._bell is not None
-            self._worker = _Worker(self.name, self._config.name, self._bell)
-            self._process = self._worker.process
-            if self._aborted:
-                self._process.kill()
+            self._worker = _Worker(self.name, self._config.name)
+            self._watch(self._worker)
         try:
             answer = self._worker.start(start)
         except (EOFError, OSError, Garbage) as error:
@@ -141,7 +82,7 @@ class ProcessInstance(Instance):
         assert self._worker is not None
         while not self._inbox:
             try:
-                self._worker.park()
+                self._worker.idle()
             except (EOFError, OSError, Garbage) as error:
                 raise self._died(error, reached=False) from None
         return self._inbox.popleft()
@@ -191,13 +132,10 @@ class ProcessInstance(Instance):
         worker = self._worker
         if worker is not None:
             if worker.process.poll() is None and not self._aborted:
-                worker.stop()
+                worker.stop(lambda: worker.connection.send(messages.Stop()))
             worker.close()
-        with self._lock:
-            self._worker = self._process = None
-            if self._bell is not None:
-                self._bell.close()
-                self._bell = None
+        self._worker = None
+        self._forget_worker()
 
     # Parts
 
@@ -279,46 +217,23 @@ class ProcessInstance(Instance):
         return failures, [i for i in reasons if i not in failures]
 
     def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
-        """See to it that the worker is gone, and say how it went."""
         assert self._worker is not None
-        how = self._worker.end(error)
-        if self._aborted:
-            how = f"was stopped: {self._aborted}"
-        died = WorkerDied(f"worker {self.name} (pid {self._worker.process.pid}) {how}")
-        died.reached = reached
-        return died
+        return self._death_of(self._worker, error, reached=reached)
 
 
-class _Worker:
-    """A worker process and everything that connects it with this one."""
+class _Worker(WorkerProcess[Connection]):
+    """A worker that runs a wherry model, with the slab that both map."""
 
-    def __init__(self, name: str, model: str, bell: _Bell) -> None:
-        self._bell = bell
-        ours, theirs = socket.socketpair()
-        log_file, their_log = os.pipe()
-        with theirs:
-            try:
-                self.process = _spawn(name, theirs, their_log)
-            except BaseException:
-                ours.close()
-                os.close(log_file)
-                raise
-            finally:
-                os.close(their_log)
-        ours.setblocking(False)
-        self.connection = Connection(ours, messages.FromWorker, wait=self._wait, copies=True)
-        self._log = LogPump(log_file, model, name)
+    def __init__(self, name: str, model: str) -> None:
+        super().__init__(
+            # It finds this very package, wherever that was imported from.
+            [sys.executable, "-P", "-m", "wherry.instances.worker", name],
+            {**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
+            model,
+            name,
+            lambda end, wait: Connection(end, messages.FromWorker, wait=wait, copies=True),
+        )
         self._slab: Slab | None = None
-        self._exit = _pidfd(self.process.pid)
-        #: What to watch while it works, while it does not, and before it gets work.
-        self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
-        for poll in (self._busy, self._idle):
-            poll.register(ours, select.POLLIN)
-            poll.register(log_file, select.POLLIN)
-        if self._exit is not None:
-            for poll in (self._busy, self._idle, self._end):
-                poll.register(self._exit, select.POLLIN)
-        self._idle.register(bell, select.POLLIN)
 
     def start(self, message: messages.Start) -> Any:
         """Have it load its model; its answer."""
@@ -331,129 +246,16 @@ class _Worker:
         self.connection.use(self._slab, self._slab.inputs)
         return self.connection.receive()
 
-    def park(self) -> None:
-        """Sleep until the bell rings, or something else happens. Raises if it is a death."""
-        ready = dict(self._idle.poll())
-        if self._log.file in ready:
-            self._pump()
-        if self._bell.fileno() in ready:
-            self._bell.silence()
-        elif self.connection.fileno() in ready or self._exit in ready:
+    def idle(self) -> None:
+        """`park` while no message is due: raises what a death, or a message, is then."""
+        if self.park():
             self.connection.receive()
             raise Garbage("a message that nobody waits for")
 
-    def stop(self) -> None:
-        """Ask it to end, and wait for that; what it prints meanwhile is logged."""
-        with contextlib.suppress(OSError, EOFError, Garbage):
-            self.connection.send(messages.Stop())
-            ends_at = time.monotonic() + UNLOAD_SECONDS
-            # The socket ends with the process, or shortly before it.
-            while (left := ends_at - time.monotonic()) > 0:
-                ready = dict(self._busy.poll(left * 1000))
-                if self._log.file in ready:
-                    self._pump()
-                if self._exit in ready or (
-                    self._exit is None and self.connection.fileno() in ready
-                ):
-                    break
-                if self.connection.fileno() in ready:
-                    self._busy.unregister(self.connection)
-
-    def exited(self) -> bool:
-        """Has the process ended? A glance at its pidfd; without one the socket will tell."""
-        return bool(self._end.poll(0))
-
-    def end(self, error: Exception) -> str:
-        """How it ended; it is killed if it did not."""
-        if isinstance(error, Garbage):
-            self.process.kill()
-            self.process.wait()
-            return f"wrote garbage to its connection, and was killed ({error})"
-        try:
-            return _how(self.process.wait(_LAST_SECONDS))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return f"closed its connection, and was killed ({type(error).__name__})"
-
     def close(self) -> None:
-        try:
-            # The pidfd may tell of the end a moment before the process can be waited for.
-            self.process.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            log.warning("worker killed: it did not end", extra={"pid": self.process.pid})
-            self.process.kill()
-            self.process.wait()
-        self.connection.close()
-        self._log.close()
-        if self._exit is not None:
-            os.close(self._exit)
+        super().close()
         if self._slab is not None:
             self._slab.close()
-
-    def _wait(self, events: int) -> None:
-        """Sleep until the socket is ready. What it prints meanwhile is logged, so that neither
-        waits for the other for ever."""
-        connection = self.connection.fileno()
-        if events != select.POLLIN:
-            self._busy.modify(connection, events)
-        try:
-            while True:
-                ready = dict(self._busy.poll())
-                if self._log.file in ready:
-                    self._pump()
-                if connection in ready:
-                    return
-                if self._exit in ready:
-                    raise EOFError
-        finally:
-            if events != select.POLLIN:
-                self._busy.modify(connection, select.POLLIN)
-
-    def _pump(self) -> None:
-        if not self._log.pump():  # it closed its output, and goes on
-            for poll in (self._busy, self._idle):
-                poll.unregister(self._log.file)
-
-
-class _Bell:
-    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
-
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self._in = self._out = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        else:
-            self._in, self._out = os.pipe()
-            os.set_blocking(self._in, False)
-            os.set_blocking(self._out, False)
-
-    def fileno(self) -> int:
-        return self._in
-
-    def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it rings already
-            os.write(self._out, b"\1\0\0\0\0\0\0\0")
-
-    def silence(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._in, 4096)
-
-    def close(self) -> None:
-        for file in {self._in, self._out}:
-            os.close(file)
-
-
-def _spawn(name: str, end: socket.socket, log_file: int) -> subprocess.Popen[bytes]:
-    """Start the worker; it finds this very package, wherever that was imported from."""
-    command = [sys.executable, "-P", "-m", "wherry.instances.worker"]
-    return subprocess.Popen(
-        [*command, name, str(end.fileno()), str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=log_file,
-        stderr=log_file,
-        pass_fds=[end.fileno()],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
-    )
 
 
 def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:
@@ -475,21 +277,6 @@ def _start_message(model: Model, config: ModelConfig, device: Device) -> message
 
 def _path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path]
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
-        return None
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit status {status}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"
 
 
 def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:

@@ -55,9 +55,11 @@ def split(
             deadline=request.deadline,
             shape_key=request.shape_key,
             parameters=request.parameters,
+            tenant=request.tenant,
         )
         part.cost = request.cost
         part.follows = start > 0
+        part.wait_until = request.wait_until
         parts.append(part)
     request.parts = parts
     return parts

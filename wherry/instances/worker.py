@@ -24,10 +24,12 @@ from wherry.instances import messages
 from wherry.instances.executable import Executable, Execution, Failure, Outcome, Part, model_errors
 from wherry.instances.messages import Answer, Cancel, Execute, Failed, Generate, Respond, Start
 from wherry.instances.source import import_model
+from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
 from wherry.instances.transport import UNSENDABLE, Connection, Slab, why_not_sent
 from wherry.instances.worker_log import PipeHandler
 from wherry.request import Columns
+from wherry.step_model import StepModel
 
 _PR_SET_PDEATHSIG = 1
 
@@ -46,7 +48,10 @@ def main() -> None:
         _set_up(start)
         executable = _load(connection, start)
         if executable is not None:
-            _serve(connection, executable)
+            if isinstance(executable, StepLoop):
+                _serve_steps(connection, executable)
+            else:
+                _serve(connection, executable)
             executable.unload()
     except (EOFError, ConnectionError):
         os._exit(1)  # the parent is gone: there is nobody to work for
@@ -81,12 +86,17 @@ def _set_up(start: Start) -> None:
         logging.getLogger(logger).setLevel(level)
 
 
-def _load(connection: Connection, start: Start) -> Executable | None:
+def _load(connection: Connection, start: Start) -> Executable | StepLoop | None:
     slab = Slab.open(file := connection.next_file())
     os.close(file)
     connection.use(slab, slab.outputs)
     try:
-        executable = Executable(import_model(start.source), start.config)
+        model = import_model(start.source)
+        executable: Executable | StepLoop
+        if isinstance(model, StepModel):
+            executable = StepLoop(model, start.config)
+        else:
+            executable = Executable(model, start.config)
         executable.load(start.device)
     except model_errors() as error:
         text = "".join(traceback.format_exception(error))
@@ -168,6 +178,43 @@ def _generate(connection: Connection, executable: Executable, batch: Generate) -
     connection.send(
         messages.GenerateEnd([Failed.of(o) if isinstance(o, Failure) else None for o in outcomes])
     )
+
+
+def _serve_steps(connection: Connection, loop: StepLoop) -> None:
+    """Step while somebody is there; between two steps requests join and leave."""
+    connection.lasting = True  # the parent may read a step long after the next one is sent
+    while True:
+        mail: list[messages.Join | messages.Leave] = []
+        while connection.readable() or not (mail or loop.active_requests):
+            message = connection.receive()
+            if isinstance(message, messages.Stop):
+                return
+            if isinstance(message, messages.Join | messages.Leave):
+                mail.append(message)
+        progress = loop.progress(mail)
+        try:
+            connection.send(_stepped(progress))
+        except UNSENDABLE:  # somebody's responses hold it: find out whose
+            progress.shares = [_sendable(share, loop.name) for share in progress.shares]
+            connection.send(_stepped(progress))
+
+
+def _stepped(progress: Progress) -> messages.Stepped:
+    shares = [
+        messages.SharedOut(s.key, s.responses, s.done, Failed.of(s.failure) if s.failure else None)
+        for s in progress.shares
+    ]
+    return messages.Stepped(
+        shares, progress.active_requests, progress.step_ns, dict(progress.gauges)
+    )
+
+
+def _sendable(share: Share, model: str) -> Share:
+    for columns in share.responses:
+        checked = _checked(columns, model)
+        if isinstance(checked, Failure):
+            return Share(share.key, failure=checked)
+    return share
 
 
 if __name__ == "__main__":

@@ -42,14 +42,17 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 class HumanFormatter(logging.Formatter):
     """One line for a person: time, level, event, fields; a traceback beneath it."""
 
-    def __init__(self, *, colour: bool = False) -> None:
+    def __init__(self, *, colour: bool = False, iso: bool = False) -> None:
         super().__init__()
-        self._colour = colour
+        self.colour = colour
+        #: Whether the time is ISO 8601 with its date.
+        self.iso = iso
 
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        layout = "%Y-%m-%dT%H:%M:%S%z" if self.iso else "%H:%M:%S"
+        clock = time.strftime(layout, time.localtime(record.created))
         level = f"{record.levelname:<5}"
-        if self._colour:
+        if self.colour:
             level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
         # Our own events say it all; a line of another library says whose it is.
         own = record.name == "wherry" or record.name.startswith("wherry.")

@@ -7,9 +7,11 @@ somebody asks. Beside our own names stand Triton's, with its units, for the dash
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from wherry.observability.custom_metrics import as_prometheus, merged
+from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import BatchStatistics, Histogram, ModelStatistics
 
 if TYPE_CHECKING:
@@ -19,12 +21,40 @@ LABELS: Final = ("model", "version")
 #: Triton's four reasons for a failed request.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch left as it was: see the policies in scheduler/.
-CUT_REASONS: Final = ("full", "idle", "waited", "part", "preferred", "delay", "deadline")
+CUT_REASONS: Final = ("full", "idle", "waited", "part", "slots", "preferred", "delay", "deadline")
+#: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
+LEARNT: Final = (
+    (
+        "wherry_batch_rows_at_most",
+        "rows_at_most",
+        "Most rows of a batch: max_batch_size, or less if they did not find enough memory.",
+    ),
+    (
+        "wherry_batch_fixed_seconds",
+        "fixed_seconds",
+        "What a batch takes whatever its size, by what was learnt.",
+    ),
+    (
+        "wherry_batch_row_seconds",
+        "row_seconds",
+        "What each row of a batch adds, by what was learnt.",
+    ),
+    (
+        "wherry_returning_ratio",
+        "returning_share",
+        "Callers who come straight back after an answer, of all.",
+    ),
+    (
+        "wherry_predicted_wait_seconds",
+        "waiting_seconds",
+        "What a request that came now would wait, by what was learnt.",
+    ),
+)
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Triton's counters are not called `_total`, as OpenMetrics wants it: they are untyped there.
-_UNTYPED: Final = re.compile(rb"^(# TYPE nv_inference_\w+) untyped$", re.MULTILINE)
+_UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) untyped$", re.MULTILINE)
 
 
 class Instance(Protocol):
@@ -42,6 +72,7 @@ class Runner(Protocol):
     @property
     def instances(self) -> Sequence[Any]: ...
     def running(self) -> list[tuple[str, int, float]]: ...
+    def explain(self) -> dict[str, Any]: ...
 
 
 class Loaded(Protocol):
@@ -58,9 +89,29 @@ class Loaded(Protocol):
     def not_ready_reason(self) -> str: ...
 
 
+class CacheNumbers(Protocol):
+    """What the response cache has counted."""
+
+    lookups: int
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    lookup_ns: int
+    insertion_ns: int
+    used_bytes: int
+    max_bytes: int
+
+
+class Cache(Protocol):
+    def statistics(self) -> CacheNumbers: ...
+
+
 class Source(Protocol):
     """The Runtime."""
 
+    @property
+    def cache(self) -> Cache | None: ...
     def models(self) -> Sequence[Loaded]: ...
 
 
@@ -78,6 +129,7 @@ class Metrics:
         self._source = source
         self._door = door
         self._version = version
+        self._machine = Machine()
         self._registry: Any = None
 
     def scrape(self, *, openmetrics: bool) -> tuple[bytes, str]:
@@ -124,6 +176,12 @@ class Metrics:
         models = [ModelValues(loaded) for loaded in self._source.models()]
         yield from own_metrics(models)
         yield from triton_metrics(models)
+        cache = self._source.cache
+        yield from cache_metrics(None if cache is None else cache.statistics())
+        yield from machine_metrics(self._machine.use())
+        counted = (getattr(loaded, "model", None) for loaded in self._source.models())
+        stores = (getattr(model, "custom_metrics", None) for model in counted)
+        yield from map(as_prometheus, merged(store for store in stores if store is not None))
 
 
 class ModelValues:
@@ -136,6 +194,7 @@ class ModelValues:
         self.queued = runner.queued_requests
         self.running = len(runner.running())
         self.instances = list(runner.instances)
+        self.learnt = runner.explain()
         counted = loaded.statistics
         with counted.lock:
             self.success_count, self.success_ns = counted.success.count, counted.success.ns
@@ -148,7 +207,12 @@ class ModelValues:
             self.inference_count = counted.inference_count
             self.execution_count = counted.execution_count
             self.responses = counted.responses
+            self.cached = {
+                "hit": (counted.cache_hit.count, counted.cache_hit.ns),
+                "miss": (counted.cache_miss.count, counted.cache_miss.ns),
+            }
             self.worker_restarts = counted.worker_restarts
+            self.hopeless = counted.hopeless
             self.failures = {reason: counted.failures[reason] for reason in REASONS}
             self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
             self.request_seconds = _cumulative(counted.request_seconds)
@@ -175,6 +239,11 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
     rejected = CounterMetricFamily(
         "wherry_rejected",
         "Requests refused with a full queue or past their deadline.",
+        labels=LABELS,
+    )
+    hopeless = CounterMetricFamily(
+        "wherry_rejected_hopeless",
+        "Of those rejected, requests that would have taken too long, by what was learnt.",
         labels=LABELS,
     )
     responses = CounterMetricFamily(
@@ -224,6 +293,7 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         for reason, count in values.failures.items():
             requests.add_metric([*labels, reason.lower()], count)
         rejected.add_metric(labels, values.failures["REJECTED"])
+        hopeless.add_metric(labels, values.hopeless)
         responses.add_metric(labels, values.responses)
         request_seconds.add_metric(labels, *values.request_seconds)
         queue_seconds.add_metric(labels, *values.queue_seconds)
@@ -240,8 +310,29 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
             resident = getattr(instance, "rss_bytes", None)
             if resident is not None:
                 rss.add_metric([*labels, instance.name], resident)
-    yield from (requests, rejected, responses, request_seconds, queue_seconds, compute_seconds)
+    yield from (
+        requests,
+        rejected,
+        hopeless,
+        responses,
+        request_seconds,
+        queue_seconds,
+        compute_seconds,
+    )
     yield from (batch_size, batch_cut, queue_depth, running, restarts, rss, ready)
+    yield from learnt_metrics(models)
+
+
+def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """What the batchers have learnt, 0 until they have; a pipeline learns nothing."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    for name, key, documentation in LEARNT:
+        family = GaugeMetricFamily(name, documentation, labels=LABELS)
+        for values in models:
+            if key in values.learnt:
+                family.add_metric(values.labels, values.learnt[key] or 0.0)
+        yield family
 
 
 def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
@@ -289,6 +380,56 @@ def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         [(values.labels, values.queued) for values in models],
         kind="gauge",
     )
+    for outcome, plural in (("hit", "hits"), ("miss", "misses")):
+        yield _triton(
+            f"nv_cache_num_{plural}_per_model",
+            f"Number of response cache {plural} per model.",
+            [(values.labels, values.cached[outcome][0]) for values in models],
+        )
+        yield _triton(
+            f"nv_cache_{outcome}_duration_per_model",
+            f"Cumulative response cache {outcome} duration per model in microseconds.",
+            [(values.labels, values.cached[outcome][1] // 1000) for values in models],
+        )
+
+
+def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
+    """Triton's gauges of the whole response cache; 0 if there is none."""
+
+    def gauge(name: str, documentation: str, value: Callable[[CacheNumbers], float]) -> Metric:
+        return _gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
+
+    yield gauge("num_lookups", "Number of response cache lookups.", lambda c: c.lookups)
+    yield gauge("num_hits", "Number of response cache hits.", lambda c: c.hits)
+    yield gauge("num_misses", "Number of response cache misses.", lambda c: c.misses)
+    yield gauge("num_evictions", "Number of answers that made room.", lambda c: c.evictions)
+    yield gauge("num_entries", "Number of answers in the cache.", lambda c: c.entries)
+    yield gauge(
+        "lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000
+    )
+    yield gauge(
+        "insertion_duration",
+        "Cumulative insertion duration in us.",
+        lambda c: c.insertion_ns // 1000,
+    )
+    yield gauge("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes))
+
+
+def machine_metrics(use: Use) -> Iterator[Metric]:
+    """Triton's gauges of the machine; without a value where that is not known."""
+    yield _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
+    yield _gauge(
+        "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes
+    )
+    yield _gauge(
+        "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes.", use.memory_used_bytes
+    )
+
+
+def _gauge(name: str, documentation: str, value: float | None) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, documentation, value=value)
 
 
 def _triton(

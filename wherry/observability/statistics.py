@@ -22,6 +22,10 @@ SECONDS_BUCKETS = (
 )  # fmt: skip
 
 
+#: A stream may have any number of responses: so many are told apart.
+MAX_RESPONSE_PLACES = 256
+
+
 @dataclass(slots=True)
 class Duration:
     """How often something happened, and how long it took in all."""
@@ -61,6 +65,18 @@ class BatchStatistics:
     compute_output: Duration = field(default_factory=Duration)
 
 
+@dataclass(slots=True)
+class ResponseStatistics:
+    """What became of all n-th responses of streaming requests."""
+
+    #: From the response before it, or the batch's start, until it came.
+    came: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    #: The request ended where this response would have been.
+    empty_response: Duration = field(default_factory=Duration)
+    cancel: Duration = field(default_factory=Duration)
+
+
 class ModelStatistics:
     """The counters of one model version. Safe from any thread."""
 
@@ -79,7 +95,13 @@ class ModelStatistics:
         self.cut_reasons: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.responses = 0
+        #: By their place in their request; the last one counts all that come after it.
+        self.response_places: list[ResponseStatistics] = []
+        self.cache_hit = Duration()
+        self.cache_miss = Duration()
         self.worker_restarts = 0
+        #: Requests refused since they would have taken too long.
+        self.hopeless = 0
         self._inlined = Duration()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
@@ -154,6 +176,44 @@ class ModelStatistics:
             self.compute_output.add(0)
         self.succeeded([request], now)
 
+    def response_came(self, place: int, ns: int) -> None:
+        """A streaming request's response number `place` has come."""
+        with self.lock:
+            self.responses += 1
+            came = self._place(place).came
+            came.count += 1
+            came.ns += ns
+
+    def stream_ended(self, place: int, ns: int, error_reason: str | None) -> None:
+        """It ended instead of giving response number `place`."""
+        with self.lock:
+            at = self._place(place)
+            if error_reason is None:
+                at.empty_response.add(ns)
+            elif error_reason == "CANCELED":
+                at.cancel.add(ns)
+            else:
+                at.fail.add(ns)
+
+    def _place(self, place: int) -> ResponseStatistics:
+        places = self.response_places
+        if place >= len(places):
+            if len(places) == MAX_RESPONSE_PLACES:
+                return places[-1]
+            places.append(ResponseStatistics())
+        return places[place]
+
+    def looked_up(self, ns: int, *, hit: bool, seconds: float) -> None:
+        """The response cache was asked; a hit is an answer, but no inference."""
+        with self.lock:
+            if not hit:
+                self.cache_miss.add(ns)
+                return
+            self.cache_hit.add(ns)
+            self.last_inference_ms = int(time.time() * 1000)
+            self.success.add(int(seconds * 1e9))
+            self.request_seconds.observe(seconds)
+
     def failed(self, reason: str, seconds: float) -> None:
         with self.lock:
             self.failures[reason] += 1
@@ -190,3 +250,29 @@ class ModelStatistics:
                     instant.count += count
                 self.queue_seconds.counts[0] += count
         return self
+
+
+class ResponseCount:
+    """Counts the responses of one streaming request as they come. For one thread."""
+
+    __slots__ = ("_place", "_since", "_statistics")
+
+    def __init__(self, statistics: ModelStatistics, started: float) -> None:
+        self._statistics = statistics
+        self._since = started
+        self._place = 0
+
+    def responded(self, now: float) -> None:
+        self._statistics.response_came(self._place, self._ns(now))
+        self._place += 1
+
+    def go_on(self, now: float) -> None:
+        """The time since then was the reader's, not the model's."""
+        self._since = now
+
+    def ended(self, now: float, error_reason: str | None = None) -> None:
+        self._statistics.stream_ended(self._place, self._ns(now), error_reason)
+
+    def _ns(self, now: float) -> int:
+        since, self._since = self._since, now
+        return int((now - since) * 1e9)

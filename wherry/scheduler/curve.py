@@ -73,14 +73,30 @@ class BatchCurve:
             return None
         return max(0.0, (y * xx - x * xy) / spread)
 
+    def slope(self) -> float | None:
+        """Seconds that each row costs, by the same line."""
+        n, x, y, xx, xy = self._line
+        spread = n * xx - x * x
+        if spread <= 1e-3 * x * x:
+            return None
+        return max(0.0, (n * xy - x * y) / spread)
+
     def points(self) -> list[tuple[int, float]]:
         """What was learnt: (rows, seconds)."""
         self._smoothen()
         return list(zip(self._sizes, self._smooth, strict=True))
 
     def _smoothen(self) -> None:
-        highest = 0.0
-        self._smooth = [highest := max(highest, self._seconds[size]) for size in self._sizes]
+        """What decreases is noise: such neighbours share their mean (pool adjacent violators)."""
+        pools: list[tuple[float, int]] = []
+        for size in self._sizes:
+            mean, count = self._seconds[size], 1
+            while pools and pools[-1][0] > mean:
+                others, many = pools.pop()
+                mean = (mean * count + others * many) / (count + many)
+                count += many
+            pools.append((mean, count))
+        self._smooth = [mean for mean, count in pools for _ in range(count)]
         self._stale = False
 
     def _last_slope(self) -> float:

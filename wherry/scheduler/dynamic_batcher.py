@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wherry.config import QueuePolicy
 from wherry.request import Batch, InferRequest
+from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.queue import Lane, RequestQueue
 
@@ -28,20 +30,22 @@ class DynamicBatcher:
         max_queue_delay: float = 0.0,
         preferred_batch_sizes: Sequence[int] = (),
         max_queue_size: int | None = None,
+        queue_policies: Sequence[QueuePolicy] = (),
+        instances: int = 1,
     ) -> None:
         self.max_batch_size = max(1, max_batch_size)
         self.max_queue_delay = max_queue_delay
         self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
         self.max_queue_size = max_queue_size
-        self._queue = RequestQueue()
+        self.forecast = Forecast(instances)
+        self._queue = RequestQueue(queue_policies)
 
     @property
     def queued_requests(self) -> int:
         return self._queue.queued_requests
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        full = self.max_queue_size is not None and self.queued_requests >= self.max_queue_size
-        if full and not request.follows:
+        if self._queue.is_full(self.max_queue_size, request):
             return False
         request.enqueued_at = now
         self._queue.push(request)
@@ -66,13 +70,22 @@ class DynamicBatcher:
         return not self.max_queue_delay and not self._queue.queued_requests
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        """Nothing to learn, neither."""
+        """Decides nothing here, and nobody waits then."""
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        """Nothing to learn: this policy has no estimates."""
+        """What a batch takes decides nothing here; but who comes may ask how long it will be."""
+        self.forecast.ended(requests, seconds)
 
-    def predicted_seconds(self) -> float:
-        return 0.0
+    def predicted_seconds(self, request: InferRequest) -> float:
+        ahead = self._queue.rows_ahead(request.priority, request.tenant)
+        return self.forecast.answer_seconds(ahead, self.max_batch_size)
+
+    def head(self) -> tuple[float, float] | None:
+        lane = self._queue.oldest()
+        if lane is None:
+            return None
+        rows = min(lane.rows, self.max_batch_size)
+        return lane.oldest_at, self.forecast.batch_seconds(rows)
 
     def limit_rows(self, rows: int) -> None:
         self.max_batch_size = max(1, min(self.max_batch_size, rows))
@@ -83,6 +96,7 @@ class DynamicBatcher:
             "rows_at_most": self.max_batch_size,
             "max_queue_delay_seconds": self.max_queue_delay,
             "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
+            **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }
 
     def next_action(self, now: float) -> Action:
@@ -93,8 +107,10 @@ class DynamicBatcher:
             rows, reason = self._ready(lane, now)
             if rows:
                 requests = tuple(self._queue.take(lane, rows))
-                return Dispatch(Batch(requests, sum(r.rows for r in requests), reason))
-            wake_at = min(wake_at, lane.head.enqueued_at + self.max_queue_delay)
+                total = sum([request.rows for request in requests])
+                self.forecast.began(total)
+                return Dispatch(Batch(requests, total, reason))
+            wake_at = min(wake_at, lane.oldest_at + self.max_queue_delay)
         return Wait(until=wake_at)
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
@@ -106,7 +122,7 @@ class DynamicBatcher:
         for size in self.preferred_batch_sizes:
             if size <= lane.rows:
                 return size, "preferred"
-        leaves_at = lane.head.enqueued_at + self.max_queue_delay
+        leaves_at = lane.oldest_at + self.max_queue_delay
         if now >= leaves_at:
             return self.max_batch_size, "delay"
         if lane.earliest_deadline() <= leaves_at:

@@ -80,8 +80,14 @@ class Scheduler(Protocol):
         run in parts, or its worker died)."""
         ...
 
-    def predicted_seconds(self) -> float:
-        """How long a request that came now would take to be answered; 0.0 if not known."""
+    def predicted_seconds(self, request: InferRequest) -> float:
+        """How long this request would take to be answered if it came in now; 0.0 if not known, or
+        if an instance is free."""
+        ...
+
+    def head(self) -> tuple[float, float] | None:
+        """When the oldest waiting request came, and the seconds that its batch would take (0.0:
+        not known); None if nothing waits."""
         ...
 
     def limit_rows(self, rows: int) -> None:

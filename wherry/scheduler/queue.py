@@ -1,44 +1,67 @@
 """Which requests wait, in which order, and which of them may share a batch?
 
 Requests that may share a batch stand in one lane: the same priority and the same shape key. Lanes
-are served by priority, then by the age of their first request.
+are served by priority; within one the tenants take turns, one request each, and who was served
+longest ago is next. One tenant's requests go in order of arrival.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Hashable, Iterator
+from collections import Counter, deque
+from collections.abc import Hashable, Iterator, Sequence
 
+from wherry.config import QueuePolicy
 from wherry.request import InferRequest
+from wherry.scheduler.patience import Patience
 
 #: So many entries of requests that are gone are not worth sweeping.
 MANY = 64
-
-
 #: Seconds of waiting that are worth one level of priority.
 LEVEL_SECONDS = 1.0
 
 
 class Lane:
-    """Requests in order of arrival that may share a batch."""
+    """Requests that may share a batch: each tenant's in order of arrival, the next tenant first."""
 
-    __slots__ = ("gone", "key", "requests", "rows")
+    __slots__ = ("behind", "gone", "key", "priority", "rows", "tenants")
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, priority: int, key: Hashable) -> None:
         self.key = key
-        self.requests: deque[InferRequest] = deque()
+        self.priority = priority
+        self.tenants: dict[str, deque[InferRequest]] = {}
         self.rows = 0
         #: Requests that have left and still stand here; they may wait in another lane by now.
         self.gone = 0
+        #: Its requests have waited too long: all others of their priority come first.
+        self.behind = False
 
     @property
     def head(self) -> InferRequest:
-        return self.requests[0]
+        """The one that is served next."""
+        return next(iter(self.tenants.values()))[0]
+
+    @property
+    def oldest_at(self) -> float:
+        """When the one that has waited longest came."""
+        return min([requests[0].enqueued_at for requests in self.tenants.values()])
+
+    def in_turn(self) -> Iterator[InferRequest]:
+        """Those who wait, in the order in which they should be served."""
+        waiting = list(map(iter, self.tenants.values()))
+        while waiting:
+            going_on = []
+            for requests in waiting:
+                for request in requests:
+                    if request.queued is self:
+                        yield request
+                        going_on.append(requests)
+                        break
+            waiting = going_on
 
     def earliest_deadline(self) -> float:
         """Looks at every request: for lanes that hold less than a batch."""
-        waiting = (r.deadline for r in self.requests if r.queued is self)
+        waiting = (request.deadline for request in self.in_turn())
         return min((d for d in waiting if d is not None), default=float("inf"))
 
 
@@ -50,30 +73,45 @@ class RequestQueue:
     the deadlines of requests that were answered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policies: Sequence[QueuePolicy] = ()) -> None:
+        self._patience = Patience(policies) if policies else None
         self._lanes: dict[Hashable, Lane] = {}
+        #: When each tenant was served last, counted in turns.
+        self._served: dict[str, int] = {}
+        self._turns = 0
         self._deadlines: list[tuple[float, int, InferRequest]] = []
         self._sweep_at = MANY
         self._order = 0
         self.queued_requests = 0
 
-    def push(self, request: InferRequest, *, alone: bool = False) -> None:
-        """Put a request at the end of its lane, or into a lane of its own."""
+    def push(self, request: InferRequest, *, alone: bool = False, behind: bool = False) -> None:
+        """Put a request at the end of its lane, into a lane of its own, or into the one `behind`
+        all others of its priority."""
         self._order += 1
         if alone:
             request.shape_key = ("alone", self._order)
-        key = (request.priority, request.shape_key)
+        key: Hashable = (request.priority, request.shape_key)
+        if behind:
+            key = ("behind", key)
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key)
-        lane.requests.append(request)
+            lane = self._lanes[key] = Lane(request.priority, key)
+            lane.behind = behind
+        requests = lane.tenants.get(request.tenant)
+        if requests is None:
+            requests = self._join(lane, request.tenant)
+        requests.append(request)
         lane.rows += request.rows
         request.queued = lane
         self.queued_requests += 1
+        if behind:
+            return
         if request.deadline is not None:
             if len(self._deadlines) >= self._sweep_at:
                 self._sweep_deadlines()
             heapq.heappush(self._deadlines, (request.deadline, self._order, request))
+        if self._patience is not None and request.wait_until is not None and not alone:
+            self._patience.begins(request)
 
     def lanes(self, now: float = 0.0) -> Iterator[Lane]:
         """The lanes that hold requests, in the order in which they should be served.
@@ -81,13 +119,14 @@ class RequestQueue:
         Strictly by priority, but nobody starves: each `LEVEL_SECONDS` of waiting count as one
         level of priority.
         """
-        if len(self._lanes) > 1:
-            live = [lane for lane in list(self._lanes.values()) if self._tidy(lane)]
-            yield from sorted(live, key=lambda lane: _order(lane.head, now))
-            return
-        for lane in list(self._lanes.values()):
-            if self._tidy(lane):
-                yield lane
+        live = [lane for lane in list(self._lanes.values()) if self._tidy(lane)]
+        for lane in live:
+            if len(lane.tenants) > 1:
+                order = sorted(lane.tenants, key=self._served.__getitem__)
+                lane.tenants = {tenant: lane.tenants[tenant] for tenant in order}
+        if len(live) > 1:
+            live.sort(key=lambda lane: self._next_lane(lane, now))
+        yield from live
 
     def take(self, lane: Lane, max_rows: int) -> list[InferRequest]:
         """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows.
@@ -96,17 +135,17 @@ class RequestQueue:
         """
         taken: list[InferRequest] = []
         rows = 0
-        requests = lane.requests
-        while self._tidy(lane):
-            request = requests[0]
+        for request in lane.in_turn():
             if taken and rows + request.rows > max_rows:
                 break
-            requests.popleft()
-            request.queued = None
             rows += request.rows
             taken.append(request)
+        for request in taken:
+            request.queued = None
         lane.rows -= rows
+        lane.gone += len(taken)
         self.queued_requests -= len(taken)
+        self._pass_turns(lane, taken)
         return taken
 
     @property
@@ -117,8 +156,42 @@ class RequestQueue:
         """Remove chosen requests of `lane`, wherever they stand in it; in order of arrival."""
         for request in chosen:
             self._leave(lane, request)
-        self._tidy(lane)
+        self._pass_turns(lane, chosen)
         return sorted(chosen, key=lambda request: request.enqueued_at)
+
+    def is_full(self, size: int | None, newcomer: InferRequest) -> bool:
+        """Do `size` requests wait, or as many of its priority as its policy allows? Whose tenant
+        has less than an equal share of `size` may come in even so."""
+        if self._patience is not None and not newcomer.follows:
+            most = self._patience.most(newcomer.priority)
+            if most is not None and self._waiting_at(newcomer.priority) >= most:
+                return True
+        if size is None or self.queued_requests < size or newcomer.follows:
+            return False
+        lanes = self._lanes.values()
+        tenants = {newcomer.tenant}.union(*(lane.tenants for lane in lanes))
+        held = sum([len(lane.tenants.get(newcomer.tenant, ())) for lane in lanes])
+        return held + 1 > size / len(tenants)
+
+    def oldest(self) -> Lane | None:
+        """The lane that has been there longest."""
+        for lane in list(self._lanes.values()):
+            if self._tidy(lane):
+                return lane
+        return None
+
+    def rows_ahead(self, priority: int, tenant: str) -> float:
+        """How many rows would run before a request that came now."""
+        lanes = [lane for lane in self._lanes.values() if lane.priority <= priority]
+        rows = sum([lane.rows for lane in lanes])
+        if not any(lane.tenants.keys() - {tenant} for lane in lanes):
+            return rows
+        held: Counter[str] = Counter()
+        for lane in lanes:
+            held.update({name: len(requests) for name, requests in lane.tenants.items()})
+        # Each of the others has as many turns before it as its own tenant has.
+        before = sum([min(count, held[tenant] + (name != tenant)) for name, count in held.items()])
+        return rows * before / held.total()
 
     def remove(self, request: InferRequest) -> bool:
         """Take a request out of the queue; False if it is not in there (any more)."""
@@ -132,27 +205,48 @@ class RequestQueue:
     def expire(self, now: float) -> list[InferRequest]:
         """Return the unanswered requests whose deadline has passed, waiting or running."""
         expired = []
-        while (deadline := self.next_deadline) is not None and deadline <= now:
+        while (deadline := self._first_deadline()) is not None and deadline <= now:
             request = heapq.heappop(self._deadlines)[2]
             self.remove(request)
             expired.append(request)
+        for request, goes_on in self._patience.over(now) if self._patience is not None else ():
+            if goes_on:
+                self._leave(request.queued, request)  # type: ignore[arg-type] # it is a Lane
+                self.push(request, behind=True)
+            else:
+                self.remove(request)
+                expired.append(request)
         return expired
 
     @property
     def next_deadline(self) -> float | None:
-        """The earliest deadline of an unanswered request that is or was in this queue."""
+        """The earliest deadline of an unanswered request that is or was in this queue, or the
+        end of a wait."""
+        first = self._first_deadline()
+        if self._patience is None:
+            return first
+        end = self._patience.next_end
+        if first is None or end is None:
+            return end if first is None else first
+        return min(first, end)
+
+    def _first_deadline(self) -> float | None:
         while self._deadlines and self._deadlines[0][2].reply.settled:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
     def clear(self) -> list[InferRequest]:
         """Remove and return everything that waits."""
-        everything = [r for lane in self._lanes.values() for r in lane.requests if r.queued is lane]
+        everything = [request for lane in self._lanes.values() for request in lane.in_turn()]
         for request in everything:
             request.queued = None
         self._lanes.clear()
         self.queued_requests = 0
         return everything
+
+    def _waiting_at(self, priority: int) -> int:
+        lanes = [lane for lane in self._lanes.values() if lane.priority == priority]
+        return sum([sum(map(len, lane.tenants.values())) - lane.gone for lane in lanes])
 
     def _leave(self, lane: Lane, request: InferRequest) -> None:
         """Count a request out; its place in the lane goes when it comes to the head."""
@@ -160,8 +254,9 @@ class RequestQueue:
         self.queued_requests -= 1
         lane.rows -= request.rows
         lane.gone += 1
-        if lane.gone > MANY and 2 * lane.gone > len(lane.requests):
-            lane.requests = deque(r for r in lane.requests if r.queued is lane)
+        if lane.gone > MANY and 2 * lane.gone > sum(map(len, lane.tenants.values())):
+            for tenant, requests in lane.tenants.items():
+                lane.tenants[tenant] = deque(r for r in requests if r.queued is lane)
             lane.gone = 0
 
     def _sweep_deadlines(self) -> None:
@@ -170,16 +265,40 @@ class RequestQueue:
         self._sweep_at = 2 * len(self._deadlines) + MANY
 
     def _tidy(self, lane: Lane) -> bool:
-        """Drop what was cancelled from the head; forget the lane and say False if it is empty."""
-        requests = lane.requests
-        while requests and requests[0].queued is not lane:
-            requests.popleft()
-            lane.gone -= 1
-        if not requests:
+        """Drop what has left from the heads; forget the lane and say False if it is empty."""
+        empty = []
+        for tenant, requests in lane.tenants.items():
+            while requests and requests[0].queued is not lane:
+                requests.popleft()
+                lane.gone -= 1
+            if not requests:
+                empty.append(tenant)
+        for tenant in empty:
+            del lane.tenants[tenant]
+        if not lane.tenants:
             self._lanes.pop(lane.key, None)
-        return bool(requests)
+        return bool(lane.tenants)
 
+    # Turns
 
-def _order(head: InferRequest, now: float) -> tuple[int, float]:
-    levels = max(0, int((now - head.enqueued_at) / LEVEL_SECONDS))
-    return max(1, head.priority - levels), head.enqueued_at
+    def _join(self, lane: Lane, tenant: str) -> deque[InferRequest]:
+        """A tenant's first request here. Who was not heard of lately comes before who was last."""
+        if tenant not in self._served:
+            if len(self._served) > MANY + 2 * self.queued_requests:
+                here = set().union(*(lane.tenants for lane in self._lanes.values()))
+                self._served = {name: self._served[name] for name in here}
+            self._served[tenant] = self._turns - 1
+        requests = lane.tenants[tenant] = deque()
+        return requests
+
+    def _pass_turns(self, lane: Lane, taken: list[InferRequest]) -> None:
+        for request in taken if len(lane.tenants) > 1 else taken[:1]:
+            self._turns += 1
+            self._served[request.tenant] = self._turns
+        self._tidy(lane)
+
+    def _next_lane(self, lane: Lane, now: float) -> tuple[int, bool, int, float]:
+        head = lane.head
+        levels = max(0, int((now - lane.oldest_at) / LEVEL_SECONDS))
+        level = max(1, lane.priority - levels)
+        return level, lane.behind, self._served[head.tenant], head.enqueued_at

@@ -8,6 +8,8 @@ from bisect import bisect_right
 AGES = tuple(30e-6 * 1.5**i for i in range(20))
 #: Batches that are learnt from at a time.
 BOOK_TOGETHER = 8
+#: The rate is forgotten so much more slowly than who comes back.
+RATE = 0.25
 
 
 class Returns:
@@ -28,7 +30,9 @@ class Returns:
         # answered callers, and arrivals and time in the late half before the next batch ended.
         self._arrived = [0.0] * len(AGES)
         self._exposed = [0.0] * len(AGES)
-        self._answered = self._late = self._late_seconds = self._all = self._seconds = 0.0
+        self._answered = self._late = self._late_seconds = self._seconds = 0.0
+        # Of all arrivals, over more batches: near saturation each percent of the rate counts.
+        self._all = self._all_seconds = 0.0
         self._shares: list[float] = [0.0] * len(AGES)
         #: Callers that the last batch answered.
         self.last_answered = 0
@@ -56,7 +60,7 @@ class Returns:
     @property
     def rate(self) -> float:
         """Requests a second, all of them."""
-        return self._all / self._seconds if self._seconds else 0.0
+        return self._all / self._all_seconds if self._all_seconds else 0.0
 
     @property
     def share(self) -> float:
@@ -80,7 +84,8 @@ class Returns:
         gaps = [gap for gap, *_ in batches]
         late = sum([len(ages) - bisect_right(ages, gap / 2) for gap, ages, _ in batches])
         seconds = sum(gaps)
-        self._all = self._all * keep + len(together)
+        self._all = self._all * keep**RATE + len(together)
+        self._all_seconds = self._all_seconds * keep**RATE + seconds
         self._seconds = self._seconds * keep + seconds
         self._late = self._late * keep + late
         self._late_seconds = self._late_seconds * keep + seconds / 2

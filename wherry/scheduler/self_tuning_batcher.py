@@ -20,8 +20,9 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any
 
+from wherry.config import QueuePolicy
 from wherry.request import Batch, InferRequest
-from wherry.scheduler.curve import BatchCurve
+from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.queue import Lane, RequestQueue
 from wherry.scheduler.returns import AGES, Returns
@@ -33,32 +34,36 @@ KEEP_SPARE = 0.85
 MOST_SLOWER = 0.05
 #: How far apart the starts of several instances are, in the least distance that can be kept.
 APART_OPEN, APART_CLOSED = 1.2, 1.0
+#: Beyond this load that distance is not kept: batches would grow, and the distance with them.
+MOST_LOAD = 0.6
 
 
 class SelfTuningBatcher:
     """Forms batches of at most `max_batch_size` rows, for `instances` equal instances."""
 
     def __init__(
-        self, *, max_batch_size: int, instances: int = 1, max_queue_size: int | None = None
+        self,
+        *,
+        max_batch_size: int,
+        instances: int = 1,
+        max_queue_size: int | None = None,
+        queue_policies: Sequence[QueuePolicy] = (),
     ) -> None:
         self.max_batch_size = max(1, max_batch_size)
         self.instances = instances
         self.max_queue_size = max_queue_size
-        self.curve = BatchCurve()
+        self.forecast = Forecast(instances)
+        self.curve = self.forecast.curve
         self.returns = Returns()
-        self._queue = RequestQueue()
-        self._busy = 0
-        self._running_rows = 0
+        self._queue = RequestQueue(queue_policies)
         self._last_start = 0.0
         # A wait that was decided: until when, or until so many requests are there.
         self._hold_until = 0.0
         self._hold_requests = 0
         self._rows_per_request = 1.0
-        #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
-        self._work_per_row = 1.0
 
     def __repr__(self) -> str:
-        return f"<SelfTuningBatcher: {self.queued_requests} queued, {self._busy} running>"
+        return f"<SelfTuningBatcher: {self.queued_requests} queued, {self.forecast.busy} running>"
 
     # What happens
 
@@ -67,8 +72,7 @@ class SelfTuningBatcher:
         return self._queue.queued_requests
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        full = self.max_queue_size is not None and self.queued_requests >= self.max_queue_size
-        if full and not request.follows:
+        if self._queue.is_full(self.max_queue_size, request):
             return False
         request.enqueued_at = now
         self._queue.push(request)
@@ -99,51 +103,41 @@ class SelfTuningBatcher:
         return not self.returns.share or self._company(1, now, 1) <= now
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        if self._work_per_row == 1.0:  # what this row's cost was is not known here
-            self._learn(1, seconds)
+        if self.forecast.work_per_row == 1.0:  # what this row's cost was is not known here
+            self.forecast.learn(1, seconds)
         self.returns.ended(1, now)
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        rows = sum([request.rows for request in requests])
-        self._busy -= 1
-        self._running_rows -= rows
         self._hold_until = 0.0
-        if seconds is None:
-            return
-        work = rows * max([request.cost for request in requests])
-        self._work_per_row += 0.1 * (work / rows - self._work_per_row)
-        self._learn(work, seconds)
-        self.returns.ended(len(requests), now)
+        self.forecast.ended(requests, seconds)
+        if seconds is not None:
+            self.returns.ended(len(requests), now)
 
-    def _learn(self, work: float, seconds: float) -> None:
-        if seconds > 0:  # a coarse clock may not have moved
-            self.curve.learn(max(1, round(work)), seconds)
+    def predicted_seconds(self, request: InferRequest) -> float:
+        ahead = self._queue.rows_ahead(request.priority, request.tenant)
+        return self.forecast.answer_seconds(ahead, self.max_batch_size)
 
-    def predicted_seconds(self) -> float:
-        if not self.curve or self._busy < self.instances:
-            return 0.0
-        batches, rest = divmod(self._queue.queued_rows, self.max_batch_size)
-        running = self._seconds(self._running_rows / self._busy) / 2
-        before = running + batches * self._seconds(self.max_batch_size)
-        return before / self.instances + self._seconds(rest + 1)
+    def head(self) -> tuple[float, float] | None:
+        lane = self._queue.oldest()
+        if lane is None:
+            return None
+        rows = min(lane.rows, self.max_batch_size)
+        return lane.oldest_at, self.forecast.batch_seconds(rows)
 
     def limit_rows(self, rows: int) -> None:
         self.max_batch_size = max(1, min(self.max_batch_size, rows))
 
     def explain(self) -> dict[str, Any]:
-        fixed, returns = self.curve.fixed(), self.returns
+        returns = self.returns
         return {
             "policy": "self-tuning",
             "rows_at_most": self.max_batch_size,
-            "batch_seconds": [list(point) for point in self.curve.points()],
-            "fixed_seconds": fixed,
-            "work_per_row": self._work_per_row,
+            **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
             "requests_per_second": returns.rate,
             "returning_share": returns.share,
             "returned_within_seconds": [
                 [age, share] for age, share in zip(AGES, returns.shares, strict=True) if share
             ],
-            "predicted_seconds": self.predicted_seconds(),
         }
 
     # What to do
@@ -166,32 +160,24 @@ class SelfTuningBatcher:
         self._hold_until = 0.0
         requests = self._take(lane, rows)
         total = sum([request.rows for request in requests])
-        self._begin(total, now)
-        return Dispatch(Batch(requests, total, "part" if total < rows else reason))
-
-    def _begin(self, rows: int, now: float) -> None:
-        self._busy += 1
-        self._running_rows += rows
+        self.forecast.began(total)
         self._last_start = now
-
-    def _seconds(self, rows: float) -> float:
-        return self.curve.seconds(rows * self._work_per_row)
+        return Dispatch(Batch(requests, total, "part" if total < rows else reason))
 
     def _company(self, rows: int, now: float, arriving: int = 0) -> float:
         """Until when callers on their way back are worth waiting for; `now` if they are not.
 
-        Waiting for `mates` until they are back makes one batch of what would be two. Everybody
-        wins what that saves, less the wait; only callers who would not have come back for another
-        batch (strangers) lose the wait and the longer batch.
+        Waiting for `mates` until they are back makes one batch of what would be two. Everybody in
+        a loop wins what that saves, less the wait.
         """
-        returns, seconds = self.returns, self._seconds
+        returns, seconds = self.returns, self.forecast.batch_seconds
         if returns.last_end is None or not returns.share:
             return now
         arrived, per_request = returns.arrived_since + arriving, self._rows_per_request
         if arrived >= returns.last_answered:
             return now
         age = now - returns.last_end
-        free = max(1, self.instances - self._busy)
+        free = max(1, self.instances - self.forecast.busy)
         share, alone = returns.share, seconds(rows)
         # Strangers who arrive meanwhile make another batch necessary in any case.
         strangers = (1.0 - share) ** 2 * returns.rate * per_request * alone
@@ -208,7 +194,6 @@ class SelfTuningBatcher:
             if back_at > saved:
                 break
             gain = (mates + share * rows) * (saved - wait)
-            gain -= (1 - share) * rows * (wait + together - alone)
             if gain > best_gain:
                 best_gain, best_until, best_mates = gain, now + wait, mates
         everybody = returns.last_answered - arrived
@@ -220,7 +205,7 @@ class SelfTuningBatcher:
     def _fair_part(self, rows: int) -> int:
         if self.instances == 1:
             return rows
-        return min(rows, ceil((rows + self._running_rows) / self.instances))
+        return min(rows, ceil((rows + self.forecast.running_rows) / self.instances))
 
     def _turn(self, rows: int, waiting: int) -> float:
         """When the next batch should start if several instances are to take turns.
@@ -229,17 +214,17 @@ class SelfTuningBatcher:
         fixed / instances / (1 - load) apart are the closest that leave an instance free for each.
         """
         fixed = self.curve.fixed()
-        if self.instances == 1 or not self._busy or fixed is None:
+        if self.instances == 1 or not self.forecast.busy or fixed is None:
             return 0.0
-        slope = max(0.0, self._seconds(rows) - fixed) / rows
+        slope = max(0.0, self.forecast.batch_seconds(rows) - fixed) / rows
         rate = self.returns.rate * self._rows_per_request
         share = self.returns.share
         apart = APART_OPEN + (APART_CLOSED - APART_OPEN) * share
-        gap = apart * fixed / self.instances / (1 - min(0.9, rate * slope / self.instances))
+        gap = apart * fixed / self.instances / (1 - min(MOST_LOAD, rate * slope / self.instances))
         return self._last_start + gap if waiting < rate * gap else 0.0
 
     def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
-        if self._work_per_row != 1.0:
+        if self.forecast.work_per_row != 1.0:
             return tuple(self._queue.take_these(lane, self._alike(lane)))
         return tuple(self._queue.take(lane, self._part(rows)))
 
@@ -248,15 +233,17 @@ class SelfTuningBatcher:
         rows = min(rows, self.max_batch_size)
         if rows == 1 or (fixed := self.curve.fixed()) is None:
             return rows
-        seconds = self._seconds(rows)
         # Callers in a loop gain nothing: whoever is left behind only changes places with them.
         open_share = 1 - self.returns.share**2
+        seconds = self.forecast.batch_seconds(rows)
         strangers = self.returns.rate * open_share * self._rows_per_request / self.instances
         spare = 1 - min(1.0, strangers * seconds / rows)
         keep = max(0.5, 1 - (1 - KEEP_SPARE) * self.instances**0.5)
         slower = min(MOST_SLOWER * open_share, (1 - keep) / keep * spare)
-        parts = 1 + int(slower * seconds / max(fixed, 1e-9))
-        return ceil(rows / parts)
+        in_fixed = seconds / max(fixed, 1e-9)
+        # The root: in a long queue small parts gain little, and each costs its fixed part.
+        parts = max(1.0, min(1 + slower * in_fixed, in_fixed**0.5 / 2))
+        return ceil(rows / int(parts))
 
     def _alike(self, lane: Lane) -> list[InferRequest]:
         """The oldest request and those of similar cost that make the most of the padding.
@@ -264,12 +251,11 @@ class SelfTuningBatcher:
         From the oldest outwards in the order of cost, as long as real work per second grows, or
         the padding costs less than those left behind would save of a batch of their own.
         """
-        waiting = [r for r in islice(lane.requests, 4 * self.max_batch_size) if r.queued is lane]
+        waiting = list(islice(lane.in_turn(), 4 * self.max_batch_size))
         oldest = waiting[0]
-        one, fixed = self._seconds(1) if self.curve else 1.0, self.curve.fixed()
-        if fixed is None:
-            fixed = one / 2  # not known yet: half and half
-        slope = max(1e-12, (one - fixed) / self._work_per_row)
+        fixed, slope = self.curve.fixed(), self.curve.slope()
+        if fixed is None or slope is None:  # not known yet: half and half
+            fixed, slope = self.forecast.work_per_row, 1.0
         left = sum([request.rows for request in waiting]) - oldest.rows
         waiting.sort(key=lambda request: request.cost)
         low = high = waiting.index(oldest)

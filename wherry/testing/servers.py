@@ -45,7 +45,7 @@ class ServerProcess:
 
     Readiness comes through a pipe (`--ready-fd`): no port is polled, and a server that dies
     closes the pipe, so that nobody waits for a dead one. Entering the `with` block waits until it
-    is ready; leaving it stops the server.
+    is ready; leaving it stops the server. With `own_group` a Ctrl-C in the terminal is not for it.
     """
 
     def __init__(
@@ -54,11 +54,13 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         ready_timeout: float = 60.0,
+        own_group: bool = False,
     ) -> None:
         self._arguments = arguments
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._cwd = cwd
         self._ready_timeout = ready_timeout
+        self._own_group = own_group
         self.url = ""
 
     def __enter__(self) -> ServerProcess:
@@ -91,6 +93,7 @@ class ServerProcess:
                 stderr=self._log,
                 env=self._env,
                 cwd=self._cwd,
+                process_group=0 if self._own_group else None,
             )
         except BaseException:
             os.close(self._ready)

@@ -26,7 +26,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     assert f"usage: wherry {command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["serve"], ["serve", "x.py", "--nope"]])
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["serve", "x.py", "--nope"]])
 def test_a_wrong_command_line_is_exit_code_2(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from wherry.cli.settings import OPTIONS, ServerSettings, Settings, bytes_of, read_settings
+from wherry.cli.settings import (
+    OPTIONS,
+    REPEATED,
+    ServerSettings,
+    Settings,
+    bytes_of,
+    read_settings,
+)
 from wherry.errors import ConfigError
 
 
@@ -42,14 +49,21 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "inline": True, "instances": 2, "request_timeout": 1.5, "max_in_flight": 3,
         "max_body_size": 1024, "max_connections": 5, "idle_timeout": 6.0, "drain_timeout": 7.0,
         "log_level": "error", "log_format": "json", "access_log": True, "ready_fd": 9,
+        "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
+        "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,
+        "model_load_retry_count": 13, "strict_readiness": True, "exit_on_error": True,
+        "disable_auto_complete_config": True, "model_config_name": "n", "backend_directory": "b",
+        "cache_size": 14, "allow_client_shm": True, "http_restricted_api": ["trace:k=v"],
+        "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],
+        "management_port": 15, "allow_sagemaker": True, "http_header_forward_pattern": "x-.*", "grpc_compression": "gzip",
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
-    expected = ServerSettings(**{**values, "api_key": ("k",)})
-    texts = {
-        k: "true" if v is True else v[0] if k == "api_key" else str(v) for k, v in values.items()
-    }
+    lists = {k: v for k, v in values.items() if k in REPEATED}
+    expected = ServerSettings(**values | {k: tuple(v) for k, v in lists.items()})
+    texts = {k: "true" if v is True else str(v) for k, v in values.items()}
+    texts |= {k: v[0] for k, v in lists.items()}
 
-    assert settings(tmp_path, {**texts, "api_key": ["k"]}).server == expected
+    assert settings(tmp_path, {**texts, **lists}).server == expected
     assert (
         settings(tmp_path, env={f"WHERRY_{k.upper()}": v for k, v in texts.items()}).server
         == expected
@@ -150,6 +164,18 @@ def test_the_operator_wins_over_the_models_own_code_and_a_flag_over_the_file(
     assert origins["request_timeout"] == "WHERRY_REQUEST_TIMEOUT"
     assert merged.of_model("b")[0]["instances"] == 2
     assert merged.unused_models(["aa", "b"]) == {"a": "aa"}
+
+
+def test_what_may_be_repeated_is_separated_in_its_variable(tmp_path: Path) -> None:
+    variables = {
+        "WHERRY_API_KEY": "a,b",
+        "WHERRY_HTTP_RESTRICTED_API": "trace,logging:k=v;inference:k=w,x",
+        "WHERRY_DISABLED_API": "metrics,statistics",
+    }
+    server = settings(tmp_path, env=variables).server
+    assert server.api_key == ("a", "b")
+    assert server.http_restricted_api == ("trace,logging:k=v", "inference:k=w,x")
+    assert server.disabled_api == ("metrics", "statistics")
 
 
 def test_inline_is_a_thread_whatever_else_was_said(tmp_path: Path) -> None:

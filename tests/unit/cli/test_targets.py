@@ -114,7 +114,6 @@ def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> Non
         ("some_app:thrid", r"no 'thrid'; did you mean 'third'\?"),
         ("some_app:number", "is 3: expected a model"),
         ("empty_app", "has no models"),
-        ("models", "model repositories are not served yet"),
         ("a b", "neither a file"),
         (":x", "neither a file"),
         ("json.py", "another module called 'json'"),
@@ -130,7 +129,6 @@ def test_what_is_not_there_is_named(tmp_path: Path, target: str, message: str) -
         "import wherry\nclass A(wherry.Model):\n    def __init__(self, path): ...\n"
         "    def execute(self, text: list[str]) -> list[str]: return text\n",
     )
-    (tmp_path / "models").mkdir()
     with pytest.raises(TargetError, match=message):
         load_targets([target])
 

@@ -24,6 +24,7 @@ from wherry.errors import (
     LoadFailed,
     ModelFailed,
     ModelNotReady,
+    Overloaded,
     QueueFull,
     WherryError,
     WorkerDied,
@@ -1078,6 +1079,65 @@ def test_an_unload_under_load_answers_everybody() -> None:
                 outcome = call.wait()
                 assert not isinstance(outcome, Exception) or isinstance(outcome, ModelNotReady)
             assert totals(d.dispatcher.statistics)["requests"] == 120
+
+
+@pytest.fixture
+def ten_second_batches(gate: Gate) -> Callable[[Desk], None]:
+    """Has the dispatcher learn that a batch takes 10 s, and leaves the next one running."""
+
+    def learn(d: Desk) -> None:
+        first = d.ask("first")
+        gate.started()
+        d.clock.now += 10.0
+        gate.open()
+        first.wait()
+        d.ask("running")
+        gate.started()
+
+    return learn
+
+
+def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybody_waits(
+    gate: Gate, ten_second_batches: Callable[[Desk], None]
+) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_wait=85.0), gate=gate) as d:
+        ten_second_batches(d)
+        waiting = [d.ask(str(n)) for n in range(8)]
+        assert not any(call.answered for call in waiting)  # the last of them waits for 75 s
+        error = d.ask("too many").error()
+        assert isinstance(error, Overloaded)
+        assert "would have to wait for about 95 s (max_queue_wait is 85 s)" in str(error)
+        assert error.retry_after == pytest.approx(10.0)
+        assert d.dispatcher.statistics.hopeless == 1
+        gate.open(10)
+        for call in waiting:
+            call.rows()
+        assert d.ask("again").rows() == ["AGAIN"]
+
+
+@pytest.mark.parametrize(("longest", "refused"), [(1.0, True), (None, False)])
+def test_a_wait_of_fewer_than_eight_batches_is_never_too_long(
+    gate: Gate, ten_second_batches: Callable[[Desk], None], longest: float | None, refused: bool
+) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
+        ten_second_batches(d)
+        assert not any(call.answered for call in [d.ask(str(n)) for n in range(8)])
+        assert d.ask("the ninth").answered is refused
+
+
+def test_a_long_queue_of_worse_priority_or_of_another_tenant_is_no_reason_to_refuse(
+    gate: Gate, ten_second_batches: Callable[[Desk], None]
+) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_wait=1.0), gate=gate) as d:
+        ten_second_batches(d)
+        for n in range(8):
+            d.ask(str(n))
+        assert d.ask("no").answered
+        assert not d.ask("urgent", priority=1, timeout=20.0).answered
+        polite = Call("polite")
+        polite.request.tenant = "polite"
+        d.dispatcher.submit([polite.request])
+        assert not polite.answered
 
 
 def test_repr_tells_what_an_instance_does(gate: Gate) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import wherry
 from tests.worker_models import Stubborn, obedient, plus_one
-from wherry.instances import process
+from wherry.instances import worker_process
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
@@ -104,7 +104,7 @@ def test_unload_may_be_called_twice_and_nothing_works_after_it(instance: Process
 def test_a_worker_that_does_not_end_is_killed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(process, "UNLOAD_SECONDS", 0.1)
+    monkeypatch.setattr(worker_process, "UNLOAD_SECONDS", 0.1)
     instance = instance_of(Stubborn())
     instance.load()
     instance.unload()

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 import wherry
-from tests.http_exchange import Client, served
+from tests.http_exchange import Client, app_loop, served
+from wherry.frontends.http.app import HttpApp
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -65,6 +66,10 @@ def test_all_series_are_there_with_zero_from_the_start(client: Client) -> None:
         "nv_inference_compute_infer_duration_us",
         "nv_inference_compute_output_duration_us",
         "nv_inference_pending_request_count",
+        "nv_cache_num_hits_per_model",
+        "nv_cache_hit_duration_per_model",
+        "nv_cache_num_misses_per_model",
+        "nv_cache_miss_duration_per_model",
         "wherry_queue_depth",
         "wherry_rejected_total",
         "wherry_worker_restarts_total",
@@ -118,6 +123,14 @@ def test_tritons_counters_keep_their_name_and_their_type(client: Client) -> None
     assert 'nv_inference_request_success{model="shout",version="1"} 0.0' in lines
 
 
+def test_the_machine_is_told_without_a_model(client: Client) -> None:
+    values = scraped(client)
+    assert 0 <= values["nv_cpu_utilization", ()] <= 1
+    assert values["nv_cpu_memory_total_bytes", ()] > values["nv_cpu_memory_used_bytes", ()] > 0
+    lines = client.get("/metrics").body.decode().splitlines()
+    assert "# TYPE nv_cache_num_hits_per_model counter" in lines
+
+
 def test_the_programs_own_metrics_and_its_process_are_shown_too(client: Client) -> None:
     assert b"process_cpu_seconds_total" in client.get("/metrics").body
 
@@ -134,3 +147,36 @@ def test_histogram_buckets_only_grow(client: Client) -> None:
 def test_prometheus_client_is_loaded_by_the_first_scrape_only() -> None:
     code = "import sys, wherry.frontends.http.app;sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_response_cache_is_told_as_a_whole_and_by_model() -> None:
+    cached = {"shout": {"response_cache": True}}
+    with (
+        wherry.Runtime(shout, cache_bytes=10_000, overrides=cached) as runtime,
+        app_loop() as loop,
+    ):
+        client = Client(HttpApp(runtime), runtime, loop)
+        assert [ask(client, text) for text in ("a", "a", "b")] == [200, 200, 200]
+        values = scraped(client)
+    assert values["nv_cache_num_lookups", ()] == 3
+    assert values["nv_cache_num_hits", ()] == 1
+    assert values["nv_cache_num_misses", ()] == 2
+    assert values["nv_cache_num_entries", ()] == 2
+    assert 0 < values["nv_cache_util", ()] < 1
+    assert values["nv_cache_num_hits_per_model", ()] == 1
+    assert values["nv_cache_num_misses_per_model", ()] == 2
+
+
+def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
+    before = scraped(client)
+    assert before["wherry_batch_rows_at_most", ()] == 8
+    assert before["wherry_batch_fixed_seconds", ()] == 0
+    assert before["wherry_rejected_hopeless_total", ()] == 0
+    for _ in range(10):
+        assert ask(client, "a") == 200
+        assert ask(client, *"abcdefgh") == 200
+    after = scraped(client)
+    learnt = after["wherry_batch_fixed_seconds", ()] + after["wherry_batch_row_seconds", ()]
+    assert 0 < learnt < 1
+    assert 0 <= after["wherry_returning_ratio", ()] <= 1
+    assert after["wherry_predicted_wait_seconds", ()] == 0  # nobody waits

@@ -48,7 +48,7 @@ def test_one_size_makes_larger_ones_look_free_so_that_they_are_tried() -> None:
 
 def test_a_larger_batch_never_looks_faster() -> None:
     curve = learnt((1, 5.0), (2, 3.0), (4, 6.0))
-    assert [curve.seconds(rows) for rows in (1, 2, 4)] == [5.0, 5.0, 6.0]
+    assert [curve.seconds(rows) for rows in (1, 2, 4)] == [4.0, 4.0, 6.0]
 
 
 def test_one_slow_batch_does_not_change_much_and_a_new_truth_is_learnt() -> None:
@@ -95,3 +95,15 @@ def test_the_curve_never_falls_and_stays_within_what_was_seen(
         assert min(seen) * 0.999 <= seconds <= max(seen) * 1.001
     fixed = curve.fixed()
     assert fixed is None or fixed >= 0
+
+
+def test_neighbours_that_noise_has_put_in_the_wrong_order_share_their_mean() -> None:
+    curve = learnt((1, 5.0), (2, 4.0), (3, 3.0), (4, 6.0), (5, 5.0))
+    assert curve.points() == [(1, 4.0), (2, 4.0), (3, 4.0), (4, 5.5), (5, 5.5)]
+
+
+def test_the_line_gives_the_seconds_of_a_row() -> None:
+    curve = learnt((4, 6.0), (8, 10.0), (16, 18.0))
+    assert curve.fixed() == pytest.approx(2.0)
+    assert curve.slope() == pytest.approx(1.0)
+    assert learnt((4, 6.0)).slope() is None

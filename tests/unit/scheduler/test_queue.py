@@ -1,5 +1,7 @@
 """Which requests wait, in which order, and which of them may share a batch?"""
 
+import random
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ from tests.fakes import Call
 from wherry.errors import Cancelled
 from wherry.request import InferRequest
 from wherry.scheduler import queue as queue_module
-from wherry.scheduler.queue import RequestQueue
+from wherry.scheduler.queue import LEVEL_SECONDS, MANY, RequestQueue
 
 
 def request(
@@ -20,9 +22,11 @@ def request(
     priority: int = 5,
     deadline: float | None = None,
     key: object = None,
+    tenant: str = "",
 ) -> InferRequest:
     call = Call(*[id] * rows, priority=priority, deadline=deadline, shape_key=key)
     call.request.enqueued_at = at
+    call.request.tenant = tenant
     return call.request
 
 
@@ -205,7 +209,7 @@ def test_a_hundred_thousand_cancelled_requests_leave_nothing_behind() -> None:
         one.reply.settle(Cancelled("gone"))
     (lane,) = queue.lanes()
     assert (lane.rows, queue.queued_requests) == (1, 1)
-    assert len(lane.requests) < 1000
+    assert sum(map(len, lane.tenants.values())) < 1000
     assert len(queue._deadlines) < 1000
     assert drained(queue, 8) == [["head"]]
 
@@ -238,3 +242,143 @@ def test_one_that_was_chosen_and_came_back_alone_stands_in_one_lane_only() -> No
     queue.take_these(lane, [again])
     queue.push(again, alone=True)
     assert drained(queue, 8) == [["head"], ["chosen"]]
+
+
+# Tenants
+
+
+def flood(queue: RequestQueue, count: int = 1000, **how: Any) -> None:
+    for n in range(count):
+        queue.push(request(f"greedy {n}", tenant="greedy", **how))
+
+
+@pytest.mark.parametrize("max_rows", [1, 8])
+@pytest.mark.parametrize("key", [None, "another shape"])
+def test_a_polite_tenant_is_served_next_however_much_a_greedy_one_has_queued(
+    max_rows: int, key: object
+) -> None:
+    queue = RequestQueue()
+    flood(queue)
+    take(queue, max_rows)
+    queue.push(request("polite", at=1.0, tenant="polite", key=key))
+    assert "polite" in take(queue, max_rows)
+    assert take(queue, 1)[0].startswith("greedy")
+
+
+def test_a_tenant_in_a_loop_shares_the_rows_equally_with_one_that_has_a_thousand_waiting() -> None:
+    queue = RequestQueue()
+    flood(queue)
+    served = []
+    for turn in range(100):
+        if turn % 2 == 0:
+            queue.push(request("polite", at=1.0 + turn, tenant="polite"))
+        served += take(queue, 1)
+    assert served.count("polite") == 50
+
+
+def test_ever_new_tenants_do_not_keep_an_old_one_waiting_for_ever() -> None:
+    queue = RequestQueue()
+    flood(queue, 3)
+    served = []
+    for turn in range(12):
+        for n in range(2):
+            queue.push(request(f"new {turn} {n}", at=1.0 + turn, tenant=f"new {turn} {n}"))
+        served += take(queue, 1)
+    assert [who for who in served if who.startswith("greedy")] == ["greedy 0", "greedy 1"]
+
+
+def test_turns_never_break_priority_but_a_second_of_waiting_counts_as_a_level() -> None:
+    queue = RequestQueue()
+    flood(queue, 3, priority=4)
+    queue.push(request("polite", tenant="polite", priority=5))
+    assert take(queue, 1) == ["greedy 0"]
+    lanes = queue.lanes(now=1.5 * LEVEL_SECONDS)
+    assert [lane.head.id for lane in lanes] == ["greedy 1", "polite"]
+    queue.push(request("young", at=1.5 * LEVEL_SECONDS, tenant="young", priority=4))
+    queue.push(request("old", at=0.0, tenant="young", priority=5))
+    served = []
+    while queue.queued_requests:
+        served += [r.id for r in queue.take(next(queue.lanes(now=1.5 * LEVEL_SECONDS)), 1)]
+    assert served == ["young", "greedy 1", "greedy 2", "polite", "old"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_each_tenant_keeps_its_order_and_nobody_is_served_twice_in_a_round(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    queue = RequestQueue()
+    waiting: defaultdict[str, list[InferRequest]] = defaultdict(list)
+    served: list[str] = []
+    for step in range(400):
+        happens = rng.random()
+        if happens < 0.55:
+            tenant = rng.choice(["greedy"] * 5 + ["a", "b", "c"])
+            deadline = step + 20.0 if rng.random() < 0.1 else None
+            one = request(str(step), at=step, tenant=tenant, deadline=deadline)
+            waiting[tenant].append(one)
+            queue.push(one)
+        elif happens < 0.65 and (several := [r for rs in waiting.values() for r in rs]):
+            gone = rng.choice(several)
+            assert queue.remove(gone)
+            gone.reply.settle(Cancelled("gone"))
+            waiting[gone.tenant].remove(gone)
+        elif happens < 0.7:
+            for gone in queue.expire(step):
+                gone.reply.settle(Cancelled("late"))
+                if gone in waiting[gone.tenant]:
+                    waiting[gone.tenant].remove(gone)
+        elif queue.queued_requests:
+            before = {tenant: len(rs) for tenant, rs in waiting.items() if rs}
+            batch = queue.take(next(queue.lanes(step)), rng.randint(1, 6))
+            for one in batch:
+                assert one is waiting[one.tenant].pop(0), "out of its tenant's order"
+                served.append(one.tenant)
+            counts = {tenant: sum(r.tenant == tenant for r in batch) for tenant in before}
+            for tenant, count in counts.items():
+                # Only who has no more may get less than another one, by more than one turn.
+                assert count == before[tenant] or count >= max(counts.values()) - 1
+        assert queue.queued_requests == sum(len(rs) for rs in waiting.values())
+        assert queue.queued_rows == queue.queued_requests
+    assert set(served) >= {"greedy", "a", "b", "c"}
+
+
+def test_a_full_queue_has_room_for_a_tenant_below_its_share() -> None:
+    queue = RequestQueue()
+    flood(queue, 10)
+    assert queue.is_full(10, request("greedy too", tenant="greedy"))
+    assert not queue.is_full(11, request("greedy too", tenant="greedy"))
+    assert not queue.is_full(None, request("greedy too", tenant="greedy"))
+    for n in range(5):
+        polite = request(f"polite {n}", tenant="polite")
+        assert not queue.is_full(10, polite)
+        queue.push(polite)
+    assert queue.is_full(10, request("polite too", tenant="polite"))
+    follower = request("the rest", tenant="greedy")
+    follower.follows = True
+    assert not queue.is_full(10, follower)
+
+
+def test_a_hundred_thousand_tenants_leave_nothing_behind_and_fill_no_queue_without_end() -> None:
+    queue = RequestQueue()
+    for n in range(100_000):
+        one = request("x", at=n, tenant=str(n))
+        if not queue.is_full(100, one):
+            queue.push(one)
+        if n % 7 == 0:
+            take(queue, 1)
+    assert queue.queued_requests == 100
+    assert len(queue._served) <= MANY + 2 * 101
+    assert len(drained(queue, 8)) == 13
+
+
+def test_rows_ahead_are_those_of_better_priority_and_one_turn_of_every_other_tenant() -> None:
+    queue = RequestQueue()
+    flood(queue, 100)
+    assert queue.rows_ahead(5, "greedy") == 100
+    assert queue.rows_ahead(5, "polite") == 1
+    assert queue.rows_ahead(4, "polite") == 0
+    queue.push(request("polite", 3, tenant="polite"))
+    queue.push(request("urgent", 7, tenant="polite", priority=1))
+    assert queue.rows_ahead(1, "greedy") == 7
+    assert queue.rows_ahead(5, "polite") == pytest.approx(110 * 5 / 102)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import isfinite
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -91,7 +92,7 @@ class Story:
         self.batcher.finished(batch, seconds, self.now)
 
 
-def story(**options: int) -> Story:
+def story(**options: Any) -> Story:
     return Story(SelfTuningBatcher(**{"max_batch_size": 64, **options}))
 
 

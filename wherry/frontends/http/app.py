@@ -6,7 +6,6 @@ answers as values; bytes on a connection are the transport's business.
 
 from __future__ import annotations
 
-import hmac
 import threading
 from collections.abc import Sequence
 
@@ -14,11 +13,22 @@ import msgspec
 
 import wherry
 from wherry.frontends.admission import Admission
+from wherry.frontends.api_keys import ApiKeys
+from wherry.frontends.common import Common
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange, Limits, error_body
-from wherry.frontends.http.kserve import Handlers, KServe
-from wherry.frontends.http.model_path import Entry
+from wherry.frontends.http.groups import group_of
+from wherry.frontends.http.kserve import KServe
+from wherry.frontends.http.model_path import Entry, Handlers
+from wherry.frontends.http.openai.routes import OpenAI
 from wherry.frontends.http.page import page
+from wherry.frontends.http.repository import RepositoryRoutes
+from wherry.frontends.http.sagemaker import SageMakerRoutes
+from wherry.frontends.http.settings import SettingRoutes
+from wherry.frontends.http.shared_memory import SharedMemoryRoutes
+from wherry.frontends.parameters import HeaderForwarding
+from wherry.frontends.restricted import Restrictions
+from wherry.model_control import ModelControl
 from wherry.observability.metrics import Metrics
 from wherry.runtime import Runtime
 
@@ -33,7 +43,9 @@ class HttpApp:
     """A Runtime as an HTTP application: call it with each exchange.
 
     With `api_keys`, every path but health wants one of them, as `Authorization: Bearer KEY` or
-    `X-API-Key: KEY`. `draining` takes readiness away; what still comes in is answered.
+    `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
+    readiness away; what still comes in is answered. With `sagemaker` there are SageMaker's paths,
+    for `sagemaker_model` or the only model.
     """
 
     def __init__(
@@ -43,23 +55,43 @@ class HttpApp:
         api_keys: Sequence[str] = (),
         max_in_flight: int | None = None,
         max_body_bytes: int = Limits().max_body_bytes,
+        admission: Admission | None = None,
+        control: ModelControl | None = None,
+        common: Common | None = None,
+        restrictions: Restrictions | None = None,
+        forwarding: HeaderForwarding | None = None,
+        sagemaker: bool = False,
+        sagemaker_model: str | None = None,
         name: str = "wherry",
         version: str = wherry.__version__,
     ) -> None:
         self.draining = False
-        self.admission = Admission(max_in_flight)
+        self.admission = admission or Admission(max_in_flight)
         self._runtime = runtime
-        self._keys = [key.encode() for key in api_keys]
-        self._entry = entry = Entry(runtime, self.admission, max_body_bytes)
+        self._control = control = control or ModelControl(runtime)
+        self._keys = ApiKeys(api_keys)
+        self._restrictions = restrictions or None
+        self._entry = entry = Entry(
+            runtime, self.admission, max_body_bytes, common=common, forwarding=forwarding
+        )
         self._kserve = KServe(entry, name=name, version=version)
+        self._shared_memory = SharedMemoryRoutes(entry)
+        self._repository = RepositoryRoutes(entry, control)
+        self._openai = OpenAI(entry)
         self._metrics = Metrics(runtime, self.admission, version)
         self._routes: dict[str, Handlers] = {
             **{path: {"GET": self._live} for path in LIVE},
             **{path: {"GET": self._ready} for path in READY},
             **self._kserve.routes(),
+            **self._shared_memory.routes(),
+            **self._repository.routes(),
+            **self._openai.routes(),
+            **SettingRoutes(entry).routes(),
             "/": {"GET": page},
             "/metrics": {"GET": self._scrape},
         }
+        if sagemaker:
+            self._routes |= SageMakerRoutes(entry, self._ready, sagemaker_model).routes()
         self._known = dict(self._routes)
         #: Who waits for the metrics, in which of the two formats.
         self._scrapes: dict[bool, list[Exchange]] = {}
@@ -71,13 +103,15 @@ class HttpApp:
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
         handlers = self._known.get(request.path)
-        if self._keys and request.path not in self._open and not self._has_key(exchange):
+        if self._keys and request.path not in self._open and not self._keys.allow(request.headers):
             self._refuse_without_key(exchange)
             return
         if handlers is None:
             handlers = self._find(request.path)
         handler = handlers.get(request.method)
         try:
+            if self._restrictions is not None:
+                self._restrictions.check(group_of(request.path), request.headers)
             if handler is not None:
                 handler(exchange)
             else:
@@ -88,7 +122,8 @@ class HttpApp:
     # Paths and methods
 
     def _find(self, path: str) -> Handlers:
-        handlers = self._kserve.handlers(path)
+        rooms = (self._kserve, self._openai, self._shared_memory, self._repository)
+        handlers = next((found for room in rooms if (found := room.handlers(path))), None)
         if handlers is None:
             return {}
         if len(self._known) >= MAX_PATHS:
@@ -111,18 +146,9 @@ class HttpApp:
 
     # Keys
 
-    def _has_key(self, exchange: Exchange) -> bool:
-        headers = exchange.request.headers
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        # All of them, each in constant time: how long it takes says nothing about a key.
-        matches = [hmac.compare_digest(given.encode(), key) for key in self._keys]
-        return any(matches)
-
     def _refuse_without_key(self, exchange: Exchange) -> None:
-        text = "a valid API key is needed: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
-        respond(exchange, error_body(text), status=401, headers=[challenge])
+        respond(exchange, error_body(self._keys.REFUSAL), status=401, headers=[challenge])
 
     # Health and metrics
 
@@ -132,7 +158,7 @@ class HttpApp:
 
     def _ready(self, exchange: Exchange) -> None:
         """200 with nothing, or 503 with the reason for each model that could not answer."""
-        reasons = self._runtime.not_ready()
+        reasons = self._control.not_ready()
         if not self.draining and not reasons:
             respond(exchange, b"", content_type="text/plain")
             return

@@ -63,7 +63,7 @@ class Call(ABC):
             self._reply.consumed()
 
     def encoded(self, response: InferResponse) -> bytes:
-        return self.codec.encode_generate(response.outputs, self.decoded.id)
+        return self.codec.encode_generate(response.outputs, self.decoded.id, response.parameters)
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
         self.entry.admission.leave()
@@ -120,6 +120,10 @@ class StreamCall(Call):
         super().__init__(model, exchange)
         self._events = EventStream(exchange, self.consumed)
         self._failed: Exception | None = None
+
+    def submit(self) -> None:
+        super().submit()  # may refuse it: then there is no stream
+        self._events.keep_alive()
 
     def respond(self, response: InferResponse) -> None:
         if self._failed is not None:

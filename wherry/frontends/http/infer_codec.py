@@ -6,20 +6,22 @@ Pure: bytes in, columns out, and back. A codec is made once for each loaded mode
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wherry.config import ModelConfig
-from wherry.errors import BadModelOutput, InvalidRequest, Unsupported
+from wherry.errors import BadModelOutput, InvalidRequest
+from wherry.frontends.classification import check_classifiable
 from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, explain
-from wherry.request import Columns
+from wherry.frontends.parameters import Parameters, checked_parameters
+from wherry.frontends.shared_memory import SharedMemory, Window
+from wherry.request import Column, Columns
 from wherry.signature import Signature
 
 T = TypeVar("T")
-Parameters = dict[str, Any]
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTET_STREAM: Final = "application/octet-stream"
@@ -56,6 +58,8 @@ class Wanted(msgspec.Struct):
     binary: bool
     #: So many "score:index" strings in its place; 0: the tensor itself.
     classes: int
+    #: Where its data goes, if not into the answer.
+    window: Window | None = None
 
 
 class InferBody(msgspec.Struct):
@@ -67,6 +71,15 @@ class InferBody(msgspec.Struct):
     parameters: Parameters
     #: None: every output, as JSON.
     wanted: list[Wanted] | None
+    #: The client named the outputs.
+    named: bool = False
+
+    @property
+    def output_names(self) -> list[str] | None:
+        """Those that the client named; None: it wants whatever there is."""
+        if self.wanted is None or not self.named:
+            return None
+        return [one.codec.name for one in self.wanted]
 
 
 class AnswerBody(msgspec.Struct):
@@ -81,10 +94,22 @@ _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ModelCodec:
-    """The wire form of one model's requests and answers."""
+    """The wire form of one model's requests and answers.
 
-    def __init__(self, config: ModelConfig, signature: Signature) -> None:
+    `labels` are the names of an output's classes, by output.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        *,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
         self.model = config.name
+        self._labels = labels or {}
+        self._shared_memory = shared_memory or SharedMemory()
         self.streams = signature.streams
         batched = self._batched = config.max_batch_size > 0
         self.inputs = {
@@ -96,8 +121,8 @@ class ModelCodec:
         self._required = [spec.name for spec in signature.inputs if not spec.optional]
         self._version = config.version
         name, version = encode_json(config.name), encode_json(config.version)
-        self._head = b'"model_name":%b,"model_version":%b,"outputs":[' % (name, version)
-        self._plain_head = b"{" + self._head
+        self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
+        self._plain_head = b'{%b"outputs":[' % self._names
 
     # The request
 
@@ -118,7 +143,7 @@ class ModelCodec:
             wanted = self._wanted(wire)
             if parameters:
                 parameters = checked_parameters(parameters)
-        return InferBody(columns, rows, wire.id, parameters, wanted)
+        return InferBody(columns, rows, wire.id, parameters, wanted, bool(wire.outputs))
 
     def _columns(self, inputs: list[WireInput], rest: memoryview | None) -> tuple[Columns, int]:
         columns: Columns = {}
@@ -147,8 +172,11 @@ class ModelCodec:
             rows = count
             if not given.parameters:
                 if not given.data:
-                    raise _no_data(name)
+                    raise _one_source(name, "none")
                 columns[name] = codec.from_json(given.data, count, given.shape)
+                continue
+            if "shared_memory_region" in given.parameters:
+                columns[name] = self._from_region(given, codec, count)
                 continue
             size = _binary_bytes(given)
             if size is None:
@@ -173,6 +201,26 @@ class ModelCodec:
             # In the model's order, whatever the client's: requests alike may share a batch.
             columns = {name: columns[name] for name in self.inputs if name in columns}
         return columns, rows
+
+    def _from_region(self, given: WireInput, codec: InputCodec, rows: int) -> Column:
+        if given.data or "binary_data_size" in given.parameters:
+            raise _one_source(given.name, "two")
+        window = self._window(given.parameters, f"input '{given.name}'")
+        return codec.from_binary(window.read(), rows, given.shape, shared=True)
+
+    def _window(self, parameters: Parameters, what: str) -> Window:
+        """The shared memory that an input's or output's parameters name."""
+        region = parameters["shared_memory_region"]
+        size = parameters.get("shared_memory_byte_size")
+        offset = parameters.get("shared_memory_offset", 0)
+        if type(region) is not str:
+            raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
+        if type(size) is not int or type(offset) is not int:
+            raise InvalidRequest(
+                f"{what}: parameters 'shared_memory_byte_size' (required with"
+                " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
+            )
+        return self._shared_memory.window(region, offset, size, what)
 
     def _check_complete(self, columns: Columns) -> None:
         missing = [name for name in self._required if name not in columns]
@@ -209,8 +257,27 @@ class ModelCodec:
                 raise InvalidRequest(
                     f"unexpected inference output '{output.name}' for model '{self.model}'"
                 )
-            asked[output.name] = _wanted_output(codec, output)
+            asked[output.name] = self._wanted_output(codec, output.parameters)
         return [asked[name] for name in self.outputs if name in asked]  # in the model's order
+
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
+        if not parameters:
+            return Wanted(codec, binary=False, classes=0)
+        what = f"output '{codec.name}'"
+        binary = parameters.get("binary_data", False)
+        if type(binary) is not bool:
+            raise InvalidRequest(f"{what}: parameter 'binary_data' must be a bool")
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise InvalidRequest(
+                f"{what}: parameter 'classification' must be a whole number from 1 up"
+            )
+        if classes:
+            check_classifiable(codec.spec, self.model)
+        window = None
+        if "shared_memory_region" in parameters:
+            window = self._window(parameters, what)
+        return Wanted(codec, binary, classes, window)
 
     def decode_generate(self, body: Buffer) -> InferBody:
         """A JSON object whose members are inputs by name; the others are parameters."""
@@ -241,32 +308,49 @@ class ModelCodec:
 
     # The answer
 
-    def encode_generate(self, outputs: Columns, id: str = "") -> bytes:
+    def encode_generate(
+        self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None
+    ) -> bytes:
         answer: dict[str, Any] = {"id": id} if id else {}
         answer["model_name"], answer["model_version"] = self.model, self._version
+        if parameters:
+            answer.update(parameters)
         for name, codec in self.outputs.items():
-            answer[name] = codec.values(outputs[name])
+            if name in outputs:
+                answer[name] = codec.values(outputs[name])
         try:
             return encode_json(answer)
         except (TypeError, ValueError) as error:
             raise BadModelOutput(f"model '{self.model}': an output is no JSON: {error}") from None
 
     def encode(
-        self, outputs: Columns, wanted: list[Wanted] | None = None, id: str = ""
+        self,
+        outputs: Columns,
+        wanted: list[Wanted] | None = None,
+        id: str = "",
+        parameters: Mapping[str, Any] | None = None,
     ) -> AnswerBody:
-        head = self._plain_head if not id else b'{"id":%b,%b' % (encode_json(id), self._head)
+        """An output that the model did not give, as some may, is left out."""
+        head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
         if wanted is None:
-            members = [codec.json(outputs[name]) for name, codec in self.outputs.items()]
+            members = [codec.json(outputs[n]) for n, codec in self.outputs.items() if n in outputs]
             return AnswerBody(b"%b%b]}" % (head, b",".join(members)), None)
         members = []
         buffers: list[Buffer] = []
         for one in wanted:
             codec = one.codec
+            if codec.name not in outputs:
+                continue
             column = outputs[codec.name]
             if one.classes:
-                spec, column = codec.classes(column, one.classes)
+                labels = self._labels.get(codec.name, ())
+                spec, column = codec.classes(column, one.classes, labels)
                 codec = OutputCodec(spec, self.model, batched=self._batched)
-            if one.binary:
+            if one.window is not None:
+                member, data = codec.elsewhere(column)
+                members.append(member)
+                one.window.write(data)
+            elif one.binary:
                 member, data = codec.binary(column)
                 members.append(member)
                 if len(data):
@@ -277,6 +361,18 @@ class ModelCodec:
         if not buffers:
             return AnswerBody(text, None)
         return AnswerBody([text, *buffers], len(text))
+
+    def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
+        given = b'"id":%b,' % encode_json(id) if id else b""
+        said = b""
+        if parameters:
+            try:
+                said = b'"parameters":%b,' % encode_json(parameters)
+            except (TypeError, ValueError) as error:
+                raise BadModelOutput(
+                    f"model '{self.model}': a response parameter is no JSON: {error}"
+                ) from None
+        return b'{%b%b%b"outputs":[' % (given, self._names, said)
 
 
 def parse(body: Buffer) -> WireRequest:
@@ -303,26 +399,6 @@ def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
         raise InvalidRequest(f"failed to parse the request JSON: {explain(error)}") from None
 
 
-def checked_parameters(parameters: Parameters) -> Parameters:
-    """A request's parameters for the core; InvalidRequest for keys and types that may not be."""
-    for name, value in parameters.items():
-        if name.startswith("triton_"):
-            raise InvalidRequest(
-                f"parameter '{name}' is reserved: parameters must not start with 'triton_'"
-            )
-        if value and name in ("sequence_id", "sequence_start", "sequence_end"):
-            raise Unsupported(f"parameter '{name}': sequences of requests are not supported")
-        if type(value) not in (str, int, bool, float):
-            raise InvalidRequest(
-                f"parameter '{name}' has invalid type. It should be either 'int', 'bool',"
-                " 'string' or 'double'."
-            )
-    priority = parameters.get("priority", 0)
-    if type(priority) is not int or priority < 0:
-        raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")
-    return parameters
-
-
 def _with_quoted_literals(body: Buffer) -> bytes | None:
     """The body with NaN, Infinity and -Infinity as strings; None if there are none."""
     text = bytes(body)
@@ -344,19 +420,13 @@ def _json_bytes(header: str, total: int) -> int:
 
 def _binary_bytes(given: WireInput) -> int | None:
     """The size of an input's binary data; None if it has JSON data."""
-    parameters = given.parameters
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"input '{given.name}': shared memory is not supported by this server")
-    size = parameters.get("binary_data_size")
+    size = given.parameters.get("binary_data_size")
     if size is None:
         if not given.data:
-            raise _no_data(given.name)
+            raise _one_source(given.name, "none")
         return None
     if given.data:
-        raise InvalidRequest(
-            "Input must set only one of the following fields: 'data', 'binary_data_size' in"
-            f" 'parameters', 'shared_memory_region' in 'parameters'. Input '{given.name}' sets two"
-        )
+        raise _one_source(given.name, "two")
     if type(size) is not int or size < 0:
         raise InvalidRequest(
             f"input '{given.name}': parameter 'binary_data_size' must be a whole number of bytes"
@@ -364,27 +434,8 @@ def _binary_bytes(given: WireInput) -> int | None:
     return size
 
 
-def _no_data(name: str) -> InvalidRequest:
+def _one_source(name: str, count: str) -> InvalidRequest:
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in"
-        f" 'parameters', 'shared_memory_region' in 'parameters'. Input '{name}' sets none"
+        f" 'parameters', 'shared_memory_region' in 'parameters'. Input '{name}' sets {count}"
     )
-
-
-def _wanted_output(codec: OutputCodec, output: WireOutput) -> Wanted:
-    parameters = output.parameters
-    if not parameters:
-        return Wanted(codec, binary=False, classes=0)
-    if "shared_memory_region" in parameters:
-        raise Unsupported(f"output '{codec.name}': shared memory is not supported by this server")
-    binary = parameters.get("binary_data", False)
-    if type(binary) is not bool:
-        raise InvalidRequest(f"output '{codec.name}': parameter 'binary_data' must be a bool")
-    classes = parameters.get("classification", 0)
-    if type(classes) is not int or classes < 0:
-        raise InvalidRequest(
-            f"output '{codec.name}': parameter 'classification' must be a whole number from 1 up"
-        )
-    if classes:
-        codec.check_classifiable()
-    return Wanted(codec, binary, classes)

@@ -13,27 +13,30 @@ from typing import Any, Final
 
 from wherry.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from wherry.frontends import describe
-from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.http.answers import Headers, fail, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.generate import generate, generate_stream
 from wherry.frontends.http.infer_codec import HEADER_LENGTH, OCTET_STREAM, InferBody, ModelCodec
-from wherry.frontends.http.model_path import Entry, ModelPath
+from wherry.frontends.http.model_path import Entry, Handlers, ModelPath
+from wherry.frontends.http.settings import set_trace_of, tell_trace_of
 from wherry.frontends.http.tensors import encode_json
 from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 
-Handler = Callable[[Exchange], None]
-#: What a path does for each method.
-Handlers = dict[str, Handler]
-
 EXTENSIONS: Final = (
     "classification",
+    "sequence",
     "schedule_policy",
     "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "system_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
+    "logging",
     "generate",
 )
 
@@ -44,7 +47,9 @@ class KServe:
     def __init__(self, entry: Entry, *, name: str, version: str) -> None:
         self._entry = entry
         self._runtime = entry.runtime
-        self._metadata = {"name": name, "version": version, "extensions": EXTENSIONS}
+        allowed = entry.common.shared_memory.allowed
+        extensions = [e for e in EXTENSIONS if allowed or e != "system_shared_memory"]
+        self._metadata = {"name": name, "version": version, "extensions": extensions}
 
     def routes(self) -> dict[str, Handlers]:
         """The paths that name no model."""
@@ -65,9 +70,11 @@ class KServe:
                 return None
             version = rest[1]
             rest = rest[2:]
+        model = ModelPath(self._entry, name, version)
+        if rest == ["trace", "setting"] and version is None:
+            return {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
         if len(rest) > 1:
             return None
-        model = ModelPath(self._entry, name, version)
         action = rest[0] if rest else None
         reads: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
             None: self._model_metadata,
@@ -107,7 +114,9 @@ class KServe:
         _json(exchange, describe.metadata(loaded, versions))
 
 
-def infer(model: ModelPath, exchange: Exchange) -> None:
+def infer(
+    model: ModelPath, exchange: Exchange, kind: Callable[..., InferCall] | None = None
+) -> None:
     """The hot path: one object for a request besides the core's own; no task, no future."""
     entry = model.entry
     entry.admission.check()
@@ -115,10 +124,11 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     decoded = codec.decode(entry.body(exchange), exchange.request.headers.get(HEADER_LENGTH))
     if codec.streams:
         raise Unsupported(
-            f"model '{model.name}' streams its responses, which infer cannot carry;"
-            f" POST to {exchange.request.path.removesuffix('infer')}generate_stream"
+            "HTTP end point doesn't support models with decoupled transaction policy: model"
+            f" '{model.name}' streams its responses, which infer cannot carry; POST to"
+            f" /v2/models/{model.name}/generate_stream"
         )
-    call = InferCall(entry, exchange, loaded, codec, decoded)
+    call = (kind or InferCall)(entry, exchange, loaded, codec, decoded)
     call.request = entry.submit(exchange, loaded, decoded, call, call.port)
     exchange.on_disconnect = call.cancel
 
@@ -147,6 +157,10 @@ class InferCall(Reply[InferResponse]):
         self.wanted = decoded.wanted
         self.port = entry.port()
 
+    def binary_head(self, json_bytes: int) -> tuple[str, Headers]:
+        """Content type and headers of an answer with binary data behind so much JSON."""
+        return OCTET_STREAM, [("Inference-Header-Content-Length", str(json_bytes))]
+
     def cancel(self) -> None:
         """The client has left."""
         if self.request is not None:
@@ -167,12 +181,12 @@ def answer(call: InferCall) -> None:
         if isinstance(outcome, Exception):
             fail(exchange, outcome)
             return
-        encoded = call.codec.encode(outcome.outputs, call.wanted, call.id)
+        encoded = call.codec.encode(outcome.outputs, call.wanted, call.id, outcome.parameters)
         if encoded.json_bytes is None:
             respond(exchange, encoded.body)
         else:
-            length = ("Inference-Header-Content-Length", str(encoded.json_bytes))
-            respond(exchange, encoded.body, content_type=OCTET_STREAM, headers=[length])
+            content_type, headers = call.binary_head(encoded.json_bytes)
+            respond(exchange, encoded.body, content_type=content_type, headers=headers)
     except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
         fail(exchange, error)
 

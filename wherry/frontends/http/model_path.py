@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from weakref import ref
 
-from wherry.frontends.admission import Admission, timeout_of
+from wherry.frontends.admission import Admission, tenant_of, timeout_of
+from wherry.frontends.common import Common
 from wherry.frontends.http.answers import given_request_id
 from wherry.frontends.http.compression import decompressed
 from wherry.frontends.http.exchange import Buffer, Exchange
 from wherry.frontends.http.infer_codec import InferBody, ModelCodec
+from wherry.frontends.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.loaded_model import LoadedModel
 from wherry.loop_port import LoopPort
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 from wherry.runtime import Runtime
 
+Handler = Callable[[Exchange], None]
+#: What a path does for each method.
+Handlers = dict[str, Handler]
+
 
 class Entry:
     """What the handlers of one server share: the runtime and the door to it."""
 
-    def __init__(self, runtime: Runtime, admission: Admission, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        admission: Admission,
+        max_body_bytes: int,
+        *,
+        common: Common | None = None,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
         self.runtime = runtime
         self.admission = admission
         self.max_body_bytes = max_body_bytes
+        self.common = common or Common()
+        self._forwarding = forwarding
         self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
 
     def port(self) -> LoopPort:
@@ -59,9 +76,15 @@ class Entry:
         request_id = decoded.id
         if not request_id and "x-request-id" in headers:
             request_id = given_request_id(headers)
-        if not parameters and "x-request-timeout" not in headers:
-            request = loaded.request(decoded.columns, decoded.rows, reply, id=request_id)
+        plain = decoded.wanted is None and self._forwarding is None
+        if plain and not parameters and "x-request-timeout" not in headers:
+            request = loaded.request(
+                decoded.columns, decoded.rows, reply, id=request_id, tenant=tenant_of(headers)
+            )
         else:
+            of_the_model = for_the_model(parameters)
+            if self._forwarding is not None:
+                of_the_model = self._forwarding.added(headers, of_the_model)
             request = loaded.request(
                 decoded.columns,
                 decoded.rows,
@@ -69,7 +92,10 @@ class Entry:
                 id=request_id,
                 timeout=timeout_of(headers, parameters),
                 priority=parameters.get("priority", 0),
-                parameters=parameters or None,
+                parameters=of_the_model,
+                sequence=sequence_of(parameters),
+                wanted=decoded.output_names,
+                tenant=tenant_of(headers),
             )
         self.admission.enter()
         port.submit(loaded, request)
@@ -96,6 +122,11 @@ class ModelPath:
         loaded = self.entry.runtime.model(self.name, self.version)
         codec = self._codec
         if codec is None or self._coded is None or self._coded() is not loaded:
-            codec = self._codec = ModelCodec(loaded.config, loaded.signature)
+            codec = self._codec = ModelCodec(
+                loaded.config,
+                loaded.signature,
+                labels=getattr(loaded.model, "labels", None),
+                shared_memory=self.entry.common.shared_memory,
+            )
             self._coded = ref(loaded)
         return loaded, codec

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 from wherry.frontends.http.answers import Headers, describe, given_request_id
 from wherry.frontends.http.exchange import Exchange
@@ -10,32 +12,67 @@ from wherry.frontends.http.exchange import Exchange
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 #: Proxies must hand events on one by one, as they come.
 UNBUFFERED = (("Cache-Control", "no-store"), ("X-Accel-Buffering", "no"))
+#: Seconds without an event after which a comment says that the stream lives: proxies close
+#: connections on which nothing moves, often after 60 seconds.
+PING_INTERVAL: Final = 15.0
+PING: Final = b": ping\n\n"
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
 
 
 class EventStream:
-    """One streamed answer. The first event decides its status.
+    """One streamed answer. The first event decides its status, or a ping that comes before it.
 
-    `consumed` is called once for each event that the client has room for.
+    `consumed` is called once for each event that the client has room for. With `keep_alive` a
+    stream that is silent for one to two PING_INTERVALs says so with a comment.
     """
 
-    def __init__(self, exchange: Exchange, consumed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        consumed: Callable[[], None],
+        call_later: Callable[[float, Callable[[], Any]], Timer] | None = None,
+    ) -> None:
         self._exchange = exchange
         self._consumed = consumed
         self._unread = 0
         self._started = False
+        self._silent = True
         exchange.on_drain = self._drained
+        self._call_later = call_later or asyncio.get_running_loop().call_later
+        self._timer: Timer | None = None
+
+    @property
+    def started(self) -> bool:
+        """Is it too late for another status?"""
+        return self._started
+
+    def keep_alive(self) -> None:
+        """From now on until its end, a silent stream says that it lives."""
+        self._timer = self._call_later(PING_INTERVAL, self._tick)
 
     def send(self, data: bytes) -> None:
         """Send one line of data as an event."""
         self._start(200)
+        self._silent = False
         self._exchange.send(b"data: %b\n\n" % data)
         if self._exchange.congested:
             self._unread += 1
         else:
             self._consumed()
 
+    def abandon(self) -> None:
+        """Nothing was sent, and the answer is to be another one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._exchange.on_drain = None
+
     def end(self, error: Exception | None = None) -> None:
         """End the answer; an error is its last event, and its status if it is the first, too."""
+        if self._timer is not None:
+            self._timer.cancel()
         if error is not None:
             status, body, headers = describe(self._exchange, error)
             self._start(status, headers)
@@ -52,6 +89,14 @@ class EventStream:
         if request_id and status == 200:
             headers = (("X-Request-Id", request_id),)
         self._exchange.start(status, content_type=CONTENT_TYPE, headers=(*UNBUFFERED, *headers))
+
+    def _tick(self) -> None:
+        """One timer for the whole stream: events come far more often than silence."""
+        if self._silent and not self._exchange.congested:
+            self._start(200)
+            self._exchange.send(PING)
+        self._silent = True
+        self.keep_alive()
 
     def _drained(self) -> None:
         unread, self._unread = self._unread, 0

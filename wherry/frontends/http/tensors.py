@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from wherry.datatypes import BF16, BOOL, BYTES, FP16, FP32, UINT64, Datatype, Form, TensorSpec
 from wherry.errors import BadModelOutput, InvalidRequest
+from wherry.frontends.classification import best_classes, check_classifiable
 from wherry.request import Array, Column
 
 Buffer = bytes | bytearray | memoryview
@@ -126,8 +127,11 @@ class InputCodec:
         with np.errstate(over="raise"):
             return self._column_of_values(values, rows, shape)
 
-    def from_binary(self, data: memoryview, rows: int, shape: list[int]) -> Column:
-        """The column that raw bytes hold. Arrays of a large body are views of it."""
+    def from_binary(
+        self, data: memoryview, rows: int, shape: list[int], *, shared: bool = False
+    ) -> Column:
+        """The column that raw bytes hold. Arrays of a large body, or of shared memory (which
+        nobody may write to), are views of it."""
         count = math.prod(shape)
         datatype = self.spec.datatype
         if datatype is BYTES:
@@ -144,7 +148,7 @@ class InputCodec:
             array = np.frombuffer(data, np.uint8) != 0  # any other byte is no bool in numpy
         else:
             array = np.frombuffer(data, datatype.dtype)
-            if data.readonly:
+            if data.readonly and not shared:
                 # A small body: the model may write into its input, as it may into a batch.
                 array = array.copy()
         return self._column_of_array(array, rows, shape)
@@ -321,6 +325,11 @@ class OutputCodec:
             data,
         )
 
+    def elsewhere(self, column: Column) -> tuple[bytes, Buffer]:
+        """The member of `outputs` without data, and the data, which goes another way."""
+        shape, flat = self.flat(column)
+        return b"%b%b]}" % (self._head, _joined(shape)), self.raw(flat)
+
     def raw(self, flat: list[Any] | Array) -> Buffer:
         """Elements as their bytes on the wire. Arrays are not copied."""
         if not isinstance(flat, np.ndarray):
@@ -348,26 +357,17 @@ class OutputCodec:
             values = [self._string(value) for value in flat]
         return values[0] if len(values) == 1 else values
 
-    def classes(self, column: Column, most: int) -> tuple[TensorSpec, Column]:
-        """The `most` best of each row as "score:index" texts, which take the tensor's place."""
-        self.check_classifiable()
+    def classes(
+        self, column: Column, most: int, labels: Sequence[str] = ()
+    ) -> tuple[TensorSpec, Column]:
+        """The `most` best of each row as "score:index[:label]", which take the tensor's place."""
+        check_classifiable(self.spec, self._model)
         shape, flat = self.flat(column)
         assert isinstance(flat, np.ndarray)
-        scores = flat.reshape(shape[0] if self._batched else 1, -1)
-        best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :most]
-        layout = "%f:%d" if flat.dtype.kind == "f" else "%d:%d"
-        texts = [
-            [layout % (row[i], i) for i in places] for row, places in zip(scores, best, strict=True)
-        ]
-        return TensorSpec(self.name, BYTES, (best.shape[1],), Form.TEXT), texts
-
-    def check_classifiable(self) -> None:
-        """InvalidRequest unless this output holds scores."""
-        if self.spec.datatype is BYTES or self.spec.datatype is BOOL:
-            raise InvalidRequest(
-                f"output '{self.name}' of model '{self._model}': {self.spec.datatype} has no"
-                " scores to classify"
-            )
+        rows = shape[0] if self._batched else 1
+        scores = flat.reshape(rows, flat.size // rows)
+        texts = best_classes(scores, most, labels)
+        return TensorSpec(self.name, BYTES, (len(texts[0]),), Form.TEXT), texts
 
     def flat(self, column: Column) -> tuple[list[int], list[Any] | Array]:
         """The wire shape of a column, and its elements: a list, or an array of any shape."""

@@ -5,7 +5,7 @@ import gzip
 import json
 import random
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
@@ -14,7 +14,10 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.http.infer_codec import ModelCodec, Wanted
 from wherry.frontends.http.tensors import pack_bytes
+from wherry.frontends.parameters import HeaderForwarding
+from wherry.request import Columns, InferRequest, SequenceStep
 
 FP32 = Annotated[np.ndarray, wherry.FP32[2]]
 FP16 = Annotated[np.ndarray, wherry.FP16[2]]
@@ -228,7 +231,7 @@ def test_a_model_that_is_ready_says_so(client: Client, path: str) -> None:
         ("/v2/models/echo/", 404, "Not Found"),
         ("/v2/models/", 404, "Not Found"),
         ("/v2/", 404, "Not Found"),
-        ("/v1/models/echo", 404, "Not Found"),
+        ("/v3/models/echo", 404, "Not Found"),
     ],
 )
 def test_what_is_not_there(client: Client, path: str, status: int, text: str) -> None:
@@ -414,6 +417,93 @@ def test_with_compression_the_header_length_counts_unpacked_bytes(client: Client
     assert answer.json["outputs"][0]["data"] == ["a"]
 
 
+def submitted(client: Client, model: str) -> list[InferRequest]:
+    """The requests that reach the model's runner from now on."""
+    seen: list[InferRequest] = []
+    runner = client.runtime.model(model).runner
+    submit = runner.submit
+
+    def watch(requests: Sequence[InferRequest]) -> None:
+        seen.extend(requests)
+        submit(requests)
+
+    runner.submit = watch  # type: ignore[method-assign]
+    return seen
+
+
+def test_the_core_is_told_the_sequence_the_outputs_and_the_model_s_parameters() -> None:
+    with served(add, words) as client:
+        seen = submitted(client, "add")
+        own = {"a": 1, "b": "x"}
+        for_the_server = {
+            "sequence_id": 7,
+            "sequence_start": True,
+            "priority": 3,
+            "timeout": 10**7,
+            "binary_data_output": False,
+        }
+        body = {
+            "inputs": [ADD_A, ADD_B],
+            "parameters": {**own, **for_the_server},
+            "outputs": [{"name": "names"}, {"name": "names"}],
+        }
+        assert client.post("/v2/models/add/infer", body).status == 200
+        assert client.post("/v2/models/add/infer", {"inputs": [ADD_A, ADD_B]}).status == 200
+        body = {"inputs": [ADD_A, ADD_B], "parameters": {"binary_data_output": True}}
+        assert client.post("/v2/models/add/infer", body).status == 200
+        generated = {"text": "a", "x": 1, "sequence_id": "s", "sequence_end": True}
+        of_generate = submitted(client, "words")
+        assert client.post("/v2/models/words/generate", generated).status == 200
+    first, plain, binary = seen
+    assert first.parameters == own
+    assert first.sequence == SequenceStep(7, start=True)
+    assert first.wanted == ["names"]
+    for request in (plain, binary):
+        assert (request.parameters, request.sequence, request.wanted) == (None, None, None)
+    assert of_generate[0].parameters == {"x": 1}
+    assert of_generate[0].sequence == SequenceStep("s", end=True)
+
+
+def test_headers_that_the_operator_forwards_are_parameters() -> None:
+    with served(echo, forwarding=HeaderForwarding("^x-user-|priority")) as client:
+        seen = submitted(client, "echo")
+        headers = {"x-user-id": "u", "priority": "high", "x-other": "o"}
+        client.post("/v2/models/echo/infer", {**text_of("a"), "parameters": {"n": 1}}, headers)
+        client.post("/v2/models/echo/infer", text_of("a"), {"x-other": "o"})
+    assert seen[0].parameters == {"x-user-id": "u", "priority": "high", "n": 1}
+    assert seen[0].priority == 5
+    assert seen[1].parameters is None
+
+
+def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
+    codec = ModelCodec(add.config(), add.signature("add"))
+    columns: Columns = {"total": np.zeros((1, 2), np.float32), "names": [b"n"]}
+    answer = json.loads(bytes(codec.encode(columns, None, "7", {"stop": "length"}).body))  # type: ignore[arg-type]
+    assert list(answer) == ["id", "model_name", "model_version", "parameters", "outputs"]
+    assert answer["parameters"] == {"stop": "length"}
+    generated = json.loads(codec.encode_generate(columns, "7", {"stop": "length"}))
+    assert generated["stop"] == "length"
+    with pytest.raises(wherry.BadModelOutput, match="response parameter is no JSON"):
+        codec.encode(columns, None, "", {"stop": object()})
+
+
+def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
+    codec = ModelCodec(add.config(), add.signature("add"))
+    columns: Columns = {"names": [b"n"]}
+    wanted = [Wanted(output, binary=True, classes=0) for output in codec.outputs.values()]
+    for body in (codec.encode(columns).body, codec.encode(columns, wanted[:1]).body):
+        assert b"total" not in bytes(body)  # type: ignore[arg-type]
+    assert b"total" not in codec.encode_generate(columns)
+
+
+def test_a_class_has_its_label() -> None:
+    labels = {"total": ["left", "right"]}
+    codec = ModelCodec(add.config(), add.signature("add"), labels=labels)
+    wanted = [Wanted(codec.outputs["total"], binary=False, classes=1)]
+    body = codec.encode({"total": np.array([[1, 2]], np.float32)}, wanted).body
+    assert json.loads(bytes(body))["outputs"][0]["data"] == ["2.000000:1:right"]  # type: ignore[arg-type]
+
+
 def test_classification(client: Client) -> None:
     request = {
         "inputs": [tensor("a", "FP32", [1, 2], [0, 5]), tensor("b", "FP32", [1, 2], [0, 0])],
@@ -498,7 +588,7 @@ MALFORMED: list[tuple[str, Any, int, str]] = [
     ("echo", bad(data=["a", "b"]), 400, "needs 1 elements, data has 2"),
     ("echo", bad(parameters=[]), 400, "inputs[0].parameters: expected object"),
     ("echo", bad(parameters={"binary_data_size": 5}), 400, "Input 'text' sets two"),
-    ("echo", bad(parameters={"shared_memory_region": "r"}), 501, "input 'text': shared memory"),
+    ("echo", bad(parameters={"shared_memory_region": "r"}), 400, "Input 'text' sets two"),
     ("echo", {"inputs": [*bad()["inputs"], *bad()["inputs"]]}, 400, "'text' is given twice"),
     ("add", {"inputs": [ADD_A]}, 400, "missing required input(s) ['b']"),
     ("add", {"inputs": [ADD_A, {**ADD_B, "shape": [1, 3]}]}, 400, "Expected [-1,2], got [1,3]"),
@@ -526,6 +616,8 @@ MALFORMED: list[tuple[str, Any, int, str]] = [
     ("echo", {**text_of("a"), "parameters": {"timeout": -1}}, 400, "'timeout'"),
     ("echo", {**text_of("a"), "parameters": {"timeout": 1.5}}, 400, "'timeout'"),
     ("echo", {**text_of("a"), "parameters": {"timeout": "1"}}, 400, "'timeout'"),
+    ("echo", {**text_of("a"), "parameters": {"sequence_id": 1.5}}, 400, "'sequence_id'"),
+    ("echo", {**text_of("a"), "parameters": {"sequence_start": 1}}, 400, "'sequence_start'"),
     (
         "echo",
         {**text_of("a"), "parameters": {"binary_data_output": 1}},
@@ -700,6 +792,39 @@ def test_priority_timeout_and_other_parameters_reach_the_core() -> None:
             exchange.answered.result(10)
             assert exchange.status == 200
     assert gate.batches == [["first"], ["soon"], ["last"]]
+
+
+@pytest.mark.parametrize(
+    ("greedy", "polite"),
+    [
+        ({"x-tenant-id": "greedy"}, {"x-tenant-id": "polite"}),
+        ({}, {"x-tenant-id": "polite"}),
+        ({"authorization": "Bearer one"}, {"authorization": "Bearer two"}),
+        ({"x-api-key": "one"}, {"x-api-key": "two"}),
+        ({"x-api-key": "one"}, {"x-api-key": "one", "x-tenant-id": "polite"}),
+    ],
+)
+@pytest.mark.parametrize("parameters", [{}, {"priority": 5}])
+def test_tenants_are_told_apart_by_their_header_or_their_key_and_served_in_turns(
+    greedy: dict[str, str], polite: dict[str, str], parameters: dict[str, int]
+) -> None:
+    gate = Gate()
+    with served(gated(gate, max_batch_size=1)) as client:
+        path = "/v2/models/gated/infer"
+
+        def begin(text: str, headers: dict[str, str]) -> MemoryExchange:
+            return client.begin("POST", path, {**text_of(text), "parameters": parameters}, headers)
+
+        exchanges = [begin("first", greedy)]
+        gate.started()
+        exchanges += [begin(f"greedy {n}", greedy) for n in range(3)]
+        exchanges.append(begin("polite", polite))
+        assert client.get("/v2/health/live").status == 200  # by now all of them are queued
+        gate.open(5)
+        for exchange in exchanges:
+            exchange.answered.result(10)
+            assert exchange.status == 200
+    assert gate.batches == [["first"], ["polite"], ["greedy 0"], ["greedy 1"], ["greedy 2"]]
 
 
 def test_a_header_may_set_the_timeout() -> None:

@@ -1,13 +1,14 @@
 """frontends/http/sse.py, generate.py: answers that come one after the other."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import wherry
 from tests.http_exchange import Client, MemoryExchange, served
-from wherry.frontends.http.sse import CONTENT_TYPE
+from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.http.sse import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
 
 
 @wherry.model
@@ -107,6 +108,12 @@ def test_a_response_that_cannot_be_sent_ends_the_stream_with_an_error(client: Cl
     assert "output" in last["error"]
 
 
+def test_a_request_that_is_refused_is_no_stream(client: Client) -> None:
+    body = {"n": 1, "priority": 99}
+    answer = client.post("/v2/models/count/generate_stream", body)
+    assert (answer.status, answer.content_type) == (400, "application/json")
+
+
 def test_the_request_id_is_echoed(client: Client) -> None:
     for fail_at in (None, 0):
         answer = client.post(
@@ -123,6 +130,66 @@ def test_a_stream_is_never_compressed(client: Client) -> None:
     )
     assert "content-encoding" not in answer.headers
     assert len(answer.events) == 100
+
+
+class Timers:
+    """A clock of the test's own: `tick()` is one interval later."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], object]] = []
+
+    def call_later(self, seconds: float, call: Callable[[], object]) -> "Timers":
+        assert seconds == PING_INTERVAL
+        self.due.append(call)
+        return self
+
+    def cancel(self) -> None:
+        self.due.clear()
+
+    def tick(self) -> None:
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
+
+def silent_stream() -> tuple[EventStream, MemoryExchange, Timers]:
+    timers, exchange = Timers(), MemoryExchange(HttpRequest("POST", "/"))
+    events = EventStream(exchange, lambda: None, timers.call_later)
+    assert timers.due == []
+    events.keep_alive()
+    return events, exchange, timers
+
+
+def test_a_silent_stream_says_that_it_lives() -> None:
+    events, exchange, timers = silent_stream()
+    events.send(b"1")
+    timers.tick()  # there was an event
+    timers.tick()
+    timers.tick()
+    events.send(b"2")
+    timers.tick()
+    events.end()
+    assert exchange.body == b"data: 1\n\n" + 2 * PING + b"data: 2\n\n"
+    assert timers.due == []
+
+
+def test_a_stream_whose_first_event_takes_long_is_begun_by_a_ping() -> None:
+    events, exchange, timers = silent_stream()
+    assert exchange.status == 0
+    timers.tick()
+    events.end(wherry.InvalidRequest("too late for a status"))
+    assert exchange.status == 200
+    assert exchange.body == PING + b'data: {"error":"too late for a status"}\n\n'
+
+
+def test_a_client_that_reads_nothing_is_not_given_pings_to_read() -> None:
+    _, exchange, timers = silent_stream()
+    exchange.congested = True
+    timers.tick()
+    assert exchange.chunks == []
+    exchange.congested = False
+    timers.tick()
+    assert exchange.chunks == [PING]
 
 
 def test_a_client_that_leaves_ends_the_model() -> None:

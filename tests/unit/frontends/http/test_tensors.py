@@ -429,12 +429,6 @@ def test_classification_of_more_than_there_are_gives_all_of_them() -> None:
     assert classes == [["5:0", "-7:1"]]
 
 
-@pytest.mark.parametrize("datatype", [BYTES, BOOL])
-def test_what_has_no_scores_cannot_be_classified(datatype: Datatype) -> None:
-    with pytest.raises(InvalidRequest, match="no scores"):
-        OutputCodec(spec_of(datatype), "m").check_classifiable()
-
-
 # Compression
 
 

@@ -1,0 +1,195 @@
+"""A gRPC call in memory: what a test sends an application, and what it got back.
+
+with served(model) as client:
+    answer = client.ask("ModelInfer", {"model_name": "echo", ...})
+    assert answer.code == "OK"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import wherry
+from tests.http_exchange import PATIENCE, app_loop
+from wherry.frontends.grpc.app import SERVICE, GrpcApp
+from wherry.frontends.grpc.proto import Method
+from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.model import Model
+
+
+class MemoryRpc(Rpc):
+    """Collects the answers; `leave()` is the client that goes.
+
+    With `takes` false the client takes nothing until `take()`.
+    """
+
+    __slots__ = (
+        "_method", "answers", "changed", "code", "details", "done", "paused", "takes", "trailers",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: Method,
+        message: bytes,
+        metadata: Mapping[str, str],
+        timeout: float | None,
+        *,
+        takes: bool = True,
+    ) -> None:
+        super().__init__(method.path, metadata, timeout=timeout, message=message)
+        self._method = method
+        self.answers: list[dict[str, Any]] = []
+        self.code = ""
+        self.details = ""
+        self.trailers: Metadata = ()
+        self.done: Future[None] = Future()
+        self.changed = threading.Condition()
+        self.takes = takes
+        self.waiting: list[Callable[[], None] | None] = []
+        self.paused = False
+
+    def respond(self, message: bytes) -> None:
+        assert not self._method.gives_stream
+        if not self.ended:
+            self._collect(message)
+            self._end("OK")
+
+    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+        assert self._method.gives_stream
+        if self.ended:
+            return
+        self._collect(message)
+        self.waiting.append(sent)
+        if self.takes:
+            self.take()
+
+    def take(self, count: int = 1) -> None:
+        """The client's window has room for so many answers more."""
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        for sent in taken:
+            self.tell(sent)
+
+    def finish(self) -> None:
+        assert self._method.gives_stream
+        if not self.ended:
+            self._end("OK")
+
+    def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
+        if not self.ended:
+            self.details = text
+            self.trailers = metadata
+            self._end(code)
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def _collect(self, message: bytes) -> None:
+        with self.changed:
+            self.answers.append(self._method.response.decode(message))
+            self.changed.notify_all()
+
+    def _end(self, code: str) -> None:
+        self.ended = True
+        self.code = code
+        self.done.set_result(None)
+
+    # For the test
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        assert self.code == "OK", f"{self.code}: {self.details}"
+        (only,) = self.answers
+        return only
+
+    @property
+    def error(self) -> tuple[str, str]:
+        assert not self.answers
+        return self.code, self.details
+
+    def wait(self) -> MemoryRpc:
+        """Until the call's end."""
+        self.done.result(PATIENCE)
+        return self
+
+    def wait_for(self, count: int) -> list[dict[str, Any]]:
+        """Until there are so many answers."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.answers) >= count, PATIENCE), self.answers
+        return self.answers
+
+
+class Client:
+    """Sends calls to an application that lives in a loop on another thread."""
+
+    def __init__(
+        self, app: GrpcApp, runtime: wherry.Runtime, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.app = app
+        self.runtime = runtime
+        self._loop = loop
+
+    def begin(
+        self,
+        method: str,
+        request: Mapping[str, Any] | bytes = b"",
+        *,
+        metadata: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        service: str = SERVICE,
+        takes: bool = True,
+    ) -> MemoryRpc:
+        """Begin a call; the answers come when they come."""
+        described = self.app.methods[f"/{service}/{method}"]
+        if not isinstance(request, bytes):
+            request = described.request.encode(request)
+        rpc = MemoryRpc(described, request, metadata or {}, timeout, takes=takes)
+        self.call(lambda: self.app(rpc))
+        return rpc
+
+    def ask(self, method: str, request: Mapping[str, Any] | bytes = b"", **how: Any) -> MemoryRpc:
+        return self.begin(method, request, **how).wait()
+
+    def say(self, rpc: MemoryRpc, *requests: Mapping[str, Any] | bytes) -> None:
+        """Send messages on the stream of a call, in one turn of the loop."""
+        described = self.app.methods[rpc.path]
+        messages = [r if isinstance(r, bytes) else described.request.encode(r) for r in requests]
+
+        def send() -> None:
+            for message in messages:
+                assert rpc.on_message is not None
+                rpc.on_message(message)
+
+        self.call(send)
+
+    def half_close(self, rpc: MemoryRpc) -> None:
+        self.call(lambda: rpc.tell(rpc.on_half_close))
+
+    def call(self, function: Callable[[], object]) -> Any:
+        """Run something in the loop's thread, and wait for it."""
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(function())
+            except BaseException as error:  # noqa: BLE001 - the test shall see it
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result(PATIENCE)
+
+
+@contextmanager
+def served(*models: Model, **options: Any) -> Iterator[Client]:
+    """The models behind an application, in an event loop of their own."""
+    app_options = {k: options.pop(k) for k in tuple(options) if k != "overrides"}
+    with wherry.Runtime(*models, **options) as runtime, app_loop() as loop:
+        yield Client(GrpcApp(runtime, **app_options), runtime, loop)

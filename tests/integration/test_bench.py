@@ -1,0 +1,218 @@
+"""`wherry bench` as a process: against servers that serve, stall, die, and are told to end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wherry.testing import ServerProcess
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+
+APP = """
+import time
+import wherry
+from collections.abc import Iterator
+
+@wherry.model(max_batch_size=8, examples=[{"text": "a"}, {"text": "b"}])
+def echo(text: list[str]) -> list[str]:
+    return text
+
+@wherry.model(max_batch_size=8, max_queue_size=1)
+def slow(text: list[str]) -> list[str]:
+    time.sleep(0.02)
+    return text
+
+@wherry.model
+def words(text: str) -> Iterator[str]:
+    yield from text.split()
+"""
+COMMAND = [sys.executable, "-m", "wherry", "bench"]
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> str:
+    (tmp_path / "bench_integration_app.py").write_text(APP)
+    return str(tmp_path / "bench_integration_app.py")
+
+
+class Bench:
+    """`wherry bench ...` as a child process; its report when it has ended."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.path = folder / "report.json"
+        self.path.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [*COMMAND, *words, "--json", str(self.path), "--jsonl", str(folder / "rows.jsonl")],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        )  # fmt: skip
+        self.out = self.err = ""
+
+    def wait(self) -> int:
+        self.out, self.err = self.process.communicate(timeout=60)
+        return self.process.returncode
+
+    def report(self) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.path.read_text())
+        return made
+
+
+@contextmanager
+def bench(folder: Path, *words: str) -> Iterator[Bench]:
+    made = Bench(folder, *words)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+            made.process.communicate()
+
+
+def ran(folder: Path, *words: str, code: int = 0) -> Bench:
+    with bench(folder, *words) as made:
+        assert made.wait() == code, made.err
+        assert "Traceback" not in made.err
+        return made
+
+
+def test_a_server_is_measured_over_http_and_its_own_account_agrees(
+    app: str, tmp_path: Path
+) -> None:
+    with ServerProcess(app) as server:
+        made = ran(tmp_path, server.url, "--model", "echo", "--callers", "1,8", "--requests", "400")
+    for point in made.report()["points"]:
+        assert point["figures"]["ok"] == 400
+        assert point["figures"]["failed"] == 0
+        assert point["server"]["requests"] == 400
+        assert sum(int(s) * n for s, n in point["server"]["batch_sizes"].items()) == 400
+        latency = point["figures"]["latency"]
+        assert latency["min"] <= latency["p50"] <= latency["p95"] <= latency["max"]
+    assert "requests/s" in made.out
+
+
+def test_settings_are_tried_on_servers_that_it_starts_itself(app: str, tmp_path: Path) -> None:
+    (tmp_path / "wherry.toml").write_text(
+        '[server]\nlog_level = "error"\n[models.echo]\nversion = "3"\n'
+    )
+    made = ran(
+        tmp_path, app, "--model", "echo", "--set", "max_batch_size=1,4", "--set",
+        "max_queue_delay=auto,20ms", "--callers", "4", "--loops", "10", "--csv", "out.csv",
+    )  # fmt: skip
+    points = made.report()["points"]
+    assert [point["settings"]["max_batch_size"] for point in points] == [1, 1, 4, 4]
+    assert [max(map(int, point["server"]["batch_sizes"])) for point in points][:2] == [1, 1]
+    assert max(map(int, points[3]["server"]["batch_sizes"])) <= 4
+    with (tmp_path / "out.csv").open() as file:
+        assert [row["max_queue_delay"] for row in csv.DictReader(file)] == ["auto", "0.02"] * 2
+
+
+def test_a_stream_and_a_full_queue_are_measured(app: str, tmp_path: Path) -> None:
+    with ServerProcess(app) as server:
+        stream = ran(
+            tmp_path, server.url, "--model", "words", "--length", "9w", "--callers", "2", "--loops",
+            "10",
+        ).report()["points"][0]["figures"]  # fmt: skip
+        assert stream["inter_token"]["count"] == 8 * 20
+        assert stream["first_token"]["p50"] <= stream["latency"]["p50"]
+        refused = ran(
+            tmp_path, server.url, "--model", "slow", "--callers", "40", "--requests", "200"
+        ).report()["points"][0]
+    assert refused["figures"]["errors"].keys() == {"HTTP 429"}
+    assert refused["figures"]["ok"] + refused["figures"]["failed"] == 200
+    assert "retry later" in refused["samples"]["HTTP 429"]
+
+
+@pytest.mark.parametrize(
+    ("number", "kinds"),
+    [
+        (signal.SIGKILL, {"cannot connect: refused", "connection closed before the answer"}),
+        (signal.SIGSTOP, {"timeout"}),
+    ],
+)
+def test_a_server_that_dies_or_stalls_gives_errors_by_kind_and_an_end(
+    app: str, tmp_path: Path, number: int, kinds: set[str]
+) -> None:
+    with ServerProcess(app) as server:
+        words = [server.url, "--model", "echo", "--callers", "4", "--duration", "3s"]
+        with bench(tmp_path, *words, "--timeout", "500ms", "--warmup", "0") as made:
+            until_it_answers(made, server.url)
+            server.send(number)
+            assert made.wait() == 0, made.err
+            server.send(signal.SIGCONT) if number == signal.SIGSTOP else None
+    (point,) = made.report()["points"]
+    assert point["figures"]["ok"] > 0
+    assert set(point["figures"]["errors"]) <= kinds
+    assert point["figures"]["failed"] > 0
+    assert "Traceback" not in made.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_it_with_the_report_so_far(app: str, tmp_path: Path, number: int) -> None:
+    """Also where it has a server of its own, which must be gone then."""
+    with bench(tmp_path, app, "--model", "echo", "--callers", "2", "--duration", "600s") as made:
+        until_it_answers(made)
+        made.process.send_signal(number)
+        assert made.wait() == 130
+    report = made.report()
+    assert report["interrupted"]
+    assert report["points"][0]["figures"]["ok"] > 0
+    assert report["points"][0]["figures"]["failed"] == 0
+    assert "interrupted" in made.out
+    assert "Traceback" not in made.err
+
+
+def test_ctrl_c_before_anything_is_measured_ends_it_quietly(app: str, tmp_path: Path) -> None:
+    with bench(tmp_path, app, "--model", "echo") as made:
+        assert made.process.stderr is not None
+        assert made.process.stderr.readline().startswith("starting wherry serve")
+        made.process.send_signal(signal.SIGINT)
+        assert made.wait() == 130
+    assert "Traceback" not in made.err
+
+
+def test_the_highest_load_is_searched(app: str, tmp_path: Path) -> None:
+    with ServerProcess(app) as server:
+        made = ran(
+            tmp_path, server.url, "--model", "slow", "--find-max", "--p95", "10ms", "--duration",
+            "300ms", "--warmup", "0",
+        )  # fmt: skip
+    assert made.report()["searches"] == [
+        {
+            "by": "callers",
+            "objective": "p95 <= 10 ms, errors <= 1 %",
+            "found": None,  # one request alone takes 20 ms
+            "settings": {},
+        }
+    ]
+    assert "no load that was tried" in made.out
+
+
+def test_a_unix_socket_will_do(app: str, tmp_path: Path) -> None:
+    with ServerProcess(app, "--uds", str(tmp_path / "w.sock")) as server:
+        assert server.url.startswith("http+unix://")
+        made = ran(tmp_path, server.url, "--model", "echo", "--callers", "2", "--loops", "5")
+    assert made.report()["points"][0]["figures"]["ok"] == 10
+
+
+def until_it_answers(made: Bench, url: str = "") -> None:
+    """Wait until the server has answered some requests; a server of its own is named on stderr."""
+    assert made.process.stderr is not None
+    while not url:
+        line = made.process.stderr.readline()
+        assert line, made.process.communicate()
+        url = line.partition("ready at ")[2].strip()
+    while made.process.poll() is None:
+        with urllib.request.urlopen(f"{url}/v2/models/echo/stats") as answer:
+            if json.load(answer)["model_stats"][0]["inference_count"] > 10:
+                return
+    raise AssertionError(made.process.communicate())

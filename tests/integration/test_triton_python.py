@@ -1,0 +1,963 @@
+"""Does a model.py written for Triton's Python backend run unchanged, and does nobody hang when it
+goes wrong?"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.python_models import python_model, running, written_model
+from wherry.backends.load import backend_for
+from wherry.backends.triton_python.instance import PythonInstance
+from wherry.errors import (
+    ConfigError,
+    LoadFailed,
+    ModelFailed,
+    WorkerDied,
+)
+from wherry.observability.custom_metrics import as_prometheus, merged
+from wherry.reply import Reply, StreamReply
+from wherry.repository.json_form import from_json
+from wherry.request import InferRequest, InferResponse, SequenceStep
+
+if sys.platform == "win32":
+    pytest.skip("worker processes need a Unix system", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+
+X = np.array([1.0, 2.0], np.float32)
+
+
+@pytest.fixture(scope="module")
+def rt() -> Iterator[wherry.Runtime]:
+    """Well-behaved models, for all tests that leave them as they are."""
+    names = ["add_sub", "upper", "asked", "repeat", "squares", "caller", "awaiter", "kept"]
+    with running(*names) as runtime:
+        yield runtime
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Something outside of this process is to happen; pytest-timeout ends a wait in vain."""
+    while not condition():
+        time.sleep(0.001)
+
+
+def instances(rt: wherry.Runtime, model: str) -> list[PythonInstance]:
+    runner: Any = rt.model(model).runner
+    return list(runner.instances)
+
+
+def sent(
+    rt: wherry.Runtime, model: str, columns: dict[str, Any], rows: int = 1, **more: Any
+) -> InferRequest:
+    """A request as a frontend sends it."""
+    loaded = rt.model(model)
+    request = loaded.request(columns, rows, Reply(lambda _: None), **more)
+    loaded.submit([request])
+    return request
+
+
+def response(request: InferRequest) -> InferResponse:
+    until(lambda: hasattr(request.reply, "outcome"))
+    answer: InferResponse = request.reply.result()
+    return answer
+
+
+def call(rt: wherry.Runtime, do: str, **how: Any) -> list[str]:
+    """What the caller model tells after it did this."""
+    told = rt.infer("caller", HOW=[json.dumps({"do": do, **how}).encode()], X=X)["TOLD"]
+    return [text.decode() for text in told]
+
+
+# Requests and responses
+
+
+def test_a_model_gets_requests_and_gives_responses(rt: wherry.Runtime) -> None:
+    answer = rt.infer("add_sub", A=X, B=2 * X)
+
+    np.testing.assert_array_equal(answer["SUM"], 3 * X)
+    np.testing.assert_array_equal(answer["DIFFERENCE"], -X)
+
+
+def test_large_tensors_go_through_shared_memory_and_come_back_right(rt: wherry.Runtime) -> None:
+    for size in (2000, 3_000_000, 20_000_000):  # the last does not fit into the slab
+        a = np.arange(size, dtype=np.float32)
+        answer = rt.infer("add_sub", A=a, B=a)
+        np.testing.assert_array_equal(answer["SUM"], 2 * a)
+        assert not answer["DIFFERENCE"].any()
+
+
+def test_requests_of_one_batch_reach_execute_as_a_list(rt: wherry.Runtime) -> None:
+    with running(python_model("asked", dynamic_batching={})) as batching:
+        loaded = batching.model("asked")
+        column = np.zeros((1, 1), np.int32)
+        requests = [loaded.request({"X": column}, 1, Reply(lambda _: None)) for _ in range(4)]
+        loaded.submit(requests)
+        told = [json.loads(response(one).outputs["TOLD"][0][0]) for one in requests]
+
+    assert [one["requests"] for one in told] == [4] * 4
+
+
+def test_without_dynamic_batching_each_request_is_executed_alone(rt: wherry.Runtime) -> None:
+    loaded = rt.model("asked")
+    column = np.zeros((1, 1), np.int32)
+    requests = [loaded.request({"X": column}, 1, Reply(lambda _: None)) for _ in range(4)]
+    loaded.submit(requests)
+    told = [json.loads(response(one).outputs["TOLD"][0][0]) for one in requests]
+
+    assert [one["requests"] for one in told] == [1] * 4
+
+
+def test_strings_are_arrays_of_bytes_objects(rt: wherry.Runtime) -> None:
+    answer = rt.infer("upper", TEXT=[b"a", "\u00e4".encode(), b""])
+
+    assert answer["UPPER"] == [b"A", "\u00c4".encode(), b""]
+    np.testing.assert_array_equal(answer["LENGTH"], [1, 2, 0])
+
+
+def test_a_model_can_ask_everything_of_a_request(rt: wherry.Runtime) -> None:
+    request = sent(
+        rt,
+        "asked",
+        {"X": np.zeros((1, 1), np.int32), "EXTRA": np.zeros((1, 1), np.int32)},
+        id="r1",
+        timeout=50.0,
+        parameters={"temperature": 0.5, "note": "\u00e9"},
+        sequence=SequenceStep("chat-7", start=True),
+        wanted=["TOLD"],
+    )
+    answer = response(request)
+    told = json.loads(answer.outputs["TOLD"][0][0])
+
+    assert told["request_id"] == "r1"
+    assert told["correlation_id"] == "chat-7"
+    assert told["flags"] == 1
+    assert 49_000_000 < told["timeout"] <= 50_000_000
+    assert told["parameters"] == {"temperature": 0.5, "note": "\u00e9"}
+    assert told["inputs"] == ["X", "EXTRA"]
+    assert told["wanted"] == ["TOLD"]
+    assert told["texts"]
+    assert told["args"]["model_name"] == "asked"
+    assert told["args"]["model_instance_kind"] == "CPU"
+    assert told["max_batch_size"] == 4
+    assert set(answer.outputs) == {"TOLD"}  # and not what nobody asked for
+    told = json.loads(rt.infer("asked", X=[0])["TOLD"][0])
+    assert told["wanted"] == ["TOLD", "UNASKED"]  # whoever names none asks for all
+    assert answer.parameters == {"kind": "told", "n": 3, "ok": True}
+
+
+def test_a_model_may_keep_its_inputs_and_write_to_them(rt: wherry.Runtime) -> None:
+    for i in range(4):  # in the slab: as large as an input must be to lie there
+        x = np.full(5000, i)
+        assert rt.infer("kept", X=x)["KEPT"].tolist() == list(range(1, i + 2))
+        assert (x == i).all()
+
+
+# Decoupled models
+
+
+def test_a_decoupled_model_sends_any_number_of_responses(rt: wherry.Runtime) -> None:
+    for times in (0, 1, 5):
+        counts = [answer["COUNT"][0] for answer in rt.stream("repeat", TIMES=[times])]
+        assert counts == list(range(times))
+
+
+def test_requests_of_a_decoupled_model_run_side_by_side(rt: wherry.Runtime) -> None:
+    """Its execute() has returned when the second comes; the first goes on until then."""
+    first = rt.stream("repeat", TIMES=[-1])
+    assert next(first)["COUNT"][0] == 0
+
+    assert len(list(rt.stream("repeat", TIMES=[3]))) == 3
+    assert next(first)["COUNT"][0] == 1
+    first.close()  # type: ignore[attr-defined]
+
+
+def test_a_client_that_leaves_is_seen_by_is_cancelled(
+    rt: wherry.Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stream = rt.stream("repeat", TIMES=[-1])
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+
+    until(lambda: "cancelled after" in caplog.text)
+    assert not instances(rt, "repeat")[0].open_requests
+
+
+def test_a_reader_that_does_not_read_is_given_up(rt: wherry.Runtime) -> None:
+    loaded = rt.model("repeat")
+    reply: StreamReply[InferResponse] = StreamReply(lambda *_: None, lambda _: None)
+    request = loaded.request({"TIMES": np.array([[-1]], np.int32)}, 1, reply)
+    reply.limit = 5
+    loaded.submit([request])
+    until(lambda: hasattr(reply, "outcome"))
+
+    assert "left 5 responses unread" in str(reply.outcome)
+
+
+def test_async_execute_of_a_decoupled_model_has_several_requests_at_a_time(
+    rt: wherry.Runtime,
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(lambda: list(rt.stream("squares", N=[0])))
+        until(lambda: instances(rt, "squares")[0].open_requests)
+        answers = list(rt.stream("squares", N=[3]))
+        assert [answer["SQUARE"][0] for answer in answers] == [0, 1, 4, 9]
+        assert len(waits.result()) == 1
+
+
+def test_what_async_execute_raises_is_the_end_of_its_requests(rt: wherry.Runtime) -> None:
+    with pytest.raises(ModelFailed, match="no square roots here"):
+        list(rt.stream("squares", N=[-1]))
+    assert len(list(rt.stream("squares", N=[1]))) == 2
+
+
+# Models that call models
+
+
+def test_a_model_calls_another_one(rt: wherry.Runtime) -> None:
+    assert call(rt, "exec") == ["2.0"]
+    assert call(rt, "exec", outputs=["DIFFERENCE", "SUM"]) == ["2.0", "0.0"]
+    assert call(rt, "gather", count=5) == ["2.0", "4.0", "6.0", "8.0", "10.0"]
+
+
+def test_calls_of_many_requests_are_batched_by_the_called_model(rt: wherry.Runtime) -> None:
+    before = rt.model("add_sub").statistics.execution_count
+    call(rt, "gather", count=8)
+
+    assert rt.model("add_sub").statistics.execution_count - before < 8
+
+
+def test_async_execute_awaits_other_models(rt: wherry.Runtime) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda i: rt.infer("awaiter", X=[float(i)])["Y"][0], range(16)))
+
+    assert answers == [2.0 * i for i in range(16)]
+
+
+def test_errors_of_a_call_are_errors_in_its_response(rt: wherry.Runtime) -> None:
+    assert "error 2" in call(rt, "exec", model="nowhere")[0]
+    assert "error 3: unexpected inference output 'X'" in call(rt, "exec", outputs=["X"])[0]
+    assert "error 3: unexpected inference input 'A'" in call(rt, "exec", model="upper")[0]
+    assert "error 5" in call(rt, "stream", times=3, decoupled=False)[0]
+    assert "error 2" in call(rt, "exec", model_version=7)[0]
+
+
+def test_a_call_of_a_decoupled_model_is_an_iterator(rt: wherry.Runtime) -> None:
+    assert call(rt, "stream", times=4) == ["0", "1", "2", "3"]
+    assert call(rt, "stream", times=0) == []
+
+
+def test_an_iterator_that_is_dropped_cancels_the_call(rt: wherry.Runtime) -> None:
+    assert call(rt, "stream", times=-1, stop_after=2) == ["0", "1"]
+    until(lambda: not instances(rt, "repeat")[0].open_requests)
+
+
+def test_a_model_with_one_instance_that_calls_itself_is_told_so(rt: wherry.Runtime) -> None:
+    (told,) = call(rt, "chain", models=["caller"])
+
+    assert "error 4" in told
+    assert "model 'caller' calls model 'caller', which would never answer" in told
+    assert call(rt, "exec") == ["2.0"]
+
+
+def test_chains_of_calls_work_and_circles_are_found(rt: wherry.Runtime) -> None:
+    others = [python_model(name, "caller") for name in ("first", "second")]
+    with running("add_sub", "caller", *others) as rt:
+        assert call(rt, "chain", models=["first", "second"]) == ["first: second: 2.0"]
+        (told,) = call(rt, "chain", models=["first", "second", "first"])
+        assert "model 'second' calls model 'first', which would never answer" in told
+
+
+def test_a_circle_through_an_ensemble_is_found_too(tmp_path: Path) -> None:
+    ensemble = {
+        "name": "around",
+        "platform": "ensemble",
+        "input": [
+            {"name": "HOW", "data_type": "TYPE_STRING", "dims": [1]},
+            {"name": "X", "data_type": "TYPE_FP32", "dims": [-1]},
+        ],
+        "output": [{"name": "TOLD", "data_type": "TYPE_STRING", "dims": [-1]}],
+        "ensemble_scheduling": {
+            "step": [
+                {
+                    "model_name": "caller",
+                    "model_version": -1,
+                    "input_map": {"HOW": "HOW", "X": "X"},
+                    "output_map": {"TOLD": "TOLD"},
+                }
+            ]
+        },
+    }
+    (tmp_path / "1").mkdir()
+    around = backend_for(str(tmp_path), "1", from_json(ensemble))
+    with running("caller", around, "add_sub") as rt:
+        assert "would never answer" in call(rt, "chain", models=["around"])[0]
+
+
+def test_with_two_instances_a_model_may_call_itself(rt: wherry.Runtime) -> None:
+    with running("add_sub", python_model("caller", instance_group=[{"count": 2}])) as rt:
+        assert call(rt, "chain", models=["caller"]) == ["caller: 2.0"]
+        assert "would never answer" in call(rt, "chain", models=["caller", "caller"])[0]
+
+
+@wherry.model(max_batch_size=8)
+def shout(text: list[str]) -> list[str]:
+    return [line.upper() for line in text]
+
+
+def test_a_model_calls_wherrys_own_models() -> None:
+    with running("caller", shout) as rt:
+        assert call(rt, "wherry_model", model="shout") == ["[b'SOME', b'WORDS']"]
+
+
+def test_a_model_asks_whether_others_are_ready(rt: wherry.Runtime) -> None:
+    assert call(rt, "ready", model="add_sub") == ["True"]
+    assert call(rt, "ready", model="add_sub", version="1") == ["True"]
+    assert call(rt, "ready", model="add_sub", version="2") == ["False"]
+    assert call(rt, "ready", model="nowhere") == ["False"]
+
+
+def test_loading_needs_a_repository(rt: wherry.Runtime) -> None:
+    assert "refused: this server has no model repository" in call(rt, "load", model="x")[0]
+
+
+# What goes wrong
+
+
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[wherry.Runtime]:
+    with running("faulty") as runtime:
+        yield runtime
+
+
+def fault(rt: wherry.Runtime, do: str) -> Any:
+    return rt.infer("faulty", DO=[do.encode()])["OUT"]
+
+
+def test_an_exception_fails_all_requests_of_its_batch(faulty: wherry.Runtime) -> None:
+    """As in Triton: a rerun could do twice what execute() has done before it raised."""
+    loaded = faulty.model("faulty")
+    asked = [b"raise", b"fine", b"fine"]
+    requests = [loaded.request({"DO": [[do]]}, 1, Reply(lambda _: None)) for do in asked]
+    loaded.submit(requests)
+    until(lambda: all(hasattr(one.reply, "outcome") for one in requests))
+
+    for one in requests:
+        assert isinstance(one.reply.outcome, ModelFailed)
+        assert "ValueError: as I was told" in str(one.reply.outcome)
+    assert fault(faulty, "fine") == [b"fine"]
+
+
+def test_an_error_response_is_of_its_request_only(faulty: wherry.Runtime) -> None:
+    loaded = faulty.model("faulty")
+    asked = [b"fine", b"error 3", b"also fine"]
+    requests = [loaded.request({"DO": [[do]]}, 1, Reply(lambda _: None)) for do in asked]
+    loaded.submit(requests)
+
+    assert response(requests[0]).outputs["OUT"] == [[b"fine"]]
+    with pytest.raises(wherry.InvalidRequest, match="told 3"):
+        response(requests[1])
+    assert response(requests[2]).outputs["OUT"] == [[b"also fine"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "grpc_code"),
+    [
+        (0, 400, "UNKNOWN"),
+        (1, 500, "INTERNAL"),
+        (2, 404, "NOT_FOUND"),
+        (3, 400, "INVALID_ARGUMENT"),
+        (4, 503, "UNAVAILABLE"),
+        (5, 501, "UNIMPLEMENTED"),
+        (6, 400, "ALREADY_EXISTS"),
+        (7, 499, "CANCELLED"),
+    ],
+)
+def test_each_error_code_has_its_status(
+    faulty: wherry.Runtime, code: int, status: int, grpc_code: str
+) -> None:
+    with pytest.raises(wherry.WherryError, match=f"told {code}") as caught:
+        fault(faulty, f"error {code}")
+
+    assert (caught.value.http_status, caught.value.grpc_code) == (status, grpc_code)
+
+
+@pytest.mark.parametrize(
+    ("do", "text"),
+    [
+        ("too few", "0 for 1 requests"),
+        ("no list", "must return a list with an InferenceResponse for each request"),
+        ("wrong type", "it holds a str"),
+        ("none", "dropped the request without a final response"),
+        ("dropped", "dropped the request without a final response"),
+        ("unknown output", "gave an output 'NOWHERE'; its config declares OUT"),
+        ("wrong datatype", "gave a wrong output 'OUT': it is FP64, declared is BYTES"),
+        ("wrong rows", "for a request of 1 rows"),
+        ("surrogate", "failed"),
+        ("sys.exit", "SystemExit"),
+    ],
+)
+def test_a_wrong_answer_is_an_error_that_says_what_is_wrong(
+    faulty: wherry.Runtime, do: str, text: str
+) -> None:
+    pid = instances(faulty, "faulty")[0].pid
+    with pytest.raises(ModelFailed, match=text):
+        fault(faulty, do)
+
+    assert fault(faulty, "fine") == [b"fine"]
+    assert instances(faulty, "faulty")[0].pid == pid
+
+
+def test_a_model_may_leave_an_output_out(faulty: wherry.Runtime) -> None:
+    assert response(sent(faulty, "faulty", {"DO": [[b"nothing"]]})).outputs == {}
+
+
+def test_a_model_that_is_not_decoupled_may_use_a_response_sender(
+    faulty: wherry.Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    assert fault(faulty, "sender") == [b"sent"]
+    assert fault(faulty, "twice") == [b"first"]
+    until(
+        lambda: "refused: Unable to send response. Response sender has been closed" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("do", ["exit", "crash", "garbage"])
+def test_a_process_that_dies_is_replaced_and_its_request_told(do: str) -> None:
+    with running("faulty") as rt:
+        with pytest.raises(WorkerDied):
+            fault(rt, do)
+        assert fault(rt, "fine") == [b"fine"]
+
+
+def test_requests_that_outlive_their_batch_are_told_of_a_death() -> None:
+    with running("repeat") as rt:
+        stream = rt.stream("repeat", TIMES=[-1])
+        next(stream)
+        pid = instances(rt, "repeat")[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="SIGKILL"):
+            list(stream)
+        assert len(list(rt.stream("repeat", TIMES=[2]))) == 2
+
+
+def test_calls_of_a_process_that_dies_are_cancelled(tmp_path: Path) -> None:
+    """The caller dies while it reads a stream that never ends."""
+    code = """
+import os
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        inputs = [pb_utils.Tensor("TIMES", np.array([-1], np.int32))]
+        request = pb_utils.InferenceRequest(
+            model_name="repeat", requested_output_names=[], inputs=inputs
+        )
+        for response in request.exec(decoupled=True):
+            os._exit(1)
+"""
+    with running("repeat", written_model(tmp_path, code)) as rt:
+        with pytest.raises(WorkerDied):
+            rt.infer("written", X=[1.0])
+        until(lambda: not instances(rt, "repeat")[0].open_requests)
+
+
+def test_draining_waits_for_requests_that_outlive_their_batch() -> None:
+    with running("repeat") as rt:
+        answers: SimpleQueue[Any] = SimpleQueue()
+
+        def read() -> None:
+            for one in rt.stream("repeat", TIMES=[500]):
+                answers.put(one)
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        answers.get()
+        assert rt.drain(20.0)
+        thread.join()
+        assert answers.qsize() == 499
+
+
+def test_what_outlives_the_time_to_drain_is_told_and_its_model_too() -> None:
+    """Else finalize(), which waits for the thread that answers, would never end."""
+    with running("repeat") as rt:
+        stream = rt.stream("repeat", TIMES=[-1])
+        next(stream)
+        rt.unload("repeat", drain_timeout=0.1)
+        with pytest.raises(wherry.ModelNotReady, match="unloading"):
+            list(stream)
+
+
+# Life
+
+
+def test_what_initialize_raises_is_why_it_was_not_loaded(tmp_path: Path) -> None:
+    code = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise KeyError("weights")
+    def execute(self, requests):
+        pass
+"""
+    with (
+        pytest.raises(LoadFailed, match=r"KeyError: 'weights'"),
+        running(written_model(tmp_path, code)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("x = 1", "no class TritonPythonModel"),
+        ("def f(:", "SyntaxError"),
+        ("import os\nos._exit(7)", "exit status 7"),
+        (
+            "class TritonPythonModel:\n  @staticmethod\n  def auto_complete_config(c): pass",
+            "must return the ModelConfig",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error_that_says_why(
+    tmp_path: Path, code: str, text: str
+) -> None:
+    with pytest.raises((LoadFailed, ConfigError), match=text):
+        written_model(tmp_path, code)
+
+
+def test_each_instance_has_a_process_and_one_that_completed_the_config_is_the_first() -> None:
+    model = python_model("upper", instance_group=[{"count": 2}])
+    with running(model) as rt:
+        pids = {instance.pid for instance in instances(rt, "upper")}
+        assert len(pids) == 2
+        assert os.getpid() not in pids
+
+
+def test_a_model_that_is_never_loaded_leaves_no_process() -> None:
+    model = python_model("upper")
+    del model  # the fixture that looks for children does the rest
+
+
+def test_finalize_is_called_and_may_still_print(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running("repeat"):
+        pass
+
+    assert "finalized" in caplog.text
+
+
+def test_two_versions_of_a_model_complete_their_own_configurations(rt: wherry.Runtime) -> None:
+    completed = python_model("upper").triton
+
+    assert [one.name for one in completed.input] == ["TEXT"]
+    assert [one.data_type for one in completed.output] == ["TYPE_STRING", "TYPE_INT32"]
+    assert completed.max_batch_size == 8
+    assert completed.dynamic_batching is not None
+
+
+def test_metrics_and_the_log_reach_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with running(python_model("counted", instance_group=[{"count": 2}])) as rt:
+        counts = [rt.infer("counted", X=[value])["COUNT"][0] for value in (0.5, 5.0, 50.0)]
+        model: Any = rt.model("counted").model
+        families = {f.name: as_prometheus(f) for f in merged([model.custom_metrics])}
+
+    assert sorted(counts) == [1.0, 2.0, 3.0]
+    (seen,) = families["seen_requests"].samples
+    assert (seen.labels, seen.value) == ({"model": "counted", "way": "in"}, 3.0)
+    buckets = [s.value for s in families["values"].samples if s.name == "values_bucket"]
+    assert buckets == [1, 2, 3]
+    assert "seen 5.0" in caplog.text
+    assert "also seen 50.0" in caplog.text
+
+
+def test_a_warm_up_runs_before_the_model_is_ready(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    sample = {"name": "one", "inputs": {"X": {"data_type": "TYPE_FP32", "dims": [1]}}}
+    sample["inputs"]["X"]["zero_data"] = True  # type: ignore[index]
+    with running(python_model("counted", model_warmup=[sample])) as rt:
+        assert "seen 0.0" in caplog.text
+        assert rt.model("counted").statistics.success.count == 0
+
+
+def test_a_decoupled_model_warms_up_too() -> None:
+    inputs = {"TIMES": {"data_type": "TYPE_INT32", "dims": [1], "random_data": True}}
+    inputs["TIMES"] = {"data_type": "TYPE_INT32", "dims": [1], "zero_data": True}
+    with running(python_model("repeat", model_warmup=[{"name": "one", "inputs": inputs}])) as rt:
+        assert len(list(rt.stream("repeat", TIMES=[1]))) == 1
+
+
+def test_is_ready_is_asked(tmp_path: Path) -> None:
+    code = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_BOOL", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_BOOL", "dims": [1]})
+        return config
+
+    def initialize(self, args):
+        self.ready = True
+
+    def is_ready(self):
+        return self.ready
+
+    def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        self.ready = bool(x[0])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])]
+"""
+    with running(written_model(tmp_path, code)) as rt:
+        loaded = rt.model("written")
+        assert loaded.not_ready_reason() == ""
+        rt.infer("written", X=[False])
+        until(lambda: "is_ready" in loaded.not_ready_reason())
+        rt.infer("written", X=[True])
+        until(lambda: loaded.not_ready_reason() == "")
+
+
+def test_a_python_based_backend_has_its_program_elsewhere(tmp_path: Path) -> None:
+    program = tmp_path / "backends" / "echo" / "model.py"
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "WHO", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def initialize(self, args):
+        self.args = args
+
+    def execute(self, requests):
+        who = np.array([self.args["model_name"]], dtype=np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WHO", who)]) for _ in requests]
+"""
+    )
+    folder = tmp_path / "models" / "parrot"
+    (folder / "1").mkdir(parents=True)
+    model = backend_for(
+        str(folder),
+        "1",
+        from_json({"name": "parrot", "backend": "echo"}),
+        backend_directory=str(tmp_path / "backends"),
+    )
+    with running(model) as rt:
+        assert rt.infer("parrot", X=[1.0])["WHO"] == [b"parrot"]
+
+
+def test_an_environment_of_its_own_runs_the_model(tmp_path: Path) -> None:
+    environment = a_python_without_wherry(tmp_path / "environment")
+    code = """
+import sys
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "WHERE", "data_type": "TYPE_STRING", "dims": [3]})
+        return config
+
+    def execute(self, requests):
+        import importlib.util
+        has = [importlib.util.find_spec(name) is not None for name in ("wherry", "msgspec")]
+        told = np.array([sys.prefix, *map(str, has)], dtype=np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WHERE", told)]) for _ in requests]
+"""
+    path = {"EXECUTION_ENV_PATH": {"string_value": "$$TRITON_MODEL_DIRECTORY/../environment"}}
+    with running(written_model(tmp_path, code, parameters=path)) as rt:
+        prefix, *has = rt.infer("written", X=np.ones(5000, np.float32))["WHERE"]
+
+    assert Path(prefix.decode()).resolve() == environment.resolve()
+    assert has == [b"False", b"False"]
+
+
+def a_python_without_wherry(place: Path) -> Path:
+    """An environment in which there is numpy and nothing else."""
+    import venv
+
+    venv.create(place, symlinks=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    installed = Path(np.__file__).parent.parent
+    for name in installed.glob("numpy*"):
+        (packages / name.name).symlink_to(name)
+    return place
+
+
+def test_nothing_is_left_when_the_server_is_killed(tmp_path: Path) -> None:
+    """Also within the model's code, which hears of nothing."""
+    import subprocess
+
+    program = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from tests.python_models import running
+if __name__ == "__main__":
+    with running("repeat") as rt:
+        stream = rt.stream("repeat", TIMES=[-1])
+        next(stream)
+        print(rt.model("repeat").runner.instances[0].pid, flush=True)
+        time.sleep(60)
+"""
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    root = str(Path(__file__).parent.parent.parent)
+    with subprocess.Popen(
+        [sys.executable, str(file), root], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        server.kill()
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in state_of(pid))
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+# Sequences
+
+
+def test_a_sequence_model_gets_its_controls_and_the_server_keeps_its_state() -> None:
+    with running("accumulate") as rt:
+
+        def step(x: int, *, start: bool = False, end: bool = False, id: int = 5) -> Any:
+            columns = {"X": np.array([[x]], np.int32)}
+            at = SequenceStep(id, start, end)
+            return response(sent(rt, "accumulate", columns, sequence=at, wanted=["SUM"])).outputs
+
+        sums = [step(1, start=True), step(10), step(100, start=True, id=6), step(100, end=True)]
+        assert [one["SUM"][0][0] for one in sums] == [1, 11, 100, 111]
+        assert all(set(one) == {"SUM"} for one in sums)
+        columns = {"X": np.array([[1]], np.int32)}
+        told = response(sent(rt, "accumulate", columns, sequence=SequenceStep(6, end=True)))
+        assert told.outputs["TOLD"] == [[b"6 0 6 2"]]
+        assert told.outputs["SUM"][0][0] == 101
+
+
+def test_an_iterative_sequence_gets_its_request_again() -> None:
+    with running("countdown") as rt, ThreadPoolExecutor(6) as callers:
+        steps = callers.map(lambda i: rt.infer("countdown", FROM=[i])["STEPS"][0], range(1, 7))
+        assert list(steps) == [1, 2, 3, 4, 5, 6]
+
+
+def test_rescheduling_is_for_iterative_sequences_only(tmp_path: Path) -> None:
+    code = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        for request in requests:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return None
+"""
+    wrong = pytest.raises(ModelFailed, match="iterative_sequence: true")
+    with running(written_model(tmp_path, code)) as rt, wrong:
+        rt.infer("written", X=[1.0])
+
+
+# BF16
+
+
+def test_bf16_goes_through_dlpack() -> None:
+    pytest.importorskip("torch")
+    with running("bf16") as rt:
+        half = rt.infer("bf16", X=np.array([1.0, 3.0, 1e30], np.float32))["HALF"]
+
+    np.testing.assert_allclose(half, [0.5, 1.5, 5e29], rtol=0.01)
+
+
+# Over the wire
+
+
+def test_a_repository_of_python_models_is_served(tmp_path: Path) -> None:
+    """Through `wherry serve`: HTTP, streams, metrics, and models that load models."""
+    import shutil
+    import urllib.request
+
+    from tests.python_models import REPOSITORY
+    from wherry.testing import running_server
+
+    for name in ("add_sub", "repeat", "counted", "caller"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name)
+
+    def ask(url: str, body: Any = None) -> str:
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, data=data)) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def told(url: str, **how: Any) -> Any:
+        inputs = [
+            {"name": "HOW", "shape": [1], "datatype": "BYTES", "data": [json.dumps(how)]},
+            {"name": "X", "shape": [1], "datatype": "FP32", "data": [1.0]},
+        ]
+        answer = json.loads(ask(f"{url}/v2/models/caller/infer", {"inputs": inputs}))
+        return answer["outputs"][0]["data"]
+
+    options = ["--model-control-mode", "explicit", "--load-model", "repeat"]
+    options += ["--load-model", "counted", "--load-model", "caller"]
+    with running_server(str(tmp_path), *options) as url:
+        stream = ask(f"{url}/v2/models/repeat/generate_stream", {"TIMES": 2})
+        assert [json.loads(e[6:])["COUNT"] for e in stream.split("\n\n") if e] == [0, 1]
+        ask(f"{url}/v2/models/counted/generate", {"X": 2.0})
+        assert 'seen_requests{model="counted",way="in"} 1.0' in ask(f"{url}/metrics")
+        assert told(url, do="ready", model="add_sub") == ["False"]
+        assert told(url, do="load", model="add_sub") == ["done"]
+        assert told(url, do="exec") == ["2.0"]
+        assert told(url, do="load", model="add_sub", unload=True) == ["done"]
+        assert "refused" in told(url, do="load", model="nowhere")[0]
+
+
+# Under load
+
+
+def test_killed_workers_are_back_quickly_and_every_request_is_answered_rightly() -> None:
+    """A request whose process died is tried once more elsewhere; nobody gets another's answer."""
+    with running(python_model("add_sub", instance_group=[{"count": 2}])) as rt:
+        stop = threading.Event()
+
+        def ask(number: int) -> int:
+            answered = 0
+            while not stop.is_set():
+                a = np.full(3000, number, np.float32)
+                try:
+                    total = rt.infer("add_sub", A=a, B=a)["SUM"]
+                except WorkerDied:  # twice in its life
+                    continue
+                assert (total == 2 * number).all()
+                answered += 1
+            return answered
+
+        with ThreadPoolExecutor(8) as callers:
+            counts = [callers.submit(ask, number) for number in range(8)]
+            try:
+                for kills in range(1, 5):
+                    until(lambda: len(instances(rt, "add_sub")) == 2)
+                    pid = instances(rt, "add_sub")[0].pid
+                    if pid is not None:
+                        os.kill(pid, signal.SIGKILL)
+                    until(lambda: rt.model("add_sub").statistics.worker_restarts >= kills)  # noqa: B023
+            finally:
+                stop.set()
+            assert all(count.result() for count in counts)
+
+
+def test_threads_of_a_decoupled_model_call_and_send_at_the_same_time(tmp_path: Path) -> None:
+    code = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "N", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "SUM", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def initialize(self, args):
+        self.pool = ThreadPoolExecutor(8)
+
+    def execute(self, requests):
+        for request in requests:
+            self.pool.submit(self.answer, request)
+
+    def answer(self, request):
+        sender = request.get_response_sender()
+        for i in range(int(request.inputs()[0].as_numpy()[0])):
+            x = np.full((1, (3, 5000, 50000)[i % 3]), i, np.float32)
+            call = pb_utils.InferenceRequest(
+                model_name="add_sub",
+                requested_output_names=["SUM"],
+                inputs=[pb_utils.Tensor("A", x), pb_utils.Tensor("B", x)],
+            )
+            (total,) = call.exec().output_tensors()
+            if sender.is_cancelled():
+                break
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", total.as_numpy()[0])]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def finalize(self):
+        self.pool.shutdown()
+"""
+
+    def read(rt: wherry.Runtime, number: int) -> None:
+        stream: Any = rt.stream("written", N=[number % 15])
+        for i, one in enumerate(stream):
+            assert (one["SUM"] == 2 * i).all()
+            if number % 7 == 0 and i == 5:
+                stream.close()  # leaves in the middle
+                return
+        assert i == number % 15 - 1
+
+    with running("add_sub", written_model(tmp_path, code)) as rt:
+        with ThreadPoolExecutor(16) as readers:
+            numbers = [number for number in range(100) if number % 15]
+            list(readers.map(partial(read, rt), numbers))
+        until(lambda: not instances(rt, "written")[0].open_requests)
+
+
+def test_a_model_that_hangs_is_killed_after_execution_timeout(tmp_path: Path) -> None:
+    code = """
+import time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        time.sleep(3600)
+"""
+    with wherry.Runtime() as rt:
+        rt.load(written_model(tmp_path, code), execution_timeout=0.2)
+        with pytest.raises(wherry.WherryError, match="execution_timeout"):
+            rt.infer("written", X=[1.0])

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wherry.backends.load import backend_for, backend_name, known_backend
+from wherry.errors import ConfigError
+from wherry.pipelines.ensemble import EnsembleModel
+from wherry.repository.triton_config import (
+    DynamicBatching,
+    EnsembleScheduling,
+    EnsembleStep,
+    Input,
+    Output,
+    TritonConfig,
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "file", "backend"),
+    [
+        (TritonConfig(backend="python"), "", "python"),
+        (TritonConfig(platform="onnxruntime_onnx"), "", "onnxruntime"),
+        (TritonConfig(platform="pytorch_libtorch"), "", "pytorch"),
+        (TritonConfig(platform="tensorrt_plan"), "", "tensorrt_plan"),
+        (TritonConfig(platform="ensemble"), "", "ensemble"),
+        (TritonConfig(ensemble_scheduling=EnsembleScheduling()), "", "ensemble"),
+        (TritonConfig(), "model.py", "python"),
+        (TritonConfig(), "model.onnx", "onnxruntime"),
+        (TritonConfig(), "model.pt", "pytorch"),
+        (TritonConfig(default_model_filename="net.onnx"), "net.onnx", "onnxruntime"),
+    ],
+)
+def test_the_backend_is_what_the_configuration_or_the_file_says(
+    tmp_path: Path, config: TritonConfig, file: str, backend: str
+) -> None:
+    if file:
+        (tmp_path / file).touch()
+
+    assert backend_name(config, str(tmp_path)) == backend
+
+
+def test_a_model_that_says_nothing_is_refused_with_what_could_be_said(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"model 'm': it says no backend, .* has none of model.py"
+    ):
+        backend_for(str(tmp_path), "1", TritonConfig(name="m"))
+
+
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [("pyhton", "did you mean 'python'"), ("tensorrt_plan", "known are: python, onnxruntime")],
+)
+def test_an_unknown_backend_is_refused(tmp_path: Path, backend: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown backend '{backend}'; {why}"):
+        backend_for(str(tmp_path), "1", TritonConfig(name="m", backend=backend))
+
+
+def test_a_python_based_backend_is_a_program_in_its_folder(tmp_path: Path) -> None:
+    program = tmp_path / "backends" / "mine" / "model.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("class TritonPythonModel: ...")
+    folder = str(program.parents[1])
+
+    assert known_backend("mine", folder)
+    assert not known_backend("mine")
+    assert not known_backend("other", folder)
+    model = backend_for(
+        str(tmp_path),
+        "1",
+        TritonConfig(name="m", backend="mine"),
+        auto_complete=False,
+        backend_directory=folder,
+    )
+    assert model.program == str(program)
+    assert model.triton.backend == "mine"
+
+
+def test_an_ensemble_has_its_platform_and_no_backend(tmp_path: Path) -> None:
+    tensor = {"data_type": "TYPE_FP32", "dims": [1]}
+    config = TritonConfig(
+        name="e",
+        input=[Input(name="i", **tensor)],  # type: ignore[arg-type]
+        output=[Output(name="o", **tensor)],  # type: ignore[arg-type]
+        ensemble_scheduling=EnsembleScheduling(
+            step=[EnsembleStep(model_name="m", input_map={"x": "i"}, output_map={"y": "o"})]
+        ),
+    )
+
+    model = backend_for(str(tmp_path), "1", config)
+
+    assert isinstance(model, EnsembleModel)
+    assert (model.triton.platform, model.triton.backend) == ("ensemble", "")
+
+
+def test_what_makes_no_sense_once_it_is_complete_is_refused(tmp_path: Path) -> None:
+    config = TritonConfig(
+        name="m",
+        platform="ensemble",
+        max_batch_size=2,
+        dynamic_batching=DynamicBatching(preferred_batch_size=[4]),
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        backend_for(str(tmp_path), "1", config)
+    assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,301 @@
+"""What does a model see of Triton's module, also where there is no server?"""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wherry.backends.triton_python import pb_utils
+from wherry.backends.triton_python.stub.pb_utils import (
+    InferenceRequest,
+    InferenceResponse,
+    ModelConfig,
+    Tensor,
+    TritonError,
+    TritonModelException,
+)
+
+
+@pytest.mark.parametrize("name", sorted(set(pb_utils._NUMPY) - {"BYTES"}))
+def test_a_tensor_of_each_datatype_keeps_its_array(name: str) -> None:
+    array = np.zeros((2, 3), pb_utils._NUMPY[name])
+    tensor = Tensor("x", array)
+
+    assert tensor.as_numpy() is array
+    assert tensor.shape() == [2, 3]
+    assert pb_utils.triton_to_numpy_type(tensor.triton_dtype()) == array.dtype
+    assert pb_utils.numpy_to_triton_type(array.dtype.type) == tensor.triton_dtype()
+    assert tensor.is_cpu()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([b"a", b""], dtype=np.object_),
+        np.array(["a", ""], dtype=np.object_),
+        np.array([b"a", b""]),
+    ],
+)
+def test_strings_of_all_kinds_become_bytes(array: Any) -> None:
+    datatype, shape, data = Tensor("x", array)._wire()
+
+    assert (datatype, shape) == ("BYTES", [2])
+    assert data == b"\x01\0\0\0a\0\0\0\0"
+    back = Tensor._of_memory("x", datatype, shape, data).as_numpy()
+    assert back.dtype == np.object_
+    assert back.tolist() == [b"a", b""]
+
+
+def test_what_has_no_datatype_is_refused_with_its_remedy() -> None:
+    with pytest.raises(TritonModelException, match="use dtype=object"):
+        Tensor("x", np.array(["text"]))
+    with pytest.raises(TritonModelException, match="no datatype"):
+        Tensor("x", np.zeros(2, np.complex64))
+
+
+def test_an_array_of_another_byte_order_is_turned() -> None:
+    tensor = Tensor("x", np.array([1, 2], ">i4"))
+
+    assert tensor._wire()[2].tobytes() == np.array([1, 2], "<i4").tobytes()
+
+
+def test_strided_arrays_are_sent_as_they_look() -> None:
+    x = np.arange(12).reshape(3, 4)
+    for array in (x.T, x[:, ::2], x[::-1]):
+        _, shape, data = Tensor("x", array)._wire()
+        back = np.frombuffer(data.tobytes(), array.dtype).reshape(shape)
+        np.testing.assert_array_equal(back, array)
+
+
+# DLPack
+
+
+def test_numpy_takes_a_tensor_by_dlpack_without_a_copy() -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    taken = np.from_dlpack(Tensor("x", x))
+
+    np.testing.assert_array_equal(taken, x)
+    x[0, 0] = 7
+    assert taken[0, 0] == 7
+
+
+def test_a_tensor_of_numpy_memory_by_dlpack_is_no_copy() -> None:
+    x = np.arange(6, dtype=np.int64).reshape(2, 3)
+    tensor = Tensor.from_dlpack("x", x)
+
+    assert (tensor.name(), tensor.shape()) == ("x", [2, 3])
+    x[1, 2] = 50
+    assert tensor.as_numpy()[1, 2] == 50
+
+
+def test_a_capsule_is_used_once_and_may_be_dropped_unused() -> None:
+    from wherry.backends.triton_python.stub import dlpack
+
+    tensor = Tensor("x", np.arange(4.0))
+    lent = len(dlpack._lent)
+    capsule = tensor.to_dlpack()
+    assert len(dlpack._lent) == lent + 1
+    del capsule
+    assert len(dlpack._lent) == lent
+
+    capsule = tensor.to_dlpack()
+    taken = Tensor.from_dlpack("y", capsule)
+    with pytest.raises(TritonModelException, match="unused"):
+        Tensor.from_dlpack("z", capsule)
+    np.testing.assert_array_equal(taken.as_numpy(), np.arange(4.0))
+    del taken, capsule
+    assert len(dlpack._lent) == lent
+
+
+def test_memory_lives_as_long_as_the_tensor_that_took_it() -> None:
+    taken = Tensor.from_dlpack("x", Tensor("y", np.full(1000, 7.0)).to_dlpack())
+
+    assert (taken.as_numpy() == 7.0).all()
+
+
+def test_strided_memory_comes_as_it_looks() -> None:
+    x = np.arange(12, dtype=np.int32).reshape(3, 4).T
+
+    np.testing.assert_array_equal(Tensor.from_dlpack("x", x).as_numpy(), x)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)])
+def test_scalars_and_empty_tensors_survive_dlpack(shape: tuple[int, ...]) -> None:
+    x = np.ones(shape, np.float16)
+    tensor = Tensor.from_dlpack("x", Tensor("y", x).to_dlpack())
+
+    assert tensor.shape() == list(shape)
+    np.testing.assert_array_equal(tensor.as_numpy(), x)
+
+
+def test_strings_have_no_dlpack() -> None:
+    with pytest.raises(TritonModelException, match="DLPack has no BYTES"):
+        Tensor("x", np.array([b"a"], dtype=np.object_)).to_dlpack()
+    with pytest.raises(TritonModelException, match="capsule"):
+        Tensor.from_dlpack("x", "no tensor")
+
+
+def test_bf16_is_for_dlpack_only() -> None:
+    bits = np.array([0x3F80, 0x4000], np.uint16).view(np.uint8)
+    tensor = Tensor._of_memory("x", "BF16", [2], bits)
+
+    assert tensor.triton_dtype() == 14
+    with pytest.raises(TritonModelException, match="use DLPack"):
+        tensor.as_numpy()
+    again = Tensor.from_dlpack("y", tensor)
+    assert again._wire()[0] == "BF16"
+    assert again._wire()[2].tobytes() == bits.tobytes()
+
+
+# Requests and responses
+
+
+def test_a_request_of_ones_own_has_what_it_was_given() -> None:
+    x = Tensor("X", np.zeros(1))
+    request = InferenceRequest(
+        model_name="other",
+        requested_output_names=["Y"],
+        inputs=[x],
+        request_id="r",
+        correlation_id=7,
+        flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
+        timeout=1000,
+        parameters={"a": 1},
+    )
+
+    assert pb_utils.get_input_tensor_by_name(request, "X") is x
+    assert pb_utils.get_input_tensor_by_name(request, "Z") is None
+    assert (request.request_id(), request.correlation_id(), request.flags()) == ("r", 7, 1)
+    assert (request.timeout(), json.loads(request.parameters())) == (1000, {"a": 1})
+    assert request.requested_output_names() == {"Y"}
+    assert not request.is_cancelled()
+    assert not hasattr(request, "model_name")
+
+
+def test_what_needs_a_server_says_so() -> None:
+    request = InferenceRequest(model_name="other", requested_output_names=[], inputs=[])
+
+    with pytest.raises(TritonModelException, match=r"exec\(\) needs a server"):
+        request.exec()
+    with pytest.raises(TritonModelException, match="is_model_ready"):
+        pb_utils.is_model_ready("other")
+    with pytest.raises(TritonModelException, match="get_response_sender"):
+        request.get_response_sender()
+
+
+def test_a_response_has_outputs_or_an_error() -> None:
+    y = Tensor("Y", np.zeros(1))
+    good = InferenceResponse(output_tensors=[y], parameters={"ok": True})
+    bad = InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND))
+
+    assert pb_utils.get_output_tensor_by_name(good, "Y") is y
+    assert not good.has_error()
+    assert json.loads(good.parameters()) == {"ok": True}
+    assert bad.has_error()
+    assert (bad.error().message(), bad.error().code()) == ("no", 2)
+    assert TritonError("plain").code() == TritonError.INTERNAL
+
+
+@pytest.mark.parametrize("parameters", [{"a": []}, {1: "a"}, {"a": float("nan")}, {"a": None}, 5])
+def test_response_parameters_are_plain_values(parameters: Any) -> None:
+    with pytest.raises(TritonModelException, match="parameter"):
+        InferenceResponse([], parameters=parameters)
+
+
+def test_byte_tensors_are_serialized_as_on_the_wire() -> None:
+    array = np.array([[b"a", "\u00e4"]], dtype=np.object_)
+    data = pb_utils.serialize_byte_tensor(array)
+
+    assert pb_utils.deserialize_bytes_tensor(data).tolist() == [b"a", "\u00e4".encode()]
+    assert pb_utils.serialize_byte_tensor(np.zeros(2)) is None
+    with pytest.raises(ValueError, match="ends within"):
+        pb_utils.deserialize_bytes_tensor(data[:-1])
+
+
+# Configurations
+
+
+def config(**members: Any) -> ModelConfig:
+    return ModelConfig(json.dumps({"name": "m", "max_batch_size": 0, **members}))
+
+
+def test_a_configuration_is_completed_where_it_is_silent() -> None:
+    it = config(input=[{"name": "X", "data_type": "TYPE_INVALID", "dims": []}])
+    it.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [4], "optional": True})
+    it.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": (1,)})
+    it.set_max_batch_size(8)
+    it.set_dynamic_batching()
+    it.set_model_transaction_policy({"decoupled": True})
+
+    found = it.as_dict()
+    assert found["input"] == [
+        {"name": "X", "data_type": "TYPE_FP32", "dims": [4], "optional": True}
+    ]
+    assert found["output"] == [{"name": "Y", "data_type": "TYPE_STRING", "dims": [1]}]
+    assert found["max_batch_size"] == 8
+    assert found["dynamic_batching"] == {}
+    assert pb_utils.using_decoupled_model_transaction_policy(found)
+    assert pb_utils.get_input_config_by_name(found, "X")["dims"] == [4]
+    assert pb_utils.get_output_config_by_name(found, "Z") is None
+
+
+def test_what_a_configuration_says_already_must_hold() -> None:
+    it = config(
+        max_batch_size=16,
+        input=[{"name": "X", "data_type": "TYPE_FP32", "dims": ["4"]}],
+        sequence_batching={},
+        model_transaction_policy={"decoupled": True},
+    )
+
+    it.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [4]})
+    with pytest.raises(ValueError, match="expects data_type TYPE_FP32"):
+        it.add_input({"name": "X", "data_type": "TYPE_FP64", "dims": [4]})
+    with pytest.raises(ValueError, match="expects dims"):
+        it.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [5]})
+    with pytest.raises(ValueError, match="max_batch_size 16"):
+        it.set_max_batch_size(8)
+    with pytest.raises(ValueError, match="sequence_batching"):
+        it.set_dynamic_batching()
+    with pytest.raises(ValueError, match="decoupled"):
+        it.set_model_transaction_policy({"decoupled": False})
+    with pytest.raises(ValueError, match="unknown property 'dim'"):
+        it.add_output({"name": "Y", "data_type": "TYPE_FP32", "dim": [1]})
+    with pytest.raises(ValueError, match="no 'dims'"):
+        it.add_output({"name": "Y", "data_type": "TYPE_FP32"})
+
+
+# Log and metrics
+
+
+def test_without_a_server_the_log_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    pb_utils.Logger.log_info("one")
+    pb_utils.Logger.log("two", pb_utils.Logger.ERROR)
+
+    assert capsys.readouterr().err == "one\ntwo\n"
+
+
+def test_metrics_are_used_as_their_kind_allows() -> None:
+    family = pb_utils.MetricFamily
+    counter = family("c", "d", family.COUNTER).Metric(labels={"a": "b"})
+    gauge = family("g", "d", family.GAUGE).Metric()
+    histogram = family("h", "d", family.HISTOGRAM).Metric(buckets=[1, 2])
+
+    counter.increment(2)
+    gauge.set(-1)
+    histogram.observe(1.5)
+    for wrong in (
+        lambda: counter.increment(-1),
+        lambda: counter.set(1),
+        lambda: gauge.observe(1),
+        lambda: histogram.increment(1),
+        lambda: histogram.value(),
+        lambda: family("no name", "d", family.GAUGE),
+        lambda: family("x", "d", 7),
+        lambda: family("x", "d", family.GAUGE).Metric(labels={"no-label": "x"}),
+        lambda: family("x", "d", family.GAUGE).Metric(buckets=[1]),
+        lambda: family("x", "d", family.HISTOGRAM).Metric(),
+        lambda: family("x", "d", family.HISTOGRAM).Metric(buckets=[2, 1]),
+    ):
+        with pytest.raises(TritonModelException):
+            wrong()

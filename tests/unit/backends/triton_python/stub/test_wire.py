@@ -1,0 +1,159 @@
+"""Do messages and tensors arrive, and is what is none refused?"""
+
+import ast
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from wherry.backends.triton_python.stub import wire
+from wherry.backends.triton_python.stub.wire import Arena, Channel, Garbage, Outgoing
+
+STUB = Path(wire.__file__).parent
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    one, other = (Channel(end) for end in socket.socketpair())
+    yield one, other
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("size", [0, 3, wire.INLINE_BYTES // 8 + 1, 100_000])
+def test_tensors_of_any_size_arrive(ends: tuple[Channel, Channel], size: int) -> None:
+    one, other = ends
+    memory = mmap(-1, 1 << 20)
+    one.memory = other.memory = memory
+    arrays = [np.arange(size, dtype=np.float64), np.arange(size, 2 * size, dtype=np.float64)]
+    out = Outgoing(memory, Arena(0, 1 << 18))  # the largest do not fit
+    one.send(["m", [out.put("x", "FP64", [size], array) for array in arrays]], out)
+    out.close()
+    (kind, tensors), incoming = other.receive()
+
+    assert kind == "m"
+    for array, (_, _, _, *where) in zip(arrays, tensors, strict=True):
+        np.testing.assert_array_equal(incoming.get(*where).view(np.float64), array)
+
+
+def test_small_tensors_may_be_written_to(ends: tuple[Channel, Channel]) -> None:
+    out = Outgoing()
+    ends[0].send(["m", out.put("x", "INT8", [3], np.zeros(3, np.int8))], out)
+    (_, (*_, where, offset, size)), incoming = ends[1].receive()
+
+    incoming.get(where, offset, size)[:] = 7
+
+
+def test_many_messages_of_all_sizes_keep_their_order(ends: tuple[Channel, Channel]) -> None:
+    import threading
+
+    sizes = [0, 10, 70_000, 1, 200_000, 65_530, 3]
+
+    def send() -> None:
+        for size in sizes:
+            ends[0].send(["m", "x" * size])
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for size in sizes:
+        message, _ = ends[1].receive()
+        assert len(message[1]) == size
+    thread.join()
+
+
+def test_an_arena_begins_anew_when_nothing_in_it_is_in_use() -> None:
+    arena = Arena(0, 1000)
+    arena.begin()
+    assert (arena.take(100), arena.take(100)) == (0, 128)
+    arena.hold()
+    arena.begin()
+    assert arena.take(100) == 256
+    assert arena.take(1000) is None
+    arena.hold()
+    arena.release(2)
+    arena.begin()
+    assert arena.take(1000) == 0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x" * 40,
+        wire._HEADER.pack(4, 0, 0, wire._MARK) + b"{no}",
+        wire._HEADER.pack(2, 0, 0, wire._MARK) + b"{}",
+        wire._HEADER.pack(2, 0, 0, wire._MARK) + b"[]",
+        wire._HEADER.pack(0xFFFFFFFF, 0, 0, wire._MARK),
+        wire._HEADER.pack(4, 0xFFFFFFFF, 0, wire._MARK) + b"null",
+        wire._HEADER.pack(7, 0, wire._HAS_FILE, wire._MARK) + b'["a",0]',
+    ],
+)
+def test_garbage_is_refused(ends: tuple[Channel, Channel], data: bytes) -> None:
+    os.write(ends[0].fileno(), data)
+
+    with pytest.raises(Garbage):
+        ends[1].receive()
+
+
+@pytest.mark.parametrize(
+    "where", [(wire.INLINE, 0, 10), (wire.IN_SLAB, 0, 10), (wire.IN_FILE, 0, 10)]
+)
+def test_a_tensor_outside_of_its_message_is_garbage(
+    ends: tuple[Channel, Channel], where: tuple[int, int, int]
+) -> None:
+    ends[0].send(["m"])
+    _, incoming = ends[1].receive()
+
+    with pytest.raises(Garbage):
+        incoming.get(*where)
+
+
+def test_the_end_of_the_other_process_is_an_end_of_file(ends: tuple[Channel, Channel]) -> None:
+    ends[0].close()
+    with pytest.raises(EOFError):
+        ends[1].receive()
+
+
+def test_elements_are_packed_with_their_lengths() -> None:
+    elements = [b"", b"a", b"\0" * 300]
+
+    assert wire.unpack_elements(wire.pack_elements(elements)) == elements
+    for cut in (b"\1\0", b"\5\0\0\0abc"):
+        with pytest.raises(ValueError, match="ends within"):
+            wire.unpack_elements(cut)
+
+
+@pytest.mark.parametrize("file", sorted(STUB.glob("*.py")), ids=lambda file: file.name)
+def test_what_runs_in_a_worker_is_python_3_8_without_wherry(file: Path) -> None:
+    tree = ast.parse(file.read_text(), feature_version=(3, 8))
+    modules: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            modules.add(str(node.module).partition(".")[0])
+
+    assert modules <= {*sys.stdlib_module_names, "numpy", "msgspec"}
+
+
+def test_without_msgspec_the_same_is_said_by_json() -> None:
+    code = (
+        "import sys; sys.modules['msgspec'] = None\n"
+        f"sys.path.insert(0, {str(STUB.parent)!r})\n"
+        "from stub import wire\n"
+        "message = ['a', 1, None, [1.5, '\\u00e9', True]]\n"
+        "assert wire.decode_head(memoryview(wire.encode_head(message))) == message\n"
+        "print(wire.encode_head(message).decode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    said: Any = wire.decode_head(done.encode())
+
+    assert said == ["a", 1, None, [1.5, "\u00e9", True]]

@@ -1,0 +1,242 @@
+"""What `wherry bench` understands, refuses and writes. (Real servers: tests/integration.)"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.unit.loadtest.reports import point, report
+from wherry.cli import main, parser
+from wherry.cli.bench import Asked, Interrupts, _without_secrets, counts, replay, seconds
+from wherry.cli.bench_flags import add_flags
+from wherry.errors import ConfigError
+from wherry.loadtest import report as reports
+from wherry.loadtest.figures import Figures
+from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
+from wherry.loadtest.report import Report
+
+APP = """
+import wherry
+
+@wherry.model(max_batch_size=8, examples=[{"text": "a"}])
+def bench_echo(text: list[str]) -> list[str]:
+    return text
+"""
+
+
+def asked(*words: str) -> Asked:
+    return Asked.of(parser().parse_args(["bench", "http://x", *words]))
+
+
+def test_by_default_callers_are_swept_for_five_seconds_each() -> None:
+    found = asked()
+    assert [load for _, load in found.loads] == [Closed(callers=n) for n in (1, 4, 16, 64)]
+    assert (found.duration, found.warmup, found.requests) == (5.0, 1.0, None)
+
+
+def test_count_modes_measure_every_request() -> None:
+    found = asked("--callers", "5", "--loops", "20")
+    assert [load for _, load in found.loads] == [Closed(callers=5, loops=20)]
+    assert (found.duration, found.warmup) == (None, 0.0)
+    assert asked("--requests", "100").requests == 100
+
+
+def test_open_loads_are_rates_bursts_and_traces(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"intended": 12.0}\n10\n{"timestamp": 11}\n')
+    assert asked("--rate", "50,1e3", "--ramp", "2").loads == [
+        ({"rate": 50.0}, Rate(rate=50, ramp=2)),
+        ({"rate": 1000.0}, Rate(rate=1000, ramp=2)),
+    ]
+    assert asked("--burst", "20/200ms").loads[0][1] == Bursts(size=20, every=0.2)
+    assert asked("--replay", str(trace)).loads[0][1] == Replay(moments=(0, 1, 2))
+    assert replay(str(trace), speed=2) == Replay(moments=(0, 0.5, 1))
+
+
+def test_settings_are_swept_in_all_combinations() -> None:
+    found = asked("--set", "max_batch_size=8,32", "--set", "max-queue-delay=0,5ms,auto")
+    assert len(found.settings) == 6
+    assert found.settings[1] == {"max_batch_size": 8, "max_queue_delay": 0.005}
+    assert found.settings[5] == {"max_batch_size": 32, "max_queue_delay": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5", 5.0), (".5s", 0.5), ("200ms", 0.2), ("50us", 5e-5), ("2m", 120), ("1h", 3600)],
+)
+def test_seconds_have_units(text: str, value: float) -> None:
+    assert seconds(text) == pytest.approx(value)
+
+
+def test_counts_are_lists_or_double() -> None:
+    assert counts("1,4,16") == [1, 4, 16]
+    assert counts("1..64") == [1, 2, 4, 8, 16, 32, 64]
+    assert counts("3..10") == [3, 6, 10]
+    assert counts("5..5") == [5]
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--callers", "0"], "--callers '0'"),
+        (["--callers", "many"], "--callers 'many'"),
+        (["--callers", "0..4"], "--callers"),
+        (["--callers", "1", "--rate", "5"], "two kinds of load"),
+        (["--rate", "5", "--burst", "1/1s"], "two kinds of load"),
+        (["--rate", "5", "--think", "1"], "for callers"),
+        (["--rate", "fast"], "--rate 'fast'"),
+        (["--rate", "0"], "rate must be above 0"),
+        (["--burst", "5"], "50/2s"),
+        (["--duration", "soon"], "--duration 'soon'"),
+        (["--duration", "1", "--warmup", "2"], "leaves nothing to measure"),
+        (["--requests", "0"], "requests must be above 0"),
+        (["--timeout", "0"], "timeout must be above 0"),
+        (["--repeat", "0"], "--repeat must be at least 1"),
+        (["--processes", "0"], "--processes must be at least 1"),
+        (["--shape", "x"], "pixels=3,224,224"),
+        (["--shape", "x=a"], "pixels=3,224,224"),
+        (["--header", "nocolon"], "NAME:VALUE"),
+        (["--set", "x"], "max_batch_size=8,16,32"),
+        (["--find-max"], "--p95 200ms"),
+        (["--p95", "1s"], "is a target for --find-max"),
+        (["--find-max", "--p95", "1s", "--max-errors", "few"], "1% or 0.01"),
+        (["--length", "5", "--length", "6"], "--offline"),
+        (["--replay", "/nowhere"], "--replay /nowhere"),
+        (["--json", "/nowhere/at/all.json"], "no such folder"),
+        (["--local"], "name app.py, not a URL"),
+        (["--set", "max_batch_size=1"], "name app.py, not a URL"),
+        (["--inputs", "/nowhere.jsonl", "--body", "x"], "nowhere.jsonl"),
+    ],
+)
+def test_a_wrong_flag_is_exit_code_2_and_says_what_to_write(
+    words: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "http://127.0.0.1:1/x", *words]) == 2
+    captured = capsys.readouterr()
+    assert wrong in captured.err
+    assert captured.out == ""
+
+
+def test_a_trace_with_a_wrong_line_names_it(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('1\n{"x": 2}\n')
+    with pytest.raises(ConfigError, match="line 2"):
+        replay(str(tmp_path / "t"))
+
+
+def test_keys_and_headers_do_not_stand_in_a_report() -> None:
+    command = ["wherry", "bench", "u", "--api-key", "k", "--header=A:b", "--serve=--api-key=k", "x"]
+    shown = _without_secrets(command)
+    assert shown == [
+        "wherry",
+        "bench",
+        "u",
+        "--api-key",
+        "***",
+        "--header=***",
+        "--api-key=***",
+        "x",
+    ]
+
+
+def test_the_first_ctrl_c_asks_and_the_second_one_ends() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        assert not interrupts.asked()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked()
+        interrupts.wait(60)  # is over at once
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_local_run_writes_everything_that_was_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bench_app.py").write_text(APP)
+    out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "csv", "jsonl")}
+    code = main(
+        ["bench", f"{tmp_path}/bench_app.py", "--local", "--callers", "1,2", "--loops", "5"]
+        + ["--set", "max_batch_size=2,4", "--perf-csv", str(tmp_path / "perf.csv")]
+        + [word for name, path in out.items() for word in (f"--{name}", path)]
+    )
+    captured = capsys.readouterr()
+    assert code == 0
+    assert "max_batch_size" in captured.out
+    assert "callers 2" in captured.err
+    made = msgspec.json.decode(Path(out["json"]).read_bytes(), type=Report)
+    assert [p.settings for p in made.points] == [
+        {"max_batch_size": size, "callers": callers} for size in (2, 4) for callers in (1, 2)
+    ]
+    assert [p.figures.ok for p in made.points] == [5, 10, 5, 10]
+    assert made.target.protocol == "local"
+    assert len(Path(out["jsonl"]).read_text().splitlines()) == 30
+    assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
+    assert len(Path(out["csv"]).read_text().splitlines()) == 5
+    assert (tmp_path / "perf.csv").read_text().startswith("Concurrency,Inferences/Second,")
+
+
+def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rate in (("a", 100), ("b", 200)):
+        (tmp_path / name).write_bytes(reports.encode(report(point(rate))))
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    out = capsys.readouterr().out
+    assert "better" in out
+    assert "+10" in out
+    assert "--repeat 3" in out
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "gone")]) == 2
+
+
+def test_offline_measures_each_size_and_recommends_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "offline_app.py").write_text(APP)
+    flags = [
+        "--offline",
+        "--batch-sizes",
+        "1,4",
+        "--length",
+        "10-20",
+        "--duration",
+        "1ms",
+        "--quiet",
+        "--json",
+    ]
+    code = main(["bench", f"{tmp_path}/offline_app.py", *flags, str(tmp_path / "o.json")])
+    assert code == 0
+    out = capsys.readouterr().out
+    assert "10-20, sorted: batches of" in out
+    cells = msgspec.json.decode((tmp_path / "o.json").read_bytes())["cells"]
+    assert [(cell["batch_size"], cell["order"]) for cell in cells] == [
+        (1, "as they come"), (1, "sorted"), (4, "as they come"), (4, "sorted"),
+    ]  # fmt: skip
+
+
+def test_nobody_there_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "http://127.0.0.1:1"]) == 1
+    assert "is a server running there?" in capsys.readouterr().err
+
+
+def test_every_flag_has_its_row_in_the_reference() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/bench.md").read_text()
+    rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)[^`]*` \| (.*) \|$", page, re.M))
+    made = argparse.ArgumentParser()
+    add_flags(made)
+    actions = [action for action in made._actions if action.option_strings[1:] != ["--help"]]
+    flags = {a.option_strings[0]: a.help for a in actions if a.option_strings}
+    assert rows.keys() == flags.keys()
+    for flag, help in flags.items():
+        assert rows[flag].replace("\\|", "|") == str(help).replace("%%", "%"), flag
+
+
+def test_every_figure_of_the_json_report_is_explained() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/bench.md").read_text()
+    for kind in (Report, reports.Point, reports.ClientSide, Figures, reports.Search):
+        for name in kind.__struct_fields__:
+            assert f"`{name}`" in page or f".{name}`" in page, f"{kind.__name__}.{name}"

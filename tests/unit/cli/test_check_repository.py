@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wherry.cli import main
+
+ENSEMBLE = """platform: "ensemble"
+input { name: "i" data_type: TYPE_FP32 dims: 1 }
+output { name: "o" data_type: TYPE_FP32 dims: 1 }
+ensemble_scheduling { step { model_name: "a" input_map { key: "x" value: "i" }
+                             output_map { key: "y" value: "o" } }
+                      step { model_name: "b" input_map { key: "x" value: "i" }
+                             output_map { key: "y" value: "p" } } }"""
+
+
+def test_one_run_tells_of_every_problem_of_every_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, config in (
+        ("broken", 'max_batch_sise: 4\ninput { name: "x" data_type: TYPE_FP33 dims: 0 }'),
+        ("e", ENSEMBLE),
+        ("odd", 'backend: "onnxruntim"'),
+    ):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(config)
+
+    assert main(["check", str(tmp_path)]) == 3
+
+    assert capsys.readouterr().out.splitlines() == [
+        "broken (versions: 1): PROBLEMS",
+        "  broken/config.pbtxt:1: max_batch_sise: unknown field 'max_batch_sise';"
+        " did you mean 'max_batch_size'?",
+        "  broken/config.pbtxt:2: input[0].data_type: unknown value 'TYPE_FP33';"
+        " did you mean 'TYPE_FP32'?",
+        "  broken/config.pbtxt:2: input[0].dims[0]: 0 must be at least 1, or -1 for any size",
+        "e (versions: 1): PROBLEMS",
+        "  failed to load 'e', failed to poll from model repository: e: its member 'a': failed to"
+        " load 'a', failed to poll from model repository: there is no model of this name;"
+        " e: its member 'b': failed to load 'b', failed to poll from model repository: there is"
+        " no model of this name",
+        "odd (versions: 1): PROBLEMS",
+        "  load failed for model 'odd': version 1 is at UNAVAILABLE state: model 'odd': unknown"
+        " backend 'onnxruntim'; did you mean 'onnxruntime'?",
+        "3 models: 3 with problems: broken, e, odd",
+    ]
+
+
+def test_a_folder_of_models_that_is_empty_is_all_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--model-store", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "0 models: all good\n"
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_there_must_be_something_to_serve(
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main([command]) == 2
+    assert "nothing to serve: name a file" in capsys.readouterr().err
+
+
+def test_a_repository_that_is_not_there_is_a_wrong_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"--model-repository={tmp_path / 'missing'}"]) == 2
+    assert "No such file or directory" in capsys.readouterr().err

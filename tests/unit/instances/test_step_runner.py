@@ -1,0 +1,311 @@
+"""Which requests are active in a model that works in steps, and what becomes of the others?"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer
+from wherry.errors import (
+    BadModelOutput,
+    Cancelled,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelFailed,
+    ModelNotReady,
+    Overloaded,
+    QueueFull,
+    Unsupported,
+)
+from wherry.instances.step_instance import StepThread
+from wherry.instances.step_runner import StepRunner
+from wherry.model import Device
+from wherry.observability.statistics import ModelStatistics
+from wherry.request import InferResponse
+
+
+@dataclass
+class Counter:
+    left: int
+
+
+class Countdown(wherry.StepModel):
+    """Counts down; each step waits for the test."""
+
+    max_batch_size = 2
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.stopped: list[int] = []
+        self.broken = False
+
+    def start(self, n: int) -> Counter:
+        if n < 0:
+            raise InvalidRequest("n must not be negative")
+        return Counter(n)
+
+    def step(self, active: list[Counter]) -> list[wherry.Step[int]]:
+        self.gate.hold([counter.left for counter in active])
+        if self.broken:
+            raise RuntimeError("out of order")
+        if any(counter.left == 1000 for counter in active):
+            return []
+        return [self.count(counter) for counter in active]
+
+    def count(self, counter: Counter) -> wherry.Step[int]:
+        if counter.left == 500:
+            return wherry.Step(error=ValueError("I do not like 500"))
+        counter.left -= 1
+        return wherry.Step([counter.left], done=counter.left == 0)
+
+    def stop(self, state: Counter) -> None:
+        self.stopped.append(state.left)
+
+    def gauges(self) -> dict[str, float]:
+        return {"stopped": len(self.stopped)}
+
+
+class Desk:
+    def __init__(self, runner: StepRunner, model: Countdown, clock: ManualClock) -> None:
+        self.runner, self.model, self.clock = runner, model, clock
+        self.gate = model.gate
+
+    def ask(self, n: int, timeout: float | None = None, **how: Any) -> Call:
+        deadline = None if timeout is None else self.clock.now + timeout
+        call = Call(n, name="n", stream=True, deadline=deadline, **how)
+        call.request.inputs = {"n": np.array([n])}
+        self.runner.submit([call.request])
+        return call
+
+    def step(self) -> list[int]:
+        """Let the step end that has begun, or begins next; what was active in it."""
+        self.gate.started()
+        self.gate.open()
+        return list(self.gate.batches[-1])
+
+    def finish(self, *calls: Call) -> None:
+        """Let all steps run; wait for these."""
+        self.gate.open(1000)
+        for call in calls:
+            call.wait()
+
+
+@contextmanager
+def desk(**settings: Any) -> Iterator[Desk]:
+    model = Countdown(Gate())
+    config = model.config(**settings)
+    clock = ManualClock(1000.0)
+    runner = StepRunner(
+        config,
+        [lambda: StepThread("countdown_0", Device(), model, config)],
+        clock=clock,
+        timer=ManualTimer(clock),
+        statistics=ModelStatistics(),
+    )
+    runner.start()
+    try:
+        runner.wait_ready(PATIENCE)
+        yield Desk(runner, model, clock)
+    finally:
+        model.gate.open(1000)
+        runner.close()
+
+
+def responses(call: Call) -> list[int]:
+    return [int(response.outputs["output"][0]) for response in call.responses]
+
+
+def test_requests_join_and_leave_between_steps() -> None:
+    with desk() as d:
+        first = d.ask(3)
+        assert d.step() == [3]
+        second = d.ask(1)
+        assert d.step() in ([2, 1], [2])
+        d.finish(first, second)
+        assert (responses(first), responses(second)) == ([2, 1, 0], [0])
+        end = first.wait()
+        assert isinstance(end, InferResponse)
+        assert end.outputs == {}
+
+
+def test_who_finds_no_room_waits_and_joins_when_somebody_is_done() -> None:
+    with desk() as d:
+        calls = [d.ask(2), d.ask(2), d.ask(1)]
+        assert d.runner.queued_requests == 1
+        d.finish(*calls)
+        assert [responses(call) for call in calls] == [[1, 0], [1, 0], [0]]
+        assert max(len(batch) for batch in d.gate.batches) == 2
+        statistics = d.runner.statistics
+        assert (statistics.success.count, statistics.responses) == (3, 5)
+        assert statistics.execution_count == len(d.gate.batches)
+        assert sum(statistics.first_response_seconds.counts) == 3
+
+
+def test_a_caller_who_leaves_is_out_before_the_next_step() -> None:
+    with desk() as d:
+        stays, leaves = d.ask(3), d.ask(9)
+        d.gate.started()
+        assert d.runner.cancel(leaves.request)
+        assert not d.runner.cancel(leaves.request)
+        assert isinstance(leaves.error(), Cancelled)
+        batches = len(d.gate.batches)
+        d.finish(stays)
+        assert all(len(batch) == 1 for batch in d.gate.batches[batches:])
+        assert d.model.stopped in ([9], [8])
+        assert responses(stays) == [2, 1, 0]
+        assert d.runner.gauges() == {"countdown_0": {"stopped": 1}}
+
+
+def test_one_that_cannot_start_ends_alone() -> None:
+    with desk() as d:
+        good, bad = d.ask(2), d.ask(-1)
+        d.finish(good)
+        error = bad.error()
+        assert isinstance(error, InvalidRequest)
+        assert str(error) == "n must not be negative"
+        assert responses(good) == [1, 0]
+
+
+def test_one_that_fails_in_a_step_ends_alone() -> None:
+    with desk() as d:
+        good, bad = d.ask(2), d.ask(500)
+        d.finish(good)
+        assert isinstance(bad.error(), ModelFailed)
+        assert "I do not like 500" in str(bad.error())
+        assert responses(good) == [1, 0]
+
+
+def test_what_step_raises_ends_all_that_are_active_and_the_model_goes_on() -> None:
+    with desk() as d:
+        first, second = d.ask(5), d.ask(6)
+        d.model.broken = True
+        d.finish(first, second)
+        assert isinstance(first.error(), ModelFailed)
+        assert isinstance(second.error(), ModelFailed)
+        assert sorted(d.model.stopped) == [5, 6]
+        d.model.broken = False
+        third = d.ask(1)
+        d.finish(third)
+        assert responses(third) == [0]
+
+
+def test_too_few_steps_are_named_as_the_models_mistake() -> None:
+    with desk() as d:
+        call = d.ask(1000)
+        d.finish(call)
+        error = call.error()
+        assert isinstance(error, BadModelOutput)
+        assert "one wherry.Step for each of the 1 active requests" in str(error)
+
+
+def test_a_deadline_ends_a_request_that_waits_and_one_that_runs() -> None:
+    with desk(max_batch_size=1) as d:
+        runs, waits = d.ask(100, timeout=5.0), d.ask(1, timeout=3.0)
+        d.gate.started()
+        timer: ManualTimer = d.runner._timer  # type: ignore[assignment]
+        timer.advance(3.0)
+        assert isinstance(waits.error(), DeadlineExceeded)
+        assert not runs.answered
+        timer.advance(2.0)
+        assert isinstance(runs.error(), DeadlineExceeded)
+        assert d.runner.queued_requests == 0
+        d.gate.open(2)
+        late = d.ask(1, timeout=0.0)
+        assert isinstance(late.error(), DeadlineExceeded)
+
+
+def test_a_full_queue_refuses() -> None:
+    with desk(max_batch_size=1, max_queue_size=2) as d:
+        d.ask(1)
+        d.ask(1)
+        d.ask(1)
+        refused = d.ask(1)
+        assert isinstance(refused.error(), QueueFull)
+        assert refused.error().retry_after is not None  # type: ignore[attr-defined]
+
+
+def test_who_would_wait_too_long_for_the_first_response_is_refused() -> None:
+    with desk(max_batch_size=1, max_queue_wait=10.0) as d:
+        slow = d.ask(1)
+        d.gate.started()
+        d.clock.now += 4.0  # so long takes a first response
+        d.gate.open()
+        slow.wait()
+        accepted = [d.ask(1), d.ask(1)]
+        refused = d.ask(1)
+        error = refused.error()
+        assert isinstance(error, Overloaded)
+        assert "the first response would take about 12.0 s, longer than max_queue_wait" in str(
+            error
+        )
+        assert error.retry_after == pytest.approx(2.0)
+        assert isinstance(d.ask(1, timeout=3.0).error(), Overloaded)
+        d.gate.open(2)
+        assert [responses(call) for call in accepted if call.wait()] == [[0], [0]]
+
+
+def test_several_rows_are_refused() -> None:
+    with desk() as d:
+        call = Call(1, 2, name="n", stream=True)
+        d.runner.submit([call.request])
+        assert isinstance(call.error(), Unsupported)
+
+
+def test_a_reader_who_does_not_read_is_left_behind_and_holds_nobody_up() -> None:
+    with desk() as d:
+        lazy, good = d.ask(50), d.ask(10)
+        lazy.request.reply.limit = 3  # type: ignore[attr-defined]
+        good.request.reply.limit = 100  # type: ignore[attr-defined]
+        d.finish(good)
+        assert isinstance(lazy.error(), Cancelled)
+        assert responses(lazy) == [49, 48, 47]
+        assert len(responses(good)) == 10
+
+
+def test_drain_waits_for_streams_and_takes_no_more() -> None:
+    with desk() as d:
+        call = d.ask(2)
+        d.gate.started()
+        assert not d.runner.drain(0.0)
+        assert isinstance(d.ask(1).error(), ModelNotReady)
+        d.gate.open(2)
+        assert d.runner.drain(PATIENCE)
+        assert responses(call) == [1, 0]
+        assert d.runner.not_ready_reason() == "unloading"
+
+
+def test_close_ends_what_is_still_here() -> None:
+    with desk(max_batch_size=1) as d:
+        runs, waits = d.ask(100), d.ask(1)
+        d.gate.started()
+        d.gate.open(1000)
+        d.runner.close()
+        assert isinstance(runs.error(), ModelNotReady)
+        assert isinstance(waits.error(), ModelNotReady)
+        assert d.runner.running() == []
+
+
+def test_parameters_of_a_request_reach_the_input_of_that_name() -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Wishes(wherry.StepModel):
+        def start(self, text: str, parameters: dict[str, Any] = {}) -> str:  # noqa: B006
+            seen.append(parameters)
+            return text
+
+        def step(self, active: list[str]) -> list[wherry.Step[str]]:
+            return [wherry.Step([text], done=True) for text in active]
+
+    with wherry.Runtime(Wishes()) as runtime:
+        loaded = runtime.model("wishes")
+        for given in ({}, {"parameters": {"b": 3}}):
+            call = Call("x", name="text", stream=True)
+            columns = loaded.row_columns((), {"text": "x", **given})
+            request = loaded.request(columns, 1, call.request.reply, parameters={"a": 1, "b": 2})
+            loaded.submit([request])
+            call.wait()
+    assert seen == [{"a": 1, "b": 2}, {"a": 1, "b": 3}]

@@ -1,0 +1,219 @@
+"""Does the engine generate what transformers does, whatever else goes on beside it?"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from tests.unit.llm import tiny
+from wherry.errors import InvalidRequest
+from wherry.llm.engine import Engine
+from wherry.llm.loading import load_engine
+from wherry.llm.model import Shape
+from wherry.llm.runner import cache_bytes_per_token
+from wherry.llm.sampling import Sampling
+from wherry.llm.sequence import Sequence
+
+Find = Callable[..., Path]
+NEW = 30
+GREEDY = Sampling(temperature=0.0, max_tokens=NEW, ignore_eos=True)
+
+
+def engine_of(folder: Path, *, blocks: int = 200, block_size: int = 4, **options: Any) -> Engine:
+    shape = Shape.of(AutoConfig.from_pretrained(folder))
+    per_token = cache_bytes_per_token(shape, torch.float32)
+    engine, _ = load_engine(
+        str(folder),
+        "tiny",
+        "cpu",
+        cache_gb=blocks * block_size * per_token / 1e9,
+        block_size=block_size,
+        **options,
+    )
+    return engine
+
+
+def prompts(*lengths: int) -> list[list[int]]:
+    dice = torch.Generator().manual_seed(4)
+    return [torch.randint(0, 250, (length,), generator=dice).tolist() for length in lengths]
+
+
+def finish(engine: Engine, coming: Iterable[tuple[list[int], Sampling]] = ()) -> list[Sequence]:
+    """Steps until all is done, with one newcomer before each step."""
+    waiting, started = list(coming), []
+    while waiting or engine.busy:
+        if waiting:
+            started += engine.add(*waiting.pop(0))
+        engine.step()
+        engine.cache.check()
+    return started
+
+
+def answer(sequence: Sequence) -> list[int]:
+    return sequence.tokens[sequence.prompt_tokens :]
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_greedy_tokens_are_those_of_transformers_for_each_family(
+    family: str, checkpoint: Find
+) -> None:
+    folder = checkpoint(family)
+    engine = engine_of(folder, max_step_tokens=16)  # longer prompts go in chunks
+    asked = prompts(5, 40, 61, 1)
+    answers = finish(engine, [(prompt, GREEDY) for prompt in asked])
+    for prompt, sequence in zip(asked, answers, strict=True):
+        assert answer(sequence) == tiny.reference(folder, prompt, NEW), (family, len(prompt))
+
+
+def test_streams_that_join_and_leave_do_not_change_each_others_tokens(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, max_running=6)
+    asked = prompts(*range(3, 63, 4))
+    running = []
+    for number, prompt in enumerate(asked):
+        running += engine.add(prompt, GREEDY)
+        engine.step()
+        if number % 4 == 3:
+            engine.remove(running[number - 1])
+    finish(engine)
+    for number, sequence in enumerate(running):
+        expected = tiny.reference(folder, asked[number], NEW)
+        got = answer(sequence)
+        assert got == expected[: len(got)]
+        assert len(got) == NEW or number % 4 == 2
+    assert engine.cache.used_blocks == 0
+
+
+def test_a_prefix_that_is_known_gives_the_same_tokens(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder)
+    base = prompts(50)[0]
+    finish(engine, [(base, GREEDY)])
+    asked = [[*base[:40], 1, 2, 3], base, base[:33]]
+    sequences = finish(engine, [(prompt, GREEDY) for prompt in asked])
+    assert [sequence.cached_tokens for sequence in sequences] == [40, 48, 32]
+    for prompt, sequence in zip(asked, sequences, strict=True):
+        assert answer(sequence) == tiny.reference(folder, prompt, NEW)
+    # Blocks of another sequence and own ones: not all in one piece.
+    assert engine.gauges()["prefix_cache_hits_total"] == 120
+
+
+def test_a_sequence_that_was_put_back_goes_on_as_if_nothing_had_been(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, blocks=30, context_tokens=100)
+    asked = prompts(30, 25, 28, 20)
+    sequences = finish(engine, [(prompt, GREEDY) for prompt in asked])
+    assert engine.gauges()["preemptions_total"] > 0
+    for prompt, sequence in zip(asked, sequences, strict=True):
+        assert answer(sequence) == tiny.reference(folder, prompt, NEW)
+
+
+def test_scattered_blocks_give_the_same_tokens(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, blocks=40, block_size=2, context_tokens=70)
+    holders = [engine.add(prompt, GREEDY)[0] for prompt in prompts(9, 8, 7, 6, 5)]
+    for _ in range(3):
+        engine.step()
+    for holder in holders[::2]:
+        engine.remove(holder)
+    asked = prompts(20)[0]
+    sequence = engine.add(asked, GREEDY)[0]
+    pieces = 0
+    while engine.busy:
+        engine.step()
+        pieces = max(pieces, len(sequence.table.extents))
+    assert pieces > 1
+    assert answer(sequence) == tiny.reference(folder, asked, NEW)
+
+
+def test_the_same_seed_gives_the_same_tokens_in_any_company(checkpoint: Find) -> None:
+    engine = engine_of(checkpoint(), blocks=60, context_tokens=100)
+    mine = Sampling(seed=7, max_tokens=20, ignore_eos=True, top_p=0.95)
+    prompt, *others = prompts(12, 30, 25, 20)
+    alone = answer(finish(engine, [(prompt, mine)])[0])
+    company = [(other, Sampling(max_tokens=25, ignore_eos=True)) for other in others]
+    for place in range(4):
+        together = finish(engine, [*company[:place], (prompt, mine), *company[place:]])
+        assert answer(together[place]) == alone
+    unseeded = Sampling(max_tokens=20, ignore_eos=True)
+    one, other = finish(engine, [(prompt, unseeded), (prompt, unseeded)])
+    assert answer(one) != answer(other)
+
+
+def test_n_answers_differ_and_compute_their_prompt_once(checkpoint: Find) -> None:
+    engine = engine_of(checkpoint())
+    prompt = prompts(41)[0]
+    wish = Sampling(seed=1, n=4, max_tokens=12, ignore_eos=True)
+    first = finish(engine, [(prompt, wish)])
+    assert len({tuple(answer(sequence)) for sequence in first}) == 4
+    assert [sequence.cached_tokens for sequence in first] == [0, 40, 40, 40]
+    again = finish(engine, [(prompt, wish)])
+    assert [answer(s) for s in again] == [answer(s) for s in first]
+
+
+def test_followers_start_even_if_the_first_answer_leaves(checkpoint: Find) -> None:
+    engine = engine_of(checkpoint())
+    first, second, third = engine.add(prompts(9)[0], Sampling(n=3, max_tokens=3, ignore_eos=True))
+    engine.remove(second)
+    engine.remove(first)
+    finish(engine)
+    assert [s.generated_tokens for s in (first, second, third)] == [0, 0, 3]
+    assert engine.cache.used_blocks == 0
+
+
+def test_an_answer_ends_at_an_end_token_at_its_length_or_where_the_context_does(
+    checkpoint: Find,
+) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, context_tokens=64)
+    prompt = prompts(20)[0]
+    expected = tiny.reference(folder, prompt, NEW)
+    stop = expected[6]
+
+    def last(sampling: Sampling) -> tuple[str, int]:
+        sequence = engine.add(prompt, sampling)[0]
+        while True:
+            for event in engine.step():
+                if event.finish_reason:
+                    return event.finish_reason, sequence.generated_tokens
+
+    place = expected.index(stop) + 1
+    assert last(Sampling(temperature=0.0, stop_token_ids=(stop,))) == ("stop", place)
+    assert last(Sampling(temperature=0.0, max_tokens=4, ignore_eos=True)) == ("length", 4)
+    assert last(Sampling(temperature=0.0, ignore_eos=True)) == ("length", 44)
+    assert engine.cache.used_blocks == 0
+
+
+def test_prompts_that_cannot_be_used_are_refused(checkpoint: Find) -> None:
+    engine = engine_of(checkpoint(), context_tokens=64)
+    for prompt, problem in (
+        ([], "the prompt is empty"),
+        ([1] * 64, "64 tokens, which leaves none for an answer"),
+        ([1] * 100_000, "100000 tokens"),
+        ([1, tiny.VOCABULARY], "between 0 and 299"),
+        ([-1], "between 0 and 299"),
+    ):
+        with pytest.raises(InvalidRequest, match=problem):
+            engine.add(prompt, GREEDY)
+    assert not engine.busy
+
+
+def test_nothing_of_a_request_remains_when_it_is_done(checkpoint: Find) -> None:
+    import gc
+    import weakref
+
+    class Watched:
+        def mask(self, logits: torch.Tensor) -> None: ...
+        def accept(self, token: int) -> None: ...
+
+    engine = engine_of(checkpoint())
+    watched = Watched()
+    gone = weakref.ref(watched)
+    engine.add(prompts(10)[0], GREEDY, constraints=[watched])
+    del watched
+    finish(engine)
+    gc.collect()
+    assert gone() is None

@@ -1,0 +1,191 @@
+"""Text or messages in, pieces of text out, many callers at once."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wherry
+from tests.unit.llm import tiny
+from wherry.errors import InvalidRequest
+from wherry.llm import LLM
+from wherry.llm.tokenizer import Tokenizer
+
+Ask = Callable[..., list[dict[str, Any]]]
+GREEDY = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def folder(checkpoint: Callable[..., Path]) -> Path:
+    return checkpoint("llama")
+
+
+@pytest.fixture
+def ask(folder: Path) -> Iterator[Ask]:
+    with wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+        yield lambda **inputs: list(runtime.stream("tiny", **inputs))
+
+
+def text(deltas: list[dict[str, Any]], index: int = 0) -> str:
+    return "".join(delta["text"] for delta in deltas if delta["index"] == index)
+
+
+def tokens(deltas: list[dict[str, Any]]) -> list[int]:
+    return [int(token) for delta in deltas for token in delta["token_ids"]]
+
+
+def test_the_pieces_are_the_text_of_the_greedy_tokens(ask: Ask, folder: Path) -> None:
+    tokenizer = Tokenizer(folder)
+    prompt = tokenizer.encode("Once upon a time")
+    expected = tiny.reference(folder, prompt, 20)
+    deltas = ask(prompt="Once upon a time", parameters=GREEDY)
+    assert tokens(deltas) == expected
+    assert text(deltas) == tokenizer.decode(expected)
+    assert [delta["finish_reason"] for delta in deltas][-1] == "length"
+    assert not any(delta["usage"] for delta in deltas[:-1])
+    assert deltas[-1]["usage"] == {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": 20,
+        "cached_tokens": 0,
+    }
+    assert tokens(ask(token_ids=prompt, parameters=GREEDY)) == expected
+
+
+def test_without_streaming_the_answer_is_one_piece(ask: Ask) -> None:
+    pieces = ask(prompt="Hello", parameters=GREEDY)
+    whole = ask(prompt="Hello", parameters=GREEDY, stream=False)
+    assert len(whole) == 1
+    assert (text(whole), tokens(whole)) == (text(pieces), tokens(pieces))
+
+
+def test_messages_go_through_the_checkpoints_template(ask: Ask, folder: Path) -> None:
+    tokenizer = Tokenizer(folder)
+    messages = [{"role": "user", "content": "Hi"}]
+    prompt = tokenizer.encode("<|user|>Hi<|end|><|assistant|>", special=False)
+    assert prompt[0] == tiny.USER
+    assert prompt[-1] == tiny.ASSISTANT
+    deltas = ask(messages=messages, parameters=GREEDY)
+    assert tokens(deltas) == tiny.reference(folder, prompt, 20)
+    with pytest.raises(InvalidRequest, match="unknown role robot"):
+        ask(messages=[{"role": "robot", "content": "Hi"}], parameters=GREEDY)
+
+
+def test_a_stop_text_ends_the_answer_and_its_rest_is_not_computed(ask: Ask) -> None:
+    full = text(ask(prompt="abc", parameters=GREEDY))
+    stop = full[4:6]
+    deltas = ask(prompt="abc", parameters={**GREEDY, "stop": [stop]})
+    assert text(deltas) == full[: full.index(stop)]
+    assert deltas[-1]["finish_reason"] == "stop"
+    assert deltas[-1]["usage"]["completion_tokens"] < 20
+    kept = ask(prompt="abc", parameters={**GREEDY, "stop": [stop], "include_stop": True})
+    assert text(kept) == full[: full.index(stop)] + stop
+
+
+def test_a_stop_token_ends_the_answer_and_is_not_in_its_text(ask: Ask, folder: Path) -> None:
+    expected = tokens(ask(prompt="abc", parameters=GREEDY))
+    stop = expected[5]
+    place = expected.index(stop)
+    deltas = ask(prompt="abc", parameters={**GREEDY, "stop_token_ids": [stop]})
+    assert tokens(deltas) == expected[: place + 1]
+    assert text(deltas) == Tokenizer(folder).decode(expected[:place])
+
+
+def test_several_answers_come_with_their_index_and_one_usage(ask: Ask) -> None:
+    wish = {"n": 3, "seed": 5, "max_tokens": 6, "ignore_eos": True}
+    deltas = ask(prompt="Hello", parameters=wish)
+    assert {delta["index"] for delta in deltas} == {0, 1, 2}
+    assert sum(bool(delta["finish_reason"]) for delta in deltas) == 3
+    assert [bool(delta["usage"]) for delta in deltas].count(True) == 1
+    assert deltas[-1]["usage"]["completion_tokens"] == 18
+    whole = ask(prompt="Hello", parameters=wish, stream=False)
+    assert [text(whole, index) for index in range(3)] == [text(deltas, i) for i in range(3)]
+
+
+def test_log_probabilities_name_each_token(ask: Ask, folder: Path) -> None:
+    deltas = ask(prompt="Hello", parameters={**GREEDY, "logprobs": 2})
+    entries = [entry for delta in deltas for entry in delta["logprobs"]]
+    assert [entry["id"] for entry in entries] == tokens(deltas)
+    for entry in entries:
+        assert len(entry["top"]) == 2
+        assert entry["logprob"] == pytest.approx(entry["top"][0]["logprob"])
+        assert entry["logprob"] < 0
+    joined = b"".join(bytes(entry["bytes"]) for entry in entries)
+    assert joined.decode(errors="replace") == Tokenizer(folder).decode(tokens(deltas))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ({}, "give one of prompt, messages and token_ids"),
+        ({"prompt": "a", "token_ids": [1]}, "give one of"),
+        ({"token_ids": [9999]}, "token ids must be between"),
+        ({"prompt": "a", "parameters": {"temperature": -1.0}}, "temperature must be between"),
+        ({"prompt": "a", "parameters": {"temprature": 1.0}}, "temprature"),
+        ({"prompt": "a", "parameters": {"max_tokens": "many"}}, "max_tokens"),
+        ({"prompt": "a", "parameters": {"logprobs": 99}}, "logprobs"),
+        ({"prompt": "a" * 5000}, "which leaves none for an answer"),
+        ({"messages": [{"content": "no role"}]}, "the chat template refuses"),
+        ({"messages": "hello"}, "messages"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    ask: Ask, inputs: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        ask(**inputs)
+
+
+def test_many_callers_at_once_each_get_their_own_answer(folder: Path) -> None:
+    with wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01, max_running=5)) as runtime:
+
+        def generate(number: int) -> str:
+            deltas = runtime.stream("tiny", prompt=f"Number {number}", parameters=GREEDY)
+            return text(list(deltas))
+
+        alone = [generate(number) for number in range(12)]
+        together: dict[int, str] = {}
+        threads = [
+            threading.Thread(target=lambda n=n: together.__setitem__(n, generate(n)))  # type: ignore[misc]
+            for n in range(12)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [together[number] for number in range(12)] == alone
+
+
+def test_a_caller_who_leaves_gives_its_blocks_back(folder: Path) -> None:
+    with wherry.Runtime(LLM(folder, name="tiny", cache_gb=0.01)) as runtime:
+        stream = runtime.stream("tiny", prompt="Hello", parameters={"ignore_eos": True})
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        # The next request's steps come after the leave was told.
+        list(runtime.stream("tiny", prompt="Hi", parameters=GREEDY))
+        gauges = runtime.model("tiny").runner.gauges()["tiny_0"]  # type: ignore[attr-defined]
+        assert (gauges["running"], gauges["waiting"], gauges["kv_cache_usage"]) == (0, 0, 0)
+
+
+def test_a_folder_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    for source, problem in (
+        (tmp_path, "no config.json there"),
+        ("/nowhere/model", "neither a folder, nor a .gguf file, nor a hub id"),
+    ):
+        with (
+            pytest.raises(wherry.LoadFailed, match=problem),
+            wherry.Runtime(LLM(source, name="none")),
+        ):
+            pass
+
+
+def test_the_program_that_serves_it_does_not_load_torch() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import wherry, sys; from wherry.llm import LLM; LLM('x').config();"
+        " assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

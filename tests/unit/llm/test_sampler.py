@@ -1,0 +1,197 @@
+"""Which token follows: against the distribution that was asked for, and the same for a seed."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from wherry.errors import InvalidRequest
+from wherry.llm.sampler import CANDIDATES, random_number, sample
+from wherry.llm.sampling import Sampling
+from wherry.llm.sequence import Sequence
+
+DRAWS = 4000
+
+
+def sequence(prompt: list[int] | None = None, seed: int = 0, **wishes: Any) -> Sequence:
+    prompt = prompt or [0]
+    return Sequence(0, list(prompt), len(prompt), Sampling(**wishes), seed=seed)
+
+
+def drawn(logits: torch.Tensor, **wishes: Any) -> Counter[int]:
+    """How often each token comes, for as many seeds as draws."""
+    rows = [sequence(seed=seed, **wishes) for seed in range(DRAWS)]
+    return Counter(one.token for one in sample(logits.expand(DRAWS, -1), rows))
+
+
+def assert_follows(counts: Counter[int], probabilities: torch.Tensor) -> None:
+    """A chi-square test; nothing may come that has no probability."""
+    assert all(probabilities[token] > 0 for token in counts)
+    likely = [t for t in range(len(probabilities)) if probabilities[t] * DRAWS >= 5]
+    expected = [float(probabilities[t]) * DRAWS for t in likely]
+    statistic = sum((counts[t] - e) ** 2 / e for t, e in zip(likely, expected, strict=True))
+    freedom = max(1, len(likely) - 1)
+    assert statistic < freedom + 4.5 * math.sqrt(2 * freedom) + 10, (statistic, freedom)
+
+
+LOGITS = torch.randn(40, generator=torch.Generator().manual_seed(2)) * 2
+
+
+def test_temperature_zero_takes_the_most_probable() -> None:
+    assert sample(LOGITS[None], [sequence(temperature=0.0)])[0].token == int(LOGITS.argmax())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_come_as_often_as_the_softmax_says(temperature: float) -> None:
+    assert_follows(drawn(LOGITS, temperature=temperature), (LOGITS / temperature).softmax(-1))
+
+
+def kept(probabilities: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return torch.where(keep, probabilities, 0.0) / probabilities[keep].sum()
+
+
+def test_top_k_leaves_the_k_most_probable() -> None:
+    expected = kept(LOGITS.softmax(-1), LOGITS.topk(5).values[-1] <= LOGITS)
+    assert_follows(drawn(LOGITS, top_k=5), expected)
+
+
+def test_top_p_leaves_the_fewest_that_reach_it() -> None:
+    probabilities = LOGITS.softmax(-1)
+    ordered = probabilities.sort(descending=True)
+    count = int((ordered.values.cumsum(-1) < 0.8).sum()) + 1
+    keep = torch.zeros(40, dtype=torch.bool)
+    keep[ordered.indices[:count]] = True
+    assert_follows(drawn(LOGITS, top_p=0.8), kept(probabilities, keep))
+
+
+def test_min_p_leaves_what_is_near_the_most_probable() -> None:
+    probabilities = LOGITS.softmax(-1)
+    keep = probabilities >= 0.2 * probabilities.max()
+    assert_follows(drawn(LOGITS, min_p=0.2), kept(probabilities, keep))
+
+
+def test_top_p_is_of_what_top_k_leaves() -> None:
+    logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
+    # Of the first three 4/9 and 3/9 are below 0.7, and together above it.
+    assert set(drawn(logits, top_k=3, top_p=0.7)) == {0, 1}
+
+
+def test_a_flat_distribution_needs_more_candidates_than_are_sorted_first() -> None:
+    logits = torch.zeros(4 * CANDIDATES)
+    assert len(drawn(logits, top_p=0.999)) > 3 * CANDIDATES
+
+
+def test_each_row_has_its_own_wishes() -> None:
+    logits = LOGITS.expand(4, -1)
+    rows = [
+        sequence(temperature=0.0),
+        sequence(temperature=1.0, seed=3),
+        sequence(temperature=1.0, seed=3, top_k=1),
+        sequence(temperature=1.0, seed=3, logit_bias={7: 100.0}),
+    ]
+    tokens = [one.token for one in sample(logits, rows)]
+    best = int(LOGITS.argmax())
+    assert (tokens[0], tokens[2], tokens[3]) == (best, best, 7)
+    assert tokens[1] == sample(LOGITS[None], [rows[1]])[0].token
+
+
+def test_a_seed_gives_the_same_choice_in_any_company() -> None:
+    alone = [sample(LOGITS[None], [sequence(seed=seed, top_p=0.9)])[0].token for seed in range(50)]
+    together = sample(LOGITS.expand(50, -1), [sequence(seed=s, top_p=0.9) for s in range(50)])
+    assert [one.token for one in together] == alone
+    assert len(set(alone)) > 3
+
+
+def test_random_numbers_are_even_and_those_of_a_sequence_have_nothing_in_common() -> None:
+    numbers = [random_number(42, place) for place in range(DRAWS)]
+    buckets = Counter(int(number * 20) for number in numbers)
+    assert_follows(buckets, torch.full((20,), 1 / 20))
+    pairs = Counter(int(a * 5) * 5 + int(b * 5) for a, b in pairwise(numbers))
+    assert_follows(pairs, torch.full((25,), 1 / 25))
+    assert random_number(-1, 0) == random_number(2**64 - 1, 0)
+
+
+def test_the_repetition_penalty_weighs_on_prompt_and_answer_as_in_transformers() -> None:
+    from transformers import RepetitionPenaltyLogitsProcessor
+
+    one = sequence([3, 5], repetition_penalty=1.7, temperature=0.0, logprobs=20)
+    one.tokens += [int(LOGITS.argmax())]
+    theirs = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([one.tokens]), LOGITS[None])  # type: ignore[arg-type]
+    assert sample(LOGITS[None], [one])[0].token == int(theirs.argmax())
+
+
+def test_presence_and_frequency_penalties_weigh_on_the_answer_only() -> None:
+    logits = torch.tensor([2.0, 1.5, 1.0])
+    one = sequence([0], temperature=0.0, presence_penalty=0.3, frequency_penalty=0.3)
+    assert sample(logits[None], [one])[0].token == 0
+    one.occurrences[0] += 1  # 2.0 - 0.6 is less than 1.5
+    assert sample(logits[None], [one])[0].token == 1
+    one.occurrences[1] += 3  # 1.5 - 1.2 is less than both
+    assert sample(logits[None], [one])[0].token == 0
+
+
+def test_no_end_before_min_tokens() -> None:
+    best = int(LOGITS.argmax())
+    one = sequence(temperature=0.0, min_tokens=2)
+    one.ends = frozenset({best})
+    assert sample(LOGITS[None], [one])[0].token != best
+    one.tokens += [1, 1]
+    assert sample(LOGITS[None], [one])[0].token == best
+
+
+def test_a_constraint_decides_what_may_follow() -> None:
+    class Only:
+        def mask(self, logits: torch.Tensor) -> None:
+            allowed = logits[9].clone()
+            logits.fill_(float("-inf"))
+            logits[9] = allowed
+
+        def accept(self, token: int) -> None: ...
+
+    for temperature in (0.0, 1.0):
+        one = sequence(temperature=temperature)
+        one.constraint = Only()
+        assert sample(LOGITS[None], [one])[0].token == 9
+
+
+def test_log_probabilities_are_the_models_own() -> None:
+    one = sequence(temperature=0.0, logprobs=3, logit_bias={7: 100.0})
+    sampled = sample(LOGITS[None], [one])[0]
+    model = LOGITS.log_softmax(-1)
+    assert sampled.token == 7
+    assert sampled.logprob == pytest.approx(float(model[7]))
+    values, tokens = model.topk(3)
+    assert [token for token, _ in sampled.alternatives] == tokens.tolist()
+    assert [value for _, value in sampled.alternatives] == pytest.approx(values.tolist())
+    untouched = LOGITS.clone()
+    sample(untouched[None], [one])
+    assert torch.equal(untouched, LOGITS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("min_tokens", -1),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_p", 0.0),
+        ("top_p", 1.5),
+        ("top_k", -1),
+        ("min_p", 2.0),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", float("inf")),
+        ("n", 0),
+        ("seed", 2**64),
+        ("stop", ("",)),
+        ("stop_token_ids", (99,)),
+        ("logit_bias", {99: 1.0}),
+        ("logit_bias", {1: float("nan")}),
+    ],
+)
+def test_a_wish_out_of_range_is_refused_by_its_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"model 'm': {field} must be"):
+        Sampling(**{field: value}).checked("m", vocabulary=40)

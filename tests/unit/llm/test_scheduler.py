@@ -1,0 +1,177 @@
+"""Which sequences are in the next step, and how many tokens of each."""
+
+import random
+
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.sampling import Sampling
+from wherry.llm.scheduler import Chunk, Pace, Scheduler
+from wherry.llm.sequence import Sequence
+
+NUMBERS = iter(range(1_000_000))
+
+
+def sequence(tokens: int, *, max_length: int = 1000, priority: int = 5) -> Sequence:
+    number = next(NUMBERS)
+    prompt = [1000 + number] * tokens  # nobody shares a prefix
+    return Sequence(number, prompt, tokens, Sampling(), priority=priority, max_length=max_length)
+
+
+def scheduler(
+    *, blocks: int = 100, block_size: int = 4, max_running: int = 8, max_step_tokens: int = 32
+) -> Scheduler:
+    return Scheduler(
+        KVCache(blocks, block_size),
+        max_running=max_running,
+        max_step_tokens=max_step_tokens,
+        pace=Pace(free_tokens=4.0),
+    )
+
+
+def run(s: Scheduler, chunks: list[Chunk]) -> None:
+    """What an engine does with a step: everybody whose prompt is done has a token more."""
+    last = [chunk.sequence for chunk in chunks if chunk.is_last]
+    s.computed(chunks)
+    for one in last:
+        one.tokens.append(7)
+
+
+def counts(chunks: list[Chunk]) -> list[int]:
+    return [chunk.count for chunk in chunks]
+
+
+def test_with_nobody_decoding_prompts_have_the_whole_step() -> None:
+    s = scheduler(max_step_tokens=32)
+    for tokens in (10, 10, 20):
+        s.add(sequence(tokens))
+    first = s.next_step()
+    assert counts(first) == [10, 10, 12]
+    run(s, first)
+    assert counts(s.next_step()) == [1, 1, 6]
+
+
+def test_a_long_prompt_is_cut_so_that_those_who_decode_hardly_wait() -> None:
+    s = scheduler(max_step_tokens=1000, max_running=16)
+    for _ in range(12):
+        s.add(sequence(3))
+    run(s, s.next_step())
+    s.add(sequence(200))
+    step = s.next_step()
+    # Twelve decode; with four further tokens nearly for nothing twice the time is 12 + 4 more.
+    assert counts(step) == [1] * 12 + [16]
+
+
+def test_the_more_wait_for_their_first_token_the_larger_are_the_chunks() -> None:
+    s = scheduler(max_step_tokens=1000, max_running=64, blocks=2000)
+    for _ in range(4):
+        s.add(sequence(3))
+    run(s, s.next_step())
+    for _ in range(8):
+        s.add(sequence(100))
+    assert sum(counts(s.next_step())) == 4 + 4 * (4 + 4)
+
+
+def test_nobody_starts_beyond_max_running() -> None:
+    s = scheduler(max_running=2)
+    for _ in range(3):
+        s.add(sequence(4))
+    run(s, s.next_step())
+    assert (len(s.running), len(s.waiting)) == (2, 1)
+    s.remove(s.running[0])
+    run(s, s.next_step())
+    assert (len(s.running), len(s.waiting)) == (2, 0)
+
+
+def test_priority_comes_first_then_order_of_arrival() -> None:
+    s = scheduler(max_running=1)
+    late, urgent, early = sequence(4), sequence(4, priority=1), sequence(4)
+    for one in (late, urgent, early):
+        s.add(one)
+    order = []
+    for _ in range(3):
+        run(s, s.next_step())
+        order.append(s.running[0])
+        s.remove(s.running[0])
+    assert order == [urgent, late, early]
+
+
+def test_when_blocks_run_out_the_last_comer_is_put_back_and_comes_again() -> None:
+    s = scheduler(blocks=6, block_size=4)
+    first, second = sequence(8), sequence(8)
+    s.add(first)
+    s.add(second)
+    run(s, s.next_step())
+    for _ in range(4):
+        run(s, s.next_step())
+    assert s.running == [first, second]
+    while second in s.running:
+        run(s, s.next_step())
+    assert (s.running, s.waiting, s.preemptions) == ([first], [second], 1)
+    assert second.computed == 0
+    length = len(second.tokens)
+    s.remove(first)
+    step = s.next_step()
+    assert step[0].sequence is second
+    # Its full blocks were still known.
+    assert (step[0].start, step[0].start + step[0].count) == (8, length)
+    s.cache.check()
+
+
+def test_a_prompt_starts_only_with_room_for_those_who_run_already() -> None:
+    s = scheduler(blocks=4, block_size=4)
+    s.add(sequence(8))
+    run(s, s.next_step())
+    s.add(sequence(8))  # fits exactly, and would be put back with the next token of the first
+    run(s, s.next_step())
+    assert (len(s.running), len(s.waiting), s.preemptions) == (1, 1, 0)
+
+
+def test_pace_learns_how_many_tokens_come_nearly_for_nothing() -> None:
+    pace = Pace()
+    dice = random.Random(1)
+    for _ in range(200):
+        tokens = dice.choice([1, 4, 16, 40, 200])
+        pace.observe(tokens, 0.050 + 0.002 * tokens)
+    assert 24 < pace.free_tokens < 26
+    assert pace.tokens_for(decoding=15, stretch=2.0) in (39, 40)
+
+
+def test_pace_believes_nothing_of_steps_that_are_all_alike() -> None:
+    pace = Pace(free_tokens=16)
+    for _ in range(100):
+        pace.observe(8, 0.05)
+    assert pace.free_tokens == 16
+
+
+def test_everybody_ends_and_no_step_is_too_large_whatever_comes() -> None:
+    dice = random.Random(3)
+    for _ in range(20):
+        size = dice.randint(1, 5)
+        blocks = dice.randint(16, 40)
+        s = scheduler(
+            blocks=blocks,
+            block_size=size,
+            max_running=dice.randint(1, 6),
+            max_step_tokens=dice.randint(4, 40),
+        )
+        most = blocks * size
+        coming = [
+            sequence(tokens, max_length=min(most, tokens + dice.randint(1, 12)))
+            for tokens in (dice.randint(1, most - 1) for _ in range(25))
+        ]
+        for _ in range(100_000):
+            if coming and dice.random() < 0.3:
+                s.add(coming.pop())
+            step = s.next_step()
+            s.cache.check()
+            assert sum(counts(step)) <= s.max_step_tokens
+            assert len({chunk.sequence for chunk in step}) == len(step)
+            assert bool(step) == bool(s.running)
+            run(s, step)
+            for chunk in step:
+                one = chunk.sequence
+                if one in s.running and len(one.tokens) >= one.max_length:
+                    s.remove(one)
+            if not (coming or s.running or s.waiting):
+                break
+        assert not coming
+        assert s.cache.used_blocks == 0

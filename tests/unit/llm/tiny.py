@@ -1,0 +1,98 @@
+"""Checkpoints that are made in a moment: random weights, a tokenizer of bytes, a template."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils import logging
+
+VOCABULARY = 300
+END, USER, ASSISTANT = 256, 257, 258
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role not in ['user', 'assistant'] %}"
+    "{{ raise_exception('unknown role ' + m.role) }}{% endif %}"
+    "<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "eos_token_id": END,
+    "bos_token_id": None,
+    "pad_token_id": None,
+}
+
+FAMILIES: dict[str, Any] = {
+    "llama": LlamaConfig(**SIZES, tie_word_embeddings=True),
+    "llama3-rope": LlamaConfig(
+        **SIZES,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "mistral": MistralConfig(**SIZES, head_dim=8, sliding_window=24),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES, head_dim=16),
+}
+
+
+def make(folder: Path, family: str = "llama", *, seed: int = 0) -> Path:
+    """A checkpoint of that family. The same seed gives the same weights."""
+    torch.manual_seed(seed)
+    logging.disable_progress_bar()
+    net = AutoModelForCausalLM.from_config(FAMILIES[family]).eval()
+    for name, parameter in net.named_parameters():
+        if "bias" in name or "norm" in name:  # else they are all zeros or ones
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    net.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Each byte is a token, and a few words are."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {piece: number for number, piece in enumerate(alphabet)}
+    inner = Tokenizer(models.BPE(vocabulary, []))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
+    inner.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    inner.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>"])
+    inner.add_tokens([f" word{number}" for number in range(VOCABULARY - 259)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def reference(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
+    """What transformers' generate() gives, greedily, past the end of the text."""
+    net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    net.generation_config.eos_token_id = None
+    answer = net.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    tokens: list[int] = answer[0, len(prompt) :].tolist()
+    return tokens

@@ -1,0 +1,39 @@
+"""Rows of requests: added, merged, carried to another process."""
+
+from wherry.loadtest.record import OK, Recorder
+
+
+def recorder(*outcomes: str, start: float = 0.0) -> Recorder:
+    made = Recorder()
+    for n, outcome in enumerate(outcomes):
+        at = start + n
+        made.add(at, at, at + 0.25, at + 0.5, outcome, 2, 3, 4, gaps=[0.125] * n)
+    return made
+
+
+def test_what_was_packed_is_what_is_unpacked() -> None:
+    before = recorder(OK, "timeout", OK)
+    after = Recorder.unpacked(before.packed())
+    assert after.packed() == before.packed()
+    assert repr(after) == "<Recorder: 3 requests, 1 failed>"
+
+
+def test_merged_recorders_keep_each_others_errors_apart() -> None:
+    one, two = recorder("a", OK), recorder("b", "a", OK, start=10)
+    one.merge(two)
+    names = {index: name for name, index in one.outcomes.items()}
+    assert [names[index] for index in one.outcome] == ["a", OK, "b", "a", OK]
+    assert list(one.intended) == [0, 1, 10, 11, 12]
+    assert list(one.gaps) == [0, 1, 0, 1, 2]
+    assert len(one.gap_seconds) == sum(one.gaps)
+    assert one.failures == 3
+
+
+def test_a_server_with_a_new_error_each_time_does_not_fill_the_memory() -> None:
+    made = recorder(*(f"error {n}" for n in range(5000)))
+    assert len(made.outcomes) <= 201
+    assert made.failures == 5000
+    other = recorder(*(f"other {n}" for n in range(300)))
+    made.merge(other)
+    assert made.failures == 5300
+    assert len(made.outcomes) <= 201

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from wherry.repository.normalise import normalised
+from wherry.repository.triton_config import (
+    DynamicBatching,
+    InstanceGroup,
+    Oldest,
+    SequenceBatching,
+    TritonConfig,
+)
+
+
+def test_what_is_filled_in_does_not_reach_the_original() -> None:
+    config = TritonConfig(
+        name="m",
+        max_batch_size=4,
+        dynamic_batching=DynamicBatching(),
+        instance_group=[InstanceGroup()],
+    )
+
+    shown = normalised(config)
+
+    assert shown.dynamic_batching is not None
+    assert shown.dynamic_batching.preferred_batch_size == [4]
+    assert config.dynamic_batching == DynamicBatching()
+    assert config.instance_group == [InstanceGroup()]
+
+
+def test_instances_go_to_the_gpus_where_there_are_some() -> None:
+    config = TritonConfig(
+        name="m", instance_group=[InstanceGroup(), InstanceGroup(kind="KIND_CPU", count=3)]
+    )
+
+    shown = normalised(config, gpus=[0, 1])
+
+    assert shown.instance_group == [
+        InstanceGroup(name="m_0", kind="KIND_GPU", count=1, gpus=[0, 1]),
+        InstanceGroup(name="m_1", kind="KIND_CPU", count=3),
+    ]
+
+
+def test_sequences_are_idle_for_a_second_at_most() -> None:
+    config = TritonConfig(max_batch_size=2, sequence_batching=SequenceBatching(oldest=Oldest()))
+
+    shown = normalised(config).sequence_batching
+
+    assert shown is not None
+    assert shown.max_sequence_idle_microseconds == 1_000_000
+    assert shown.oldest is not None
+    assert shown.oldest.preferred_batch_size == [2]
+
+
+def test_an_ensemble_has_neither_instances_nor_optimization() -> None:
+    shown = normalised(TritonConfig(platform="ensemble"))
+
+    assert shown.instance_group == []
+    assert shown.optimization is None

@@ -1,0 +1,326 @@
+"""What happens when a model's code asks the server for something: to run another model, to load
+one, or to tell a metric?
+
+All of it goes the way of every caller: through the Runtime, and the batcher of the model that is
+called. Nothing here waits: answers come when they come, in whatever thread, and are handed to
+`post`, which sends them from the thread that serves the instance.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from wherry.backends.triton_python.codes import code_of
+from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
+from wherry.backends.triton_python.tensors import fits, get, put
+from wherry.errors import (
+    InvalidRequest,
+    ModelFailed,
+    ModelNotFound,
+    ModelNotReady,
+    Unsupported,
+    WherryError,
+)
+from wherry.reply import Reply, StreamReply
+from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
+from wherry.signature import Signature
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+
+class Host(Protocol):
+    """What is needed of the Runtime; `control` is its ModelControl, if it has one."""
+
+    control: Any
+
+    def model(self, name: str, version: str | None = None) -> Any: ...
+    def models(self) -> list[Any]: ...
+
+
+#: Sends an answer: call, whether it is the last one, and what makes its body (or None).
+Post = Callable[[int, bool, Callable[[Outgoing], list[Any]] | None], None]
+
+
+class Calls:
+    """The calls that one instance has made and that are not answered yet."""
+
+    def __init__(self, host: Host | None, model: str, post: Post) -> None:
+        self._host = host
+        self._model = model
+        self._post = post
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[Any, InferRequest]] = {}
+        #: Models whose answers the running execute() waits for, and by which call.
+        self._awaited: dict[int, str] = {}
+
+    @property
+    def awaited(self) -> Counter[str]:
+        """Models that the running execute() waits for."""
+        with self._lock:
+            return Counter(self._awaited.values())
+
+    # What the model asked for. In the thread that serves the instance.
+
+    def begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
+        """Run another model."""
+        try:
+            self._begin(key, what, inputs, incoming)
+        except WherryError as error:
+            self._fail(key, error)
+        except (ValueError, TypeError, OverflowError) as error:
+            self._fail(key, InvalidRequest(f"model {what[0]!r}: {error}"))
+
+    def control(
+        self, key: int, what: str, model: str, version: str, files: Any, incoming: Incoming
+    ) -> None:
+        """Load or unload a model, in a thread; or say whether one is ready."""
+        if what == "ready":
+            self.tell(key, self._is_ready(model, version))
+            return
+        given = {name: bytes(incoming.get(*where)) for name, _, _, *where in files}
+        thread = threading.Thread(
+            target=self._control, args=(key, what, model, version, given), daemon=True
+        )
+        thread.start()
+
+    def drop(self, key: int) -> None:
+        """The model wants no more of this call."""
+        with self._lock:
+            self._awaited.pop(key, None)
+            loaded, request = self._open.pop(key, (None, None))
+        if loaded is not None:
+            loaded.cancel(request)
+
+    def drop_all(self) -> None:
+        """The instance is gone."""
+        for key in list(self._open):
+            self.drop(key)
+
+    # Parts
+
+    def _begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
+        name, version, id, correlation_id, flags, timeout, parameters, wanted, streams, waits = what
+        loaded = self._of_host().model(name, None if version < 0 else str(version))
+        signature: Signature = loaded.signature
+        batched = loaded.config.max_batch_size > 0
+        columns, rows = _columns(loaded, inputs, incoming, batched)
+        for output in wanted:
+            if signature.output(output) is None:
+                raise InvalidRequest(
+                    f"unexpected inference output {output!r} for model {name!r}; it has"
+                    f" {', '.join(spec.name for spec in signature.outputs)}"
+                )
+        if signature.streams and not streams:
+            raise Unsupported(
+                f"model {name!r} is decoupled: call it with exec(decoupled=True) or"
+                " async_exec(decoupled=True)"
+            )
+        reply: Reply[InferResponse]
+        names = wanted or None
+        if signature.streams:
+            reply = StreamReply(
+                lambda stream, response: self._response(key, loaded, response, names, stream),
+                lambda done: self._ended(key, done),
+            )
+        else:
+            reply = Reply(lambda done: self._done(key, loaded, done, names))
+        request = loaded.request(
+            columns,
+            rows,
+            reply,
+            id=id,
+            timeout=timeout * 1e-6 if timeout else None,
+            parameters=json.loads(parameters) or None,
+            sequence=_step(correlation_id, flags),
+            wanted=names,
+        )
+        with self._lock:
+            self._open[key] = (loaded, request)
+            if waits:
+                self._awaited[key] = name
+        if waits and not self._can_answer(name):
+            with self._lock:
+                del self._open[key], self._awaited[key]
+            raise ModelNotReady(
+                f"model {self._model!r} calls model {name!r}, which would never answer: all its"
+                " instances wait for an answer of their own calls; give it more instances, or"
+                " break the circle"
+            )
+        loaded.submit([request])
+
+    def _can_answer(self, name: str) -> bool:
+        """Has this model, or will it have, an instance that does not wait for ever?
+
+        An instance waits for ever if each model that it waits for has no such instance.
+        """
+        waiting: dict[str, list[Counter[str]]] = {}
+        for loaded in self._of_host().models():
+            waiting.setdefault(loaded.name, []).extend(_waits_of(loaded))
+        answering = {
+            name for name, instances in waiting.items() if not instances or not all(instances)
+        }
+        while True:
+            more = {
+                name
+                for name, instances in waiting.items()
+                if name not in answering
+                and any(answering.issuperset(awaited) for awaited in instances)
+            }
+            if not more:
+                return name in answering
+            answering |= more
+
+    def _response(
+        self,
+        key: int,
+        loaded: Any,
+        response: InferResponse,
+        wanted: Sequence[str] | None,
+        stream: StreamReply[InferResponse],
+    ) -> None:
+        def body(out: Outgoing) -> list[Any]:
+            stream.consumed()
+            return _body(out, loaded, response, wanted)
+
+        self._post(key, False, body)
+
+    def _ended(self, key: int, reply: Reply[InferResponse]) -> None:
+        self._forget(key)
+        if isinstance(reply.outcome, Exception):
+            self._fail(key, reply.outcome)
+        else:
+            self._post(key, True, None)
+
+    def _done(
+        self, key: int, loaded: Any, reply: Reply[InferResponse], wanted: Sequence[str] | None
+    ) -> None:
+        self._forget(key)
+        outcome = reply.outcome
+        if isinstance(outcome, Exception):
+            self._fail(key, outcome)
+        else:
+            self._post(key, True, lambda out: _body(out, loaded, outcome, wanted))
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._open.pop(key, None)
+            self._awaited.pop(key, None)
+
+    def _fail(self, key: int, error: Exception) -> None:
+        self._post(key, True, lambda _: [[code_of(error), str(error)], "{}", []])
+
+    def tell(self, key: int, value: Any) -> None:
+        """Answer what is no request."""
+        self._post(key, True, lambda _: [None, value, []])
+
+    def _control(
+        self, key: int, what: str, model: str, version: str, files: dict[str, bytes]
+    ) -> None:
+        try:
+            control = self._of_host().control
+            if control is None:
+                raise ModelNotReady("this server has no model repository to load from")
+            if what == "load":
+                config = files.pop("config", None)
+                named = {name.removeprefix("file:"): data for name, data in files.items()}
+                given = None if config is None else json.loads(config)
+                control.load(model, given, files=named or None)
+            else:
+                control.unload(model, dependents=bool(version))
+        except WherryError as error:
+            self._fail(key, error)
+        except Exception as error:  # noqa: BLE001 - the model that asked is told what went wrong
+            self._fail(key, ModelFailed(f"{type(error).__name__}: {error}"))
+        else:
+            self.tell(key, "")
+
+    def _is_ready(self, model: str, version: str) -> bool:
+        if self._host is None:
+            return False
+        try:
+            return not self._host.model(model, version or None).not_ready_reason()
+        except (ModelNotFound, ModelNotReady):
+            return False
+
+    def _of_host(self) -> Host:
+        if self._host is None:
+            raise ModelNotReady(f"model {self._model!r} is not loaded in a Runtime: it cannot call")
+        return self._host
+
+
+def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
+    """What each instance of a model waits for; nothing, if it waits for no model. An ensemble is
+    one that waits for all its members."""
+    scheduling = getattr(getattr(loaded.model, "triton", None), "ensemble_scheduling", None)
+    if scheduling is not None:
+        yield Counter(step.model_name for step in scheduling.step)
+    for instance in loaded.runner.instances:
+        calls = getattr(instance, "calls", None)
+        yield Counter() if calls is None else calls.awaited
+
+
+def _columns(
+    loaded: Any, inputs: Sequence[Any], incoming: Incoming, batched: bool
+) -> tuple[Columns, int]:
+    """A called model's inputs, checked as those of any caller."""
+    signature: Signature = loaded.signature
+    columns: Columns = {}
+    rows: int | None = None
+    for descriptor in inputs:
+        name = descriptor[0]
+        spec = signature.input(name)
+        if spec is None:
+            raise InvalidRequest(f"unexpected inference input {name!r} for model {loaded.name!r}")
+        try:
+            column, count = get(descriptor, incoming, spec, batched=batched)
+        except ValueError as error:
+            raise InvalidRequest(f"input {name!r} of model {loaded.name!r}: {error}") from None
+        if not fits(column, spec) or not count:
+            raise InvalidRequest(
+                f"unexpected shape for input {name!r} for model {loaded.name!r}. Expected"
+                f" {[*([-1] if batched else []), *spec.shape]}, got {descriptor[2]}"
+            )
+        if rows not in (None, count):
+            raise InvalidRequest(
+                f"input {name!r} of model {loaded.name!r} has {count} rows, others have {rows}"
+            )
+        rows = count
+        columns[name] = column
+    for spec in signature.inputs:
+        if spec.name not in columns and not spec.optional:
+            raise InvalidRequest(f"model {loaded.name!r}: input {spec.name!r} is missing")
+    if rows is None:
+        raise InvalidRequest(f"model {loaded.name!r}: a request needs at least one input")
+    return columns, rows
+
+
+def _body(
+    out: Outgoing, loaded: Any, response: InferResponse, wanted: Sequence[str] | None
+) -> list[Any]:
+    """A response as the model's process reads it."""
+    batched = loaded.config.max_batch_size > 0
+    try:
+        outputs = [
+            put(out, spec, response.outputs[spec.name], spec.shape, batched=batched)
+            for spec in loaded.signature.outputs
+            if spec.name in response.outputs and (wanted is None or spec.name in wanted)
+        ]
+    except (ValueError, TypeError) as error:  # rows of different shapes are no tensor
+        return [
+            [code_of(error), f"model {loaded.name!r}: its outputs are no tensors: {error}"],
+            "{}",
+            [],
+        ]
+    return [None, json.dumps(dict(response.parameters or {})), outputs]
+
+
+def _step(correlation_id: int | str, flags: int) -> SequenceStep | None:
+    if not correlation_id:
+        return None
+    return SequenceStep(
+        correlation_id, start=bool(flags & _SEQUENCE_START), end=bool(flags & _SEQUENCE_END)
+    )

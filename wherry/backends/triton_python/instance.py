@@ -1,0 +1,589 @@
+"""How do requests reach a Python model in its process, and its responses come back?
+
+The server's side of one instance. Its thread sends a list of requests, and sees to everything that
+the process sends: responses, also of requests whose execute() has long returned, calls of other
+models, measurements. It waits for all of it in one place, so a model that calls another one while
+it executes is served meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from mmap import mmap
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.backends.triton_python.calls import Calls, Host
+from wherry.backends.triton_python.codes import error_of
+from wherry.backends.triton_python.environment import Interpreter
+from wherry.backends.triton_python.stub import wire
+from wherry.backends.triton_python.stub.pb_utils import TritonError
+from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing
+from wherry.backends.triton_python.tensors import get, put
+from wherry.config import ModelConfig
+from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
+from wherry.instances.instance import Answers, Respond
+from wherry.instances.sequence_inputs import WARM_UP
+from wherry.instances.transport import Garbage
+from wherry.instances.worker_instance import WorkerInstance
+from wherry.instances.worker_process import UNLOAD_SECONDS, WorkerProcess
+from wherry.model import Device
+from wherry.observability.custom_metrics import CustomMetrics, Kind
+from wherry.reply import Reply, StreamReply
+from wherry.repository.triton_config import TritonConfig
+from wherry.request import Batch, Columns, InferRequest, InferResponse
+from wherry.signature import Signature
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+_STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
+
+
+class PythonWorker(WorkerProcess[Channel]):
+    """The process of a Python model, with the slab that both map."""
+
+    def __init__(self, runs: Interpreter, model: str, instance: str) -> None:
+        super().__init__([runs.python, _STUB], runs.environment, model, instance, Channel)
+        self.memory = mmap(-1, 1)  # until it is opened
+        self.arena = Arena(0, wire.SLAB_BYTES // 2)
+
+    def open(self, start: dict[str, Any]) -> str | None:
+        """Have it import the model's file; the completed configuration, if `start` asks for it.
+        Raises LoadFailed."""
+        file = wire.memory_file("wherry-slab", wire.SLAB_BYTES)
+        try:
+            self.memory = self.connection.memory = mmap(file, wire.SLAB_BYTES)
+            self.connection.send_file(["start", 0, start], file)
+            message, _ = self.connection.receive()
+            if message[0] == "failed":
+                raise load_failed(message)
+            if message[0] != "opened":
+                raise Garbage(f"{message[0]!r} instead of an opened model")
+        except (EOFError, OSError, wire.Garbage, Garbage) as error:
+            how = self.end(error if isinstance(error, Garbage) else EOFError())
+            text = f"its process {how} while it imported the model; what it wrote is in the log"
+            raise LoadFailed(text) from None
+        finally:
+            os.close(file)
+        completed: str | None = message[2]
+        return completed
+
+    def close(self) -> None:
+        super().close()
+        with contextlib.suppress(BufferError):  # a traceback may still hold an array in here
+            self.memory.close()
+
+
+class PythonInstance(WorkerInstance):
+    """A Python model in a process of its own. `host` is the Runtime, for the calls it makes."""
+
+    outlives_batch = True
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: Any,
+        config: ModelConfig,
+        host: Host | None,
+    ) -> None:
+        super().__init__(name, device)
+        self._model = model
+        self._config = config
+        self._batched = config.max_batch_size > 0
+        triton: TritonConfig = model.triton
+        signature: Signature = model.signature(config.name)
+        self._outputs = {spec.name: spec for spec in signature.outputs}
+        dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
+        self._inputs = [(spec, dims.get(spec.name, spec.shape)) for spec in signature.inputs]
+        self._reshapes = bool(dims) or any(one.reshape is not None for one in triton.output)
+        #: Outputs that the server keeps for the next step of a sequence, whoever asks for them.
+        states = () if config.sequence is None else config.sequence.states
+        self._states = {state.output for state in states}
+        self._all_outputs = [name for name in self._outputs if name not in self._states]
+        self._decoupled = triton.decoupled
+        self.calls = Calls(host, config.name, self._post_answer)
+        self._metrics: CustomMetrics = model.custom_metrics
+        self._worker: PythonWorker | None = None
+        #: What other threads leave here for this instance's thread to do.
+        self._outbox: deque[Callable[[], None]] = deque()
+        self._keys = count(1)
+        #: Requests without their last response, by their numbers.
+        self._open: dict[int, InferRequest] = {}
+        self._numbers: dict[InferRequest, int] = {}
+        #: The batch that execute() has: which request is which, and what came of each.
+        self._batch: list[tuple[int, int]] = []
+        self._outcomes: list[Outcome] = []
+        self._parameters: dict[InferRequest, Mapping[str, Any]] = {}
+        self._later: set[InferRequest] = set()
+        #: The answer to what has one.
+        self._answer: list[Any] | None = None
+        #: Messages with tensors in the slab that were read since we last said so.
+        self._read = 0
+        #: What the model's is_ready() says; None: it has not said it, or has none.
+        self._is_ready: bool | None = None
+        self._has_is_ready = False
+        self._dead = False
+
+    # Any thread
+
+    @property
+    def open_requests(self) -> Collection[InferRequest]:
+        return list(self._open.values())
+
+    def cancel(self, request: InferRequest) -> None:
+        number = self._numbers.get(request)
+        if number is not None:
+            self._post(lambda: self._send(["cancel", number]))
+
+    def not_ready_reason(self) -> str:
+        """By the model's own is_ready(). It is asked now, and this is what it said last: whoever
+        asks must not wait for a model."""
+        if not self._has_is_ready:
+            return ""
+        self._post(self._ask_ready)
+        return "" if self._is_ready else "its is_ready() says that it is not"
+
+    def _post(self, act: Callable[[], None]) -> None:
+        self._outbox.append(act)
+        self._ring()
+
+    def _post_answer(
+        self, key: int, final: bool, body: Callable[[Outgoing], list[Any]] | None
+    ) -> None:
+        self._post(lambda: self._send_answer(key, final, body))
+
+    # The serving thread
+
+    def load(self) -> None:
+        with self._lock:
+            self._worker, start = self._model.take_worker(self.name)
+            self._watch(self._worker)
+        if start is not None:
+            self._worker.open(start)
+        try:
+            message = self._told(["initialize", self._model.arguments(self.name, self.device)])
+        except WorkerDied as died:
+            raise LoadFailed(f"{died} while it was initialized") from None
+        if message[0] == "failed":
+            raise load_failed(message)
+        self._has_is_ready = bool(message[2])
+        if self._has_is_ready:
+            self._send(["is_ready"])
+            while self._is_ready is None:
+                self._turn()
+        for columns, rows in self._model.warmup_batches():
+            self._warm_up(columns, rows)
+
+    def wait(self) -> Batch | None:
+        while not self._inbox:
+            self._turn()
+        return self._inbox.popleft()
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        """Run a batch. Some of its requests may be answered later, or have been already."""
+        started = perf_counter_ns()
+        self._outcomes = [{} for _ in requests]
+        self._parameters = {}
+        sent, tensors = self._pack(requests)
+        if not sent:
+            tensors.close()
+            return Execution(self._outcomes)
+        later = {requests[index] for index, _ in self._batch}
+        self._later = later
+        try:
+            message = self._told(["execute", sent], tensors)
+        except ValueError as error:
+            failure = Failure("RequestTooLarge", f"model {self._config.name!r}: {error}")
+            for index, number in self._batch:
+                self._settle(index, number, failure)
+            return Execution(self._outcomes)
+        _, _, started_at, infer_ns, _, _ = message
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        output_ns = perf_counter_ns() - started_at - infer_ns
+        execution = Execution(
+            self._outcomes,
+            max(0, started_at - started),
+            infer_ns,
+            max(0, output_ns),
+            [sum(requests[index].rows for index, _ in self._batch)],
+            later=later,
+            parameters=self._parameters,
+        )
+        # Nothing of theirs is to live on here.
+        self._outcomes, self._parameters, self._later = [], {}, set()
+        return execution
+
+    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
+        raise NotImplementedError  # `execute` is for decoupled models, too
+
+    def unload(self) -> None:
+        worker = self._worker
+        if not self._dead:  # else whoever has seen its death has seen to its requests
+            self._give_up_open_requests()
+        if worker is not None:
+            if worker.process.poll() is None and not self._aborted:
+                self._finish(worker)
+            self.calls.drop_all()
+            worker.close()
+        self._worker = None
+        self._forget_worker()
+
+    def _give_up_open_requests(self) -> None:
+        """They have outlived the time to drain; a model that asks is_cancelled() hears of it."""
+        unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
+        for number, request in list(self._open.items()):
+            self._forget(number)
+            self._tell().fail(request, unloading)
+            with contextlib.suppress(WorkerDied):
+                self._send(["cancel", number])
+
+    def _finish(self, worker: PythonWorker) -> None:
+        """Have it finalize, and serve it until it ends."""
+        ends_at = time.monotonic() + UNLOAD_SECONDS
+        with contextlib.suppress(WorkerDied, EOFError, OSError, wire.Garbage):
+            worker.connection.send(["stop", 0])
+            while (left := ends_at - time.monotonic()) > 0:
+                if worker.connection.complete() or worker.park(left):
+                    self._take(*worker.connection.receive())
+                while self._outbox:
+                    self._outbox.popleft()()
+
+    def _warm_up(self, columns: Columns, rows: int) -> None:
+        """Run one batch that nobody has asked for. LoadFailed if it fails."""
+        reply: Reply[InferResponse]
+        if self._decoupled:
+            reply = StreamReply(lambda stream, _: stream.consumed(), lambda _: None)
+        else:
+            reply = Reply(lambda _: None)
+        step = None if self._config.sequence is None else WARM_UP
+        request = InferRequest(columns, rows, reply, id="warmup", sequence=step)
+        later, self.answers = self.answers, _Unnoticed()
+        try:
+            (outcome,) = self.execute([request]).outcomes
+            if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
+                reply.settle(outcome.as_exception())
+            while request in self._numbers:
+                self._turn()
+        finally:
+            self.answers = later
+        if reply.settled and isinstance(reply.outcome, WherryError):
+            raise LoadFailed(f"warm-up: {reply.outcome}") from reply.outcome
+
+    # Sending
+
+    def _pack(self, requests: Sequence[InferRequest]) -> tuple[list[list[Any]], Outgoing]:
+        """The requests as they are sent. What is wrong with one of them becomes its outcome."""
+        assert self._worker is not None
+        out = Outgoing(self._worker.memory, self._worker.arena)
+        sent: list[list[Any]] = []
+        self._batch = []
+        for index, request in enumerate(requests):
+            try:
+                columns = self._reshaped(request.inputs, self._model.inward)
+                tensors = [
+                    put(out, spec, columns[spec.name], dims, batched=self._batched)
+                    for spec, dims in self._inputs
+                    if spec.name in columns
+                ]
+            except (TypeError, ValueError, AttributeError) as error:
+                text = f"model {self._config.name!r}: {error}"
+                self._outcomes[index] = Failure("InvalidRequest", text)
+                continue
+            number = next(self._keys)
+            self._open[number] = request
+            self._numbers[request] = number
+            self._batch.append((index, number))
+            wanted = self._all_outputs if request.wanted is None else list(request.wanted)
+            sent.append([number, *_described(request), wanted, self._decoupled, tensors])
+        return sent, out
+
+    def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
+        if not self._reshapes:
+            return columns
+        if self._batched:
+            return reshape(columns)
+        rows = reshape({name: column[0] for name, column in columns.items()})
+        return {
+            name: row[np.newaxis] if isinstance(row, np.ndarray) else [row]
+            for name, row in rows.items()
+        }
+
+    def _send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
+        """Send a message; how many of the other's messages were read becomes its second element.
+        ValueError: it is too large. Raises WorkerDied."""
+        assert self._worker is not None
+        read, self._read = self._read, 0
+        try:
+            if self._worker.exited():  # what is sent to a dead worker is lost without an error
+                raise self._died(EOFError(), reached=False)
+            self._worker.connection.send([message[0], read, *message[1:]], tensors)
+        except ValueError:
+            self._read += read
+            raise
+        except (EOFError, OSError) as error:
+            raise self._died(error, reached=False) from None
+        finally:
+            if tensors is not None:
+                tensors.close()
+        if tensors is not None and tensors.in_slab:
+            self._worker.arena.hold()
+
+    def _send_answer(
+        self, key: int, final: bool, body: Callable[[Outgoing], list[Any]] | None
+    ) -> None:
+        assert self._worker is not None
+        out = Outgoing(self._worker.memory, self._worker.arena)
+        try:
+            self._send(["answer", key, final, None if body is None else body(out)], out)
+        except ValueError as error:
+            failed = [[TritonError.INTERNAL, f"the answer cannot be sent: {error}"], "{}", []]
+            self._send(["answer", key, True, failed])
+
+    def _ask_ready(self) -> None:
+        if self.batch is None:
+            self._send(["is_ready"])
+
+    # Receiving
+
+    def _told(self, message: list[Any], tensors: Outgoing | None = None) -> list[Any]:
+        """Send what has an answer, and serve the process until that comes."""
+        self._answer = None
+        self._send(message, tensors)
+        while self._answer is None:
+            self._turn()
+        return self._answer
+
+    def _turn(self) -> None:
+        """Sleep until something happens, and see to it. Raises WorkerDied."""
+        assert self._worker is not None
+        connection = self._worker.connection
+        try:
+            if connection.complete() or self._worker.park():
+                self._take(*connection.receive())
+        except (EOFError, OSError, wire.Garbage) as error:
+            raise self._died(error) from None
+        while self._outbox:
+            self._outbox.popleft()()
+
+    def _take(self, message: list[Any], incoming: Incoming) -> None:
+        """See to one message of the process. Garbage if it is none."""
+        assert self._worker is not None
+        try:
+            kind, (released, measured), *rest = message
+            self._worker.arena.release(released)
+            for one in measured:
+                self._measure(*one)
+            if kind == "executed":
+                self._executed(rest[2], rest[3], incoming)
+                self._answer = message
+            elif kind == "response":
+                self._responded(rest[0], rest[1], rest[2], incoming)
+            elif kind == "call":
+                self.calls.begin(rest[0], rest[1], rest[2], incoming)
+            elif kind == "drop":
+                self.calls.drop(rest[0])
+            elif kind == "control":
+                self.calls.control(rest[0], rest[1], rest[2], rest[3], rest[4], incoming)
+            elif kind == "value":
+                key, metric = rest
+                self.calls.tell(key, repr(self._metrics.value(metric[0], _labels(metric[3]))))
+            elif kind == "is_ready":
+                self._is_ready = bool(rest[0])
+            elif kind in ("ready", "failed"):
+                self._answer = message
+            elif kind != "measured":
+                raise wire.Garbage(f"no message is called {kind!r}")
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            text = f"a message {message[0]!r}: {type(error).__name__}: {error}"
+            raise wire.Garbage(text) from error
+        self._read += incoming.in_slab
+
+    def _executed(
+        self, failure: list[str] | None, answers: Sequence[Any], incoming: Incoming
+    ) -> None:
+        """A batch has been run: note what came of each request."""
+        for (index, number), answer in zip(self._batch, answers, strict=True):
+            request = self._open.get(number)
+            if request is None or answer is None:
+                continue
+            if answer == "again":
+                text = (
+                    f"model {self._config.name!r} asks for the request again: that needs"
+                    " sequence_batching { iterative_sequence: true }"
+                )
+                self._settle(index, number, Failure(RESCHEDULED, text))
+            elif failure is not None:
+                kind, text, traceback = failure
+                text = f"model {self._config.name!r} failed: {kind}: {text}"
+                self._settle(index, number, Failure("ModelFailed", text, traceback))
+            else:
+                outcome = self._outcome(request, answer, incoming)
+                if isinstance(outcome, Failure):
+                    self._settle(index, number, outcome)
+                    continue
+                if outcome.parameters:
+                    self._parameters[request] = outcome.parameters
+                self._settle(index, number, outcome.outputs)
+
+    def _settle(self, index: int, number: int, outcome: Outcome) -> None:
+        """This is what became of a request of the batch, and all of it."""
+        self._outcomes[index] = outcome
+        self._later.discard(self._open[number])
+        self._forget(number)
+
+    def _responded(
+        self, number: int, final: bool, body: Sequence[Any] | None, incoming: Incoming
+    ) -> None:
+        """A response sender has sent something."""
+        request = self._open.get(number)
+        if request is None:
+            return  # its client is gone, or had an error
+        answers = self._tell()
+        self.busy_since = self.busy_since and answers.now()  # progress
+        wanted = True
+        if body is not None:
+            outcome = self._outcome(request, body, incoming)
+            if isinstance(outcome, Failure):
+                self._forget(number)
+                answers.fail(request, outcome.as_exception())
+                wanted = False
+            elif self._decoupled:
+                wanted = answers.respond(request, outcome)
+            else:
+                self._forget(number)
+                answers.answer(request, outcome)
+        if final and number in self._open:
+            self._forget(number)
+            answers.answer(request, InferResponse({}, 0))
+        elif not wanted and not final:
+            self._forget(number)
+            self._post(lambda: self._send(["cancel", number]))
+
+    def _outcome(
+        self, request: InferRequest, body: Sequence[Any], incoming: Incoming
+    ) -> InferResponse | Failure:
+        """A response of the model as an answer, checked."""
+        error, parameters, outputs = body
+        if error is not None:
+            code, text = error
+            return ErrorResponse("", text, exception=error_of(code, text))
+        columns: Columns = {}
+        for descriptor in outputs:
+            name = descriptor[0]
+            spec = self._outputs.get(name)
+            if spec is None:
+                known = ", ".join(self._outputs)
+                return self._bad(f"gave an output {name!r}; its config declares {known}")
+            unasked = request.wanted is not None and name not in request.wanted
+            if unasked and name not in self._states:
+                continue
+            try:
+                columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
+            except ValueError as wrong:
+                return self._bad(f"gave a wrong output {name!r}: {wrong}")
+            if rows != request.rows and self._batched:
+                return self._bad(
+                    f"gave an output {name!r} of shape {descriptor[2]} for a request of"
+                    f" {request.rows} rows"
+                )
+        try:
+            columns = self._reshaped(columns, self._model.outward)
+        except (ValueError, StopIteration) as wrong:
+            return self._bad(f"gave an output that cannot be reshaped: {wrong}")
+        said = json.loads(parameters)
+        return InferResponse(columns, request.rows, said or None)
+
+    def _bad(self, what: str) -> Failure:
+        return Failure("BadModelOutput", f"model {self._config.name!r} {what}")
+
+    def _measure(
+        self,
+        name: str,
+        description: str,
+        kind: int,
+        labels: list[list[str]],
+        buckets: list[float] | None,
+        action: str,
+        value: str,
+    ) -> None:
+        self._metrics.measure(
+            name, description, Kind(kind), _labels(labels), buckets, action, float(value)
+        )
+
+    def _forget(self, number: int) -> None:
+        """This request has its last response, or is somebody else's again."""
+        self._numbers.pop(self._open.pop(number), None)
+
+    def _tell(self) -> Answers:
+        assert self.answers is not None
+        return self.answers
+
+    def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
+        assert self._worker is not None
+        self._dead = True
+        if isinstance(error, wire.Garbage):
+            error = Garbage(str(error))
+        return self._death_of(self._worker, error, reached=reached)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse(Failure):
+    """An error that the model has given to one request, with a code of its own."""
+
+    def as_exception(self) -> WherryError:
+        assert isinstance(self.exception, WherryError)
+        return self.exception
+
+
+class _Unnoticed:
+    """Answers of warm-up requests, which nobody counts."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        request.reply.settle(response)
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        return True
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        request.reply.settle(error)
+
+
+def load_failed(message: Sequence[Any]) -> LoadFailed:
+    """What the model's file, auto_complete_config() or initialize() raised."""
+    _, _, kind, text, traceback = message
+    failed = LoadFailed(f"{kind}: {text}")
+    failed.add_note(traceback)
+    return failed
+
+
+def _described(request: InferRequest) -> list[Any]:
+    """What a model may ask of a request beside its inputs."""
+    step = request.sequence
+    flags = 0
+    if step is not None:
+        flags = _SEQUENCE_START * step.start | _SEQUENCE_END * step.end
+    timeout = 0
+    if request.deadline is not None:
+        timeout = max(1, int((request.deadline - request.enqueued_at) * 1e6))
+    parameters = "{}"
+    if request.parameters:
+        parameters = msgspec.json.encode(request.parameters).decode()
+    return [request.id, 0 if step is None else step.id, flags, timeout, parameters]
+
+
+def _labels(labels: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value) for key, value in labels)

@@ -1,0 +1,175 @@
+"""How does a model.py written for Triton's Python backend become a wherry model?
+
+Unchanged: its code runs in a process of its own for each instance, with a module of Triton's name
+that gives what it knows. Here, in the server's process, none of it ever runs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import weakref
+from typing import Any
+
+from wherry.backends.repository_model import RepositoryModel
+from wherry.backends.triton_python.calls import Host
+from wherry.backends.triton_python.environment import interpreter
+from wherry.backends.triton_python.instance import PythonInstance, PythonWorker
+from wherry.config import ModelConfig
+from wherry.errors import ConfigError, LoadFailed
+from wherry.instances.instance import Instance
+from wherry.instances.source import refuse_while_importing
+from wherry.model import Device
+from wherry.observability.custom_metrics import CustomMetrics
+from wherry.repository.json_form import from_json, to_json
+from wherry.repository.triton_config import TritonConfig
+
+
+class PythonBackendModel(RepositoryModel):
+    """A model.py with a class TritonPythonModel, of a model repository."""
+
+    #: For the Runtime: it may call other models, which therefore end after it.
+    calls_others = True
+
+    def __init__(
+        self, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> None:
+        super().__init__(folder, version, config, program=program)
+        #: What the model counts itself, in all its instances.
+        self.custom_metrics = CustomMetrics()
+        self._spare = _Spare()
+        # Whoever never loads it, and forgets it, leaves no process behind.
+        weakref.finalize(self, self._spare.close)
+
+    @classmethod
+    def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
+        model = cls.opened(folder, version, config)
+        model.close()
+        return model.triton
+
+    @classmethod
+    def opened(
+        cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
+    ) -> PythonBackendModel:
+        """The model with what its auto_complete_config() says, and the process that said so."""
+        model = cls(folder, version, config, program=program)
+        start = model._start(complete=True)
+        worker = model._new_worker(f"{model._name}_0")
+        try:
+            text = worker.open(start)
+            if text is not None:
+                model.triton = from_json(text, what=f"auto_complete_config of {model._name!r}")
+        except BaseException:
+            _close(worker)
+            raise
+        model._spare.keep(worker)
+        return model
+
+    def settings(self) -> dict[str, Any]:
+        # A rerun of its execute() could do something twice: Triton's users do not expect it.
+        return {**super().settings(), "isolation": "process", "isolate_errors": False}
+
+    def make_instance(
+        self, name: str, device: Device, config: ModelConfig, host: Host | None
+    ) -> Instance:
+        """For the Runtime: this model's instances are none of the usual ones."""
+        return PythonInstance(name, device, self, config, host)
+
+    def execute(self, *args: Any, **inputs: Any) -> Any:
+        raise NotImplementedError  # its instances do
+
+    def take_worker(self, instance: str) -> tuple[PythonWorker, dict[str, Any] | None]:
+        """For an instance: a process, and what to open it with if it is not open yet."""
+        refuse_while_importing(self._name)
+        if instance.endswith("_0") and (spare := self._spare.take()) is not None:
+            return spare, None
+        start = self._start(complete=False)
+        return self._new_worker(instance), start
+
+    def arguments(self, instance: str, device: Device) -> dict[str, str]:
+        """What initialize() is given."""
+        kinds = {group.kind for group in self.triton.instance_group}
+        kind = "MODEL" if kinds == {"KIND_MODEL"} else "CPU" if device.kind == "cpu" else "GPU"
+        return {
+            "model_config": json.dumps(to_json(self.triton)),
+            "model_instance_kind": kind,
+            "model_instance_device_id": str(device.index),
+            "model_instance_name": instance,
+            "model_repository": self.folder,
+            "model_version": self.version,
+            "model_name": self._name,
+        }
+
+    def close(self) -> None:
+        """End the process that has completed the configuration, if no instance has taken it."""
+        self._spare.close()
+
+    @property
+    def _name(self) -> str:
+        return self.triton.name or os.path.basename(self.folder)
+
+    def _new_worker(self, instance: str) -> PythonWorker:
+        if sys.platform == "win32":
+            raise ConfigError(f"model {self._name!r}: Python models need a Unix system")
+        parameter = self.triton.parameters.get("EXECUTION_ENV_PATH")
+        path = "" if parameter is None else parameter.string_value
+        return PythonWorker(interpreter(self._name, self.folder, path), self._name, instance)
+
+    def _start(self, *, complete: bool) -> dict[str, Any]:
+        """What the process needs to import the model's file."""
+        file_name = self.triton.default_model_filename or "model.py"
+        file = os.path.join(self.version_folder, file_name)
+        module = f"{self.version}.{os.path.splitext(file_name)[0]}"
+        folders = [self.folder, self.version_folder]
+        if self.program is not None and not os.path.isfile(file):
+            file = self.program
+            module = f"{os.path.basename(os.path.dirname(file))}.model"
+            folders = [os.path.dirname(os.path.dirname(file)), os.path.dirname(file)]
+        if not os.path.isfile(file):
+            raise LoadFailed(f"version {self.version} has no {file_name}")
+        return {
+            "model": self._name,
+            "file": file,
+            "module": module,
+            "path": [os.path.abspath(folder) for folder in folders],
+            "config": json.dumps(to_json(self.triton)) if complete else None,
+            "log_level": logging.root.level,
+            "argv": list(sys.argv),
+            "python_path": os.environ.get("PYTHONPATH"),
+        }
+
+
+class _Spare:
+    """A process that waits to become an instance. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worker: PythonWorker | None = None
+
+    def keep(self, worker: PythonWorker) -> None:
+        with self._lock:
+            self._worker = worker
+
+    def take(self) -> PythonWorker | None:
+        """It is the caller's now; None if there is none, or it has ended."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None and worker.exited():
+            _close(worker)
+            return None
+        return worker
+
+    def close(self) -> None:
+        with self._lock:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            _close(worker)
+
+
+def _close(worker: PythonWorker) -> None:
+    """Without being asked: it has nothing to finalize."""
+    worker.process.kill()
+    worker.close()

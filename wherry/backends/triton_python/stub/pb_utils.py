@@ -1,0 +1,734 @@
+"""What does `import triton_python_backend_utils as pb_utils` give a model?
+
+What Triton's module of that name gives, as far as models use it. In a worker the calls of other
+models, the log and the metrics go to the server; elsewhere (a user's own tests) requests, responses
+and tensors work, and what needs a server says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import dlpack, wire
+
+# Constants
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_MEMORY_CPU = 0
+TRITONSERVER_MEMORY_GPU = 2
+
+#: The server, while this module is in a worker's process: a `link.Link`.
+_server: Any = None
+
+
+class TritonModelException(Exception):
+    """What a model raises, and what this module raises when it is used wrongly."""
+
+
+class TritonError:
+    """An error of one request, with the code that its client gets."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+    def __init__(self, message: str, code: Any = INTERNAL) -> None:
+        if not isinstance(code, int) or not 0 <= code <= 7:
+            raise TritonModelException(f"TritonError: {code!r} is no error code")
+        self._message = str(message)
+        self._code = code
+
+    def message(self) -> str:
+        return self._message
+
+    def code(self) -> int:
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+    def __repr__(self) -> str:
+        return f"TritonError({self._message!r}, {self._code})"
+
+
+# Types: Triton numbers them, configurations name them
+
+_NUMBERS = {
+    "BOOL": 1,
+    "UINT8": 2,
+    "UINT16": 3,
+    "UINT32": 4,
+    "UINT64": 5,
+    "INT8": 6,
+    "INT16": 7,
+    "INT32": 8,
+    "INT64": 9,
+    "FP16": 10,
+    "FP32": 11,
+    "FP64": 12,
+    "BYTES": 13,
+    "BF16": 14,
+}
+_NUMPY: dict[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+    "BYTES": np.object_,
+}
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    "TYPE_" + ("STRING" if name == "BYTES" else name): kind for name, kind in _NUMPY.items()
+}
+TRITON_TO_NUMPY_TYPE: dict[int, Any] = {_NUMBERS[name]: kind for name, kind in _NUMPY.items()}
+NUMPY_TO_TRITON_TYPE: dict[Any, int] = {kind: n for n, kind in TRITON_TO_NUMPY_TYPE.items()}
+NUMPY_TO_TRITON_TYPE[np.bytes_] = _NUMBERS["BYTES"]
+_DATATYPES = {np.dtype(kind): name for name, kind in _NUMPY.items()}
+
+
+def triton_to_numpy_type(data_type: Any) -> Any:
+    """numpy's type for Triton's number (Tensor.triton_dtype()) or name ("TYPE_FP32")."""
+    table: Any = TRITON_STRING_TO_NUMPY if isinstance(data_type, str) else TRITON_TO_NUMPY_TYPE
+    return table[data_type]
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    """Triton's number for a numpy type (np.float32) or dtype."""
+    kind = np.dtype(data_type).type
+    return NUMPY_TO_TRITON_TYPE[np.bool_ if kind is bool else kind]
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """numpy's type for a configuration's name ("TYPE_FP32")."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def serialize_byte_tensor(input_tensor: Any) -> Any:
+    """The elements of an array of objects or bytes, each behind its length; None for others."""
+    if input_tensor.size == 0:
+        return b""
+    if input_tensor.dtype != np.object_ and input_tensor.dtype.type != np.bytes_:
+        return None
+    return wire.pack_elements(_elements(input_tensor))
+
+
+def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
+    """`serialize_byte_tensor` backwards: a flat array of bytes objects."""
+    return _object_array(wire.unpack_elements(encoded_tensor))
+
+
+def _elements(array: Any) -> list[bytes]:
+    return [
+        element if isinstance(element, bytes) else str(element).encode("utf-8")
+        for element in array.ravel().tolist()
+    ]
+
+
+def _object_array(elements: list[bytes]) -> Any:
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
+    return array
+
+
+# Tensors, requests, responses
+
+
+class Tensor:
+    """A named tensor of one request or response.
+
+    An input's array may be written to, and kept: its memory is yours as long as you hold it.
+    """
+
+    def __init__(self, name: str, numpy_array: Any) -> None:
+        if not isinstance(numpy_array, np.ndarray):
+            numpy_array = np.asarray(numpy_array)
+        dtype = numpy_array.dtype
+        if dtype.kind == "S":
+            datatype = "BYTES"
+        elif dtype.kind == "U":
+            raise TritonModelException(
+                f"Tensor {name!r}: an array of str ({dtype}) has no datatype; use dtype=object"
+            )
+        else:
+            found = _DATATYPES.get(dtype.newbyteorder("="))
+            if found is None:
+                raise TritonModelException(f"Tensor {name!r}: numpy's {dtype} has no datatype")
+            datatype = found
+            if not dtype.isnative:
+                numpy_array = numpy_array.astype(dtype.newbyteorder("="))
+        self._name = str(name)
+        self._datatype = datatype
+        self._shape = list(numpy_array.shape)
+        self._array: Any = numpy_array
+        self._memory: Any = None
+
+    @classmethod
+    def _of_memory(cls, name: str, datatype: str, shape: list[int], memory: Any) -> Tensor:
+        """A tensor of bytes as they are on the wire (an array of uint8)."""
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._datatype, tensor._shape = name, datatype, shape
+        tensor._array, tensor._memory = None, memory
+        return tensor
+
+    def _wire(self) -> tuple[str, list[int], Any]:
+        """Datatype, shape and bytes."""
+        if self._memory is not None:
+            return self._datatype, self._shape, self._memory
+        if self._datatype == "BYTES":
+            return self._datatype, self._shape, wire.pack_elements(_elements(self._array))
+        return self._datatype, self._shape, self._array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> Any:
+        """Without a copy; BYTES as an array of bytes objects. numpy has no BF16: use DLPack."""
+        if self._array is None:
+            if self._datatype == "BF16":
+                raise TritonModelException(
+                    f"Tensor {self._name!r} is BF16, which numpy does not have: use DLPack,"
+                    " for example torch.from_dlpack(tensor)"
+                )
+            if self._datatype == "BYTES":
+                array = _object_array(wire.unpack_elements(self._memory))
+                self._array = array.reshape(self._shape)
+                self._memory = None
+            else:
+                self._array = self._memory.view(_NUMPY[self._datatype]).reshape(self._shape)
+        return self._array
+
+    def triton_dtype(self) -> int:
+        return _NUMBERS[self._datatype]
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def is_cpu(self) -> bool:
+        return True
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """From a capsule or anything with `__dlpack__`. Memory of the CPU is not copied."""
+        try:
+            datatype, shape, memory = dlpack.memory_of(tensor)
+        except (TypeError, BufferError, RuntimeError) as error:
+            raise TritonModelException(f"Tensor {name!r}: {error}") from error
+        return Tensor._of_memory(str(name), datatype, shape, memory)
+
+    def to_dlpack(self) -> Any:
+        memory = self._memory
+        if memory is None:
+            self._array = memory = np.ascontiguousarray(self._array)
+        try:
+            return dlpack.capsule_of(memory, self._datatype, self._shape)
+        except TypeError as error:
+            raise TritonModelException(f"Tensor {self._name!r}: {error}") from error
+
+    def __dlpack__(self, *, stream: Any = None, copy: Any = None, **newer: Any) -> Any:
+        """`newer` is what younger consumers may ask for and older producers need not know."""
+        if not copy:
+            return self.to_dlpack()
+        datatype, shape, memory = self._wire()
+        return Tensor._of_memory(self._name, datatype, shape, memory.copy()).to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CPU, 0)
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self._name}: {self._datatype}{self._shape}>"
+
+
+class PreferredMemory:
+    """Where the outputs of a called model should lie. All of them lie on the CPU."""
+
+    def __init__(
+        self, preferred_memory_type: int = TRITONSERVER_MEMORY_CPU, preferred_device_id: int = 0
+    ) -> None:
+        self._kind, self._device = preferred_memory_type, preferred_device_id
+
+    def preferred_memory_type(self) -> int:
+        return self._kind
+
+    def preferred_device_id(self) -> int:
+        return self._device
+
+
+class InferenceTrace:
+    """A request's place in a trace: hand it to the requests that you make of it."""
+
+    def __init__(self, context: str = "") -> None:
+        self._context = context
+
+    def get_context(self) -> str:
+        return self._context
+
+
+class InferenceResponse:
+    """One response: outputs, or an error."""
+
+    def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
+        self._outputs = list(output_tensors or ())
+        for tensor in self._outputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    "InferenceResponse: output_tensors holds a"
+                    f" {type(tensor).__name__}, not a Tensor"
+                )
+        if error is not None and not isinstance(error, TritonError):
+            error = TritonError(str(error))
+        self._error = error
+        self._parameters = _parameters_text(parameters, "InferenceResponse")
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._outputs
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> Any:
+        return self._error
+
+    def parameters(self) -> str:
+        """JSON text."""
+        return self._parameters
+
+    def __repr__(self) -> str:
+        return f"<InferenceResponse: {self._error or self._outputs}>"
+
+
+class InferenceRequest:
+    """A request to this model, or one that it makes of another model."""
+
+    _exchange: Any = None
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: Any = 0,
+        inputs: Any = (),
+        requested_output_names: Any = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Any = None,
+        trace: Any = None,
+        parameters: Any = None,
+    ) -> None:
+        self._id = str(request_id or "")
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs)
+        for tensor in self._inputs:
+            if not isinstance(tensor, Tensor):
+                raise TritonModelException(
+                    f"InferenceRequest: inputs holds a {type(tensor).__name__}, not a Tensor"
+                )
+        self._names = [str(name) for name in requested_output_names]
+        self._model = str(model_name)
+        self._version = int(model_version)
+        self._flags = int(flags)
+        self._timeout = int(timeout)
+        self._memory = preferred_memory or PreferredMemory()
+        self._trace = trace or InferenceTrace()
+        self._parameters = _parameters_text(parameters, "InferenceRequest")
+        self._release = TRITONSERVER_REQUEST_RELEASE_ALL
+
+    def inputs(self) -> list[Tensor]:
+        return self._inputs
+
+    def request_id(self) -> str:
+        return self._id
+
+    def correlation_id(self) -> Any:
+        return self._correlation_id
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._names)
+
+    def flags(self) -> int:
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        self._flags = int(flags)
+
+    def timeout(self) -> int:
+        """Microseconds; 0: none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """JSON text."""
+        return self._parameters
+
+    def preferred_memory(self) -> PreferredMemory:
+        return self._memory
+
+    def trace(self) -> InferenceTrace:
+        return self._trace
+
+    # A request to this model
+
+    def is_cancelled(self) -> bool:
+        """Has the client left, or has its time run out?"""
+        return self._exchange is not None and bool(self._exchange.is_cancelled())
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        if self._exchange is None:
+            raise TritonModelException(
+                "get_response_sender() is for the requests that execute() was given"
+            )
+        return InferenceResponseSender(self._exchange)
+
+    def set_release_flags(self, flags: int) -> None:
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: execute() is to get this request again."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
+        self._release = flags
+
+    # A request to another model
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """Have the server run it, batched with whoever else asks: a response, or an iterator of
+        responses if decoupled. What goes wrong is an error in the response. Blocks."""
+        call = self._call(decoupled)
+        if decoupled:
+            return call
+        try:
+            return call.only()
+        finally:
+            call.cancel()
+
+    async def async_exec(self, decoupled: bool = False) -> Any:
+        """`exec` for `async def execute`: cancelling the task cancels the request."""
+        call = self._call(decoupled)
+        if decoupled:
+            return call
+        try:
+            return await call.only_async()
+        finally:
+            call.cancel()
+
+    def _call(self, decoupled: bool) -> Any:
+        if not self._model:
+            raise TritonModelException("exec() needs a request with a model_name")
+        return _the_server("exec()").call(self, decoupled)
+
+    def __repr__(self) -> str:
+        return f"<InferenceRequest {self._id or '?'}: {self._inputs}>"
+
+
+class InferenceResponseSender:
+    """Sends the responses of one request, from any thread, also after execute() has returned."""
+
+    def __init__(self, exchange: Any) -> None:
+        self._exchange = exchange
+
+    def send(self, response: Any = None, flags: int = 0) -> None:
+        """Send a response, the last one with TRITONSERVER_RESPONSE_COMPLETE_FINAL, or that flag
+        alone."""
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(
+                f"send() takes an InferenceResponse, not a {type(response).__name__}"
+            )
+        if flags not in (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and not flags:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        self._exchange.send(response, bool(flags))
+
+    def is_cancelled(self) -> bool:
+        return bool(self._exchange.is_cancelled())
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Any:
+    """The input of that name, or None."""
+    return next((t for t in inference_request.inputs() if t.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Any:
+    """The output of that name, or None."""
+    return next((t for t in inference_response.output_tensors() if t.name() == name), None)
+
+
+def _parameters_text(parameters: Any, where: str) -> str:
+    if not parameters:
+        return "{}"
+    if isinstance(parameters, str):  # as `parameters()` of another request gives it
+        parameters = json.loads(parameters)
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"{where}: parameters must be a dict")
+    for key, value in parameters.items():
+        if not isinstance(key, str) or not isinstance(value, (str, int, float)):
+            raise TritonModelException(
+                f"{where}: parameter {key!r} must be a str, int, float or bool, not"
+                f" {type(value).__name__}"
+            )
+    try:
+        return json.dumps(parameters, allow_nan=False)
+    except ValueError as error:
+        raise TritonModelException(f"{where}: parameters: {error}") from None
+
+
+# Configurations
+
+
+def get_input_config_by_name(model_config: dict[str, Any], name: str) -> Any:
+    """The input of that name in a configuration (a dict), or None."""
+    return next((one for one in model_config.get("input", ()) if one["name"] == name), None)
+
+
+def get_output_config_by_name(model_config: dict[str, Any], name: str) -> Any:
+    """The output of that name in a configuration (a dict), or None."""
+    return next((one for one in model_config.get("output", ()) if one["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+    policy = model_config.get("model_transaction_policy") or {}
+    return bool(policy.get("decoupled", False))
+
+
+class ModelConfig:
+    """A configuration that auto_complete_config() completes. What it already says must hold."""
+
+    def __init__(self, model_config: Any) -> None:
+        self._model_config = (
+            json.loads(model_config) if isinstance(model_config, (str, bytes)) else model_config
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._model_config
+        return found
+
+    def add_input(self, input: dict[str, Any]) -> None:
+        """{"name": ..., "data_type": "TYPE_FP32", "dims": [...], "optional": False}"""
+        self._add("input", input, ("name", "data_type", "dims", "optional"))
+
+    def add_output(self, output: dict[str, Any]) -> None:
+        """{"name": ..., "data_type": "TYPE_FP32", "dims": [...]}"""
+        self._add("output", output, ("name", "data_type", "dims"))
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        current = int(self._model_config.get("max_batch_size") or 0)
+        if current > max_batch_size:
+            raise ValueError(
+                f"configuration specified max_batch_size {current}, but in auto-complete-config"
+                f" function for model '{self._name}' specified max_batch_size {max_batch_size}"
+            )
+        self._model_config["max_batch_size"] = int(max_batch_size)
+
+    def set_dynamic_batching(self) -> None:
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if self._model_config.get(other) is not None:
+                raise ValueError(
+                    f"configuration of model '{self._name}' has {other}: it cannot have"
+                    " dynamic_batching, too"
+                )
+        if self._model_config.get("dynamic_batching") is None:
+            self._model_config["dynamic_batching"] = {}
+
+    def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
+        """{"decoupled": True}"""
+        self._only(transaction_policy_dict, ("decoupled",), "transaction policy")
+        wanted = bool(transaction_policy_dict["decoupled"])
+        current = (self._model_config.get("model_transaction_policy") or {}).get("decoupled")
+        if current and not wanted:
+            raise ValueError(
+                "trying to change decoupled property in auto-complete-config for model"
+                f" '{self._name}',"
+                " which is already set to 'True'"
+            )
+        self._model_config["model_transaction_policy"] = {"decoupled": wanted}
+
+    @property
+    def _name(self) -> str:
+        return str(self._model_config.get("name", ""))
+
+    def _only(self, given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
+        for key in given:
+            if key not in known:
+                raise ValueError(
+                    f"{what} for model '{self._name}' has unknown property {key!r}; known are:"
+                    f" {', '.join(known)}"
+                )
+
+    def _add(self, kind: str, tensor: dict[str, Any], known: tuple[str, ...]) -> None:
+        self._only(tensor, known, kind)
+        for key in ("name", "data_type", "dims"):
+            if key not in tensor:
+                raise ValueError(f"{kind} for model '{self._name}' has no {key!r}")
+        tensors = self._model_config.setdefault(kind, [])
+        for current in tensors:
+            if current["name"] == tensor["name"]:
+                self._agree(kind, current, tensor)
+                return
+        tensors.append({**tensor, "dims": list(tensor["dims"])})
+
+    def _agree(self, kind: str, current: dict[str, Any], tensor: dict[str, Any]) -> None:
+        for key, silent in (("data_type", "TYPE_INVALID"), ("dims", [])):
+            said, given = current.get(key), tensor[key]
+            if key == "dims":
+                said, given = [int(d) for d in said or ()], [int(d) for d in given]
+            if not said or said == silent:
+                current[key] = given
+            elif said != given:
+                raise ValueError(
+                    f"unable to load model '{self._name}', configuration expects {key} {said} for"
+                    f" {kind} '{current['name']}', model provides {given}"
+                )
+        if tensor.get("optional"):
+            current["optional"] = True
+
+
+# The server
+
+
+def load_model(model_name: str, files: Any = None) -> None:
+    """Load a model of the server's repository; `files` as in its load request ("config": text,
+    "file:1/model.onnx": bytes). Blocks; raises TritonModelException."""
+    _the_server("load_model()").control("load", model_name, "", files or {})
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    _the_server("unload_model()").control(
+        "unload", model_name, "1" if unload_dependents else "", {}
+    )
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    version = str(model_version or "")
+    return bool(_the_server("is_model_ready()").control("ready", model_name, version, {}))
+
+
+class Logger:
+    """Writes to the server's log; without a server to stderr."""
+
+    INFO, WARNING, ERROR, VERBOSE = 0, 1, 2, 3
+
+    @staticmethod
+    def log(message: Any, level: int = 0) -> None:
+        if _server is not None:
+            _server.log(level, str(message))
+        else:
+            sys.stderr.write(f"{message}\n")
+
+    @staticmethod
+    def log_info(message: Any) -> None:
+        Logger.log(message, Logger.INFO)
+
+    @staticmethod
+    def log_warn(message: Any) -> None:
+        Logger.log(message, Logger.WARNING)
+
+    @staticmethod
+    def log_error(message: Any) -> None:
+        Logger.log(message, Logger.ERROR)
+
+    @staticmethod
+    def log_verbose(message: Any) -> None:
+        Logger.log(message, Logger.VERBOSE)
+
+
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+_LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z")
+
+
+class Metric:
+    """One line of a family: its values are the server's, shared by all instances."""
+
+    def __init__(self, family: MetricFamily, labels: Any, buckets: Any) -> None:
+        self._family = family
+        self._labels = sorted((str(key), str(value)) for key, value in (labels or {}).items())
+        for key, _ in self._labels:
+            if not _LABEL_NAME.match(key):
+                raise TritonModelException(f"metric {family.name!r}: {key!r} is no label")
+        self._key = [family.name, family.description, family.kind, self._labels, buckets]
+        if _server is not None:
+            _server.measure([*self._key, "add", "0"])  # it is there from now on
+
+    def increment(self, value: float) -> None:
+        """Add to a counter or gauge."""
+        self._check("increment", (MetricFamily.COUNTER, MetricFamily.GAUGE))
+        if self._family.kind == MetricFamily.COUNTER and not float(value) >= 0:
+            raise TritonModelException(f"a counter cannot be incremented by {value!r}")
+        self._measure("add", value)
+
+    def set(self, value: float) -> None:
+        """Set a gauge."""
+        self._check("set", (MetricFamily.GAUGE,))
+        self._measure("set", value)
+
+    def observe(self, value: float) -> None:
+        """Count a value in a histogram."""
+        self._check("observe", (MetricFamily.HISTOGRAM,))
+        self._measure("observe", value)
+
+    def value(self) -> float:
+        """The value of a counter or gauge, of all instances together."""
+        self._check("value", (MetricFamily.COUNTER, MetricFamily.GAUGE))
+        return float(_the_server("value()").measured(self._key))
+
+    def _check(self, what: str, kinds: tuple[int, ...]) -> None:
+        if self._family.kind not in kinds:
+            raise TritonModelException(
+                f"metric {self._family.name!r}: a {self._family.kind_name} has no {what}()"
+            )
+
+    def _measure(self, what: str, value: float) -> None:
+        if _server is not None:
+            _server.measure([*self._key, what, repr(float(value))])
+
+
+class MetricFamily:
+    """Metrics of one name, which the server shows among its own."""
+
+    COUNTER, GAUGE, HISTOGRAM = 0, 1, 2
+
+    def __init__(self, name: str, description: str, kind: int) -> None:
+        if kind not in (self.COUNTER, self.GAUGE, self.HISTOGRAM):
+            raise TritonModelException(f"metric {name!r}: {kind!r} is no kind")
+        if not _METRIC_NAME.match(str(name)):
+            raise TritonModelException(f"metric {name!r}: a name has letters, digits, _ and : only")
+        self.name, self.description, self.kind = str(name), str(description), kind
+
+    @property
+    def kind_name(self) -> str:
+        return ("counter", "gauge", "histogram")[self.kind]
+
+    def Metric(self, labels: Any = None, buckets: Any = None) -> Metric:
+        """A metric with these labels; `buckets` are the bounds of a histogram."""
+        if (self.kind == self.HISTOGRAM) != (buckets is not None):
+            raise TritonModelException(
+                f"metric {self.name!r}: a histogram needs buckets, others have none"
+            )
+        bounds = None if buckets is None else [float(bound) for bound in buckets]
+        if bounds is not None and (not bounds or sorted(set(bounds)) != bounds):
+            raise TritonModelException(f"metric {self.name!r}: buckets must grow")
+        return Metric(self, labels, bounds)
+
+
+def _the_server(what: str) -> Any:
+    if _server is None:
+        raise TritonModelException(f"{what} needs a server: there is none in this process")
+    return _server

@@ -1,0 +1,375 @@
+"""How do a Python model's requests, answers and tensors get from one process to the other?
+
+Both ends use this file, so it needs nothing but the standard library and numpy. A message is a
+list whose first element says what it is. As JSON it is the head of a frame; its small tensors
+follow it there. Larger ones are written once, into memory that both processes map, or, if that
+is taken, into a memory file that is passed along and goes with its arrays.
+
+    12 bytes  length of the head, length of the tensors, flags, a mark that tells ours from garbage
+    head      JSON; a tensor in it is [name, datatype, shape, where, offset, bytes]
+    tensors   one after the other, each at a multiple of ALIGNMENT
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import select
+import socket
+import struct
+import tempfile
+from collections import deque
+from typing import Any, Callable  # noqa: UP035 - for Python 3.8
+
+import numpy as np
+
+#: Virtual size of the memory that both map: half of it for each direction. Only what was written
+#: to takes memory.
+SLAB_BYTES = 128 << 20
+#: Tensors up to this size are part of their frame.
+INLINE_BYTES = 8192
+ALIGNMENT = 64
+#: Longer ones are garbage.
+MAX_HEAD_BYTES = 64 << 20
+MAX_TENSORS_BYTES = 1 << 30
+
+INLINE, IN_SLAB, IN_FILE = range(3)
+
+_HEADER = struct.Struct("<IIHH")
+_MARK = 0x7079
+_HAS_FILE, _USES_SLAB = 1, 2
+_BUFFER_BYTES = 64 << 10
+_ONE_FILE = socket.CMSG_SPACE(4)
+_LENGTH = struct.Struct("<I")
+
+try:
+    import msgspec
+
+    def encode_head(message: Any) -> bytes:
+        return msgspec.json.encode(message)
+
+    def decode_head(data: Any) -> Any:
+        return msgspec.json.decode(data)
+
+except ImportError:  # an environment of the user's own: it speaks the same JSON, more slowly
+    import json
+
+    def encode_head(message: Any) -> bytes:
+        return json.dumps(message, separators=(",", ":")).encode()
+
+    def decode_head(data: Any) -> Any:
+        return json.loads(bytes(data))
+
+
+class Garbage(Exception):
+    """What came is no frame of ours."""
+
+
+class Arena:
+    """A region of the slab, filled from its start; begun anew once nothing in it is in use."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._start = self._next = start
+        self._stop = stop
+        # Two counters, since two threads count: one that sends, one that receives.
+        self._held = self._released = 0
+
+    def begin(self) -> None:
+        """A message is to be made: what the last one took without `hold` is free again."""
+        if self._held == self._released:
+            self._next = self._start
+
+    def take(self, size: int) -> int | None:
+        """The offset of `size` free bytes; None: they do not fit."""
+        offset = self._next
+        if offset + size > self._stop:
+            return None
+        self._next = _aligned(offset + size)
+        return offset
+
+    def hold(self) -> None:
+        """What was taken since the last `hold` is in use, until it is released."""
+        self._held += 1
+
+    def release(self, count: int = 1) -> None:
+        self._released += count
+
+
+class Outgoing:
+    """The tensors of one message, while it is made."""
+
+    def __init__(self, memory: Any = None, arena: Arena | None = None) -> None:
+        self._memory = memory
+        self._arena = arena
+        if arena is not None:
+            arena.begin()
+        self.chunks: list[Any] = []
+        self.size = 0
+        #: A memory file with those tensors that fit nowhere else.
+        self.file: int | None = None
+        self._file_size = 0
+        self.in_slab = False
+
+    def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
+        """Take a tensor along: what stands for it in the head. `data` is an array, or bytes."""
+        size = data.nbytes if isinstance(data, np.ndarray) else len(data)
+        if size <= INLINE_BYTES:
+            offset = self.size
+            self.chunks.append(data.tobytes() if isinstance(data, np.ndarray) else bytes(data))
+            padding = -size % 16
+            if padding:
+                self.chunks.append(bytes(padding))
+            self.size += size + padding
+            return [name, datatype, shape, INLINE, offset, size]
+        place = None if self._arena is None else self._arena.take(size)
+        if place is not None:
+            self.in_slab = True
+            self._memory[place : place + size] = _flat(data)
+            return [name, datatype, shape, IN_SLAB, place, size]
+        if self.file is None:
+            self.file = memory_file("wherry-tensors")
+        offset = self._file_size
+        with memoryview(_flat(data)) as rest:
+            written = 0
+            while written < size:
+                written += os.pwrite(self.file, rest[written:], offset + written)
+        self._file_size = _aligned(offset + size)
+        return [name, datatype, shape, IN_FILE, offset, size]
+
+    def close(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+class Incoming:
+    """The tensors of one message that came."""
+
+    def __init__(self, inline: Any, file: Any, memory: Any, in_slab: bool) -> None:
+        self._inline = inline
+        self._file = file
+        self._memory = memory
+        #: Some of it lies in the slab, until the other end is told that it was read.
+        self.in_slab = in_slab
+        #: Keeps the slab's part of this message in use as long as an array of it lives.
+        self.slab: Callable[[int, int], Any] | None = None
+
+    def get(self, where: int, offset: int, size: int) -> Any:
+        """The bytes of a tensor as an array of uint8: of one in the slab, a view."""
+        if not size:
+            return np.empty(0, np.uint8)
+        if where == IN_SLAB and self.slab is not None:
+            return self.slab(offset, size)
+        memory = (self._inline, self._memory, self._file)[where]
+        if memory is None:
+            raise Garbage("a tensor outside of its message")
+        return np.frombuffer(memory, np.uint8, size, offset)
+
+
+class Channel:
+    """One end of the socketpair. Nothing here is safe from two threads at once but sending and
+    receiving at the same time.
+
+    Our end in the server does not block: it calls `wait(events)` where it would.
+    """
+
+    def __init__(self, end: socket.socket, wait: Callable[[int], None] | None = None) -> None:
+        self._socket = end
+        self._wait = wait
+        self._in = bytearray(_BUFFER_BYTES)
+        self._read = self._filled = 0
+        self._files: deque[int] = deque()
+        self._poll: Any = None
+        self.memory: Any = None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+        while self._files:
+            os.close(self._files.popleft())
+
+    # Sending
+
+    def send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
+        """Send a message with its tensors. Raises OSError if the other process is gone, and
+        ValueError if it is too large; then nothing was sent."""
+        head = encode_head(message)
+        size = 0 if tensors is None else tensors.size
+        if len(head) > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
+            raise ValueError(f"{len(head) + size} bytes are more than one message may hold")
+        file = None if tensors is None else tensors.file
+        flags = 0 if file is None else _HAS_FILE
+        if tensors is not None and tensors.in_slab:
+            flags |= _USES_SLAB
+        header = _HEADER.pack(len(head), size, flags, _MARK)
+        chunks = [header, head] if tensors is None else [header, head, *tensors.chunks]
+        ancillary: list[Any] = []
+        if file is not None:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+        self._send_all(b"".join(chunks), ancillary)
+
+    def send_file(self, message: list[Any], file: int) -> None:
+        """Send a message and a descriptor with it, for `next_file`."""
+        head = encode_head(message)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+        self._send_all(_HEADER.pack(len(head), 0, 0, _MARK) + head, rights)
+
+    def _send_all(self, data: bytes, ancillary: list[Any]) -> None:
+        sent = 0
+        with memoryview(data) as rest:
+            while sent < len(rest):
+                try:
+                    if ancillary:
+                        sent += self._socket.sendmsg([rest[sent:]], ancillary)
+                        ancillary = []
+                    else:
+                        sent += self._socket.send(rest[sent:])
+                except BlockingIOError:
+                    assert self._wait is not None
+                    self._wait(select.POLLOUT)
+
+    # Receiving
+
+    def receive(self) -> tuple[list[Any], Incoming]:
+        """The next message and its tensors. Raises EOFError or OSError if the other process is
+        gone, and Garbage."""
+        while not self.complete():
+            self._fill()
+        head_size, size, flags, _ = _HEADER.unpack_from(self._in, self._read)
+        start = self._read + _HEADER.size
+        stop = start + head_size
+        try:
+            with memoryview(self._in) as data:
+                message = decode_head(data[start:stop])
+            # A copy: the buffer is written over, and models may write to their inputs.
+            inline = self._in[stop : stop + size] if size else None
+            file = self._next_map() if flags & _HAS_FILE else None
+        except Exception as error:
+            raise Garbage(str(error)) from error
+        self._read = stop + size
+        if not isinstance(message, list) or not message:
+            raise Garbage("a message that is no list")
+        return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
+
+    def complete(self) -> bool:
+        """Is there a whole message in the buffer?"""
+        waiting = self._filled - self._read
+        if waiting < _HEADER.size:
+            return False
+        head, size, _, mark = _HEADER.unpack_from(self._in, self._read)
+        if mark != _MARK or head > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
+            raise Garbage(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+        if waiting < _HEADER.size + head + size:
+            self._make_room(_HEADER.size + head + size)
+            return False
+        return True
+
+    def readable(self) -> bool:
+        """Is there something to receive, or the end? Does not block."""
+        if self.complete():
+            return True
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        return bool(self._poll.poll(0))
+
+    def next_file(self) -> int:
+        """The descriptor that came with the last message; the caller closes it."""
+        if not self._files:
+            raise Garbage("a message without its descriptor")
+        return self._files.popleft()
+
+    def _make_room(self, size: int) -> None:
+        """Have a buffer that holds a frame of `size` bytes from `_read` on."""
+        if self._read + size <= len(self._in):
+            return
+        waiting = self._in[self._read : self._filled]
+        if size > len(self._in):
+            self._in = bytearray(size)
+        self._in[: len(waiting)] = waiting
+        self._read, self._filled = 0, len(waiting)
+
+    def _fill(self) -> None:
+        if self._read == self._filled:
+            self._read = self._filled = 0
+            if len(self._in) > _BUFFER_BYTES:
+                self._in = bytearray(_BUFFER_BYTES)
+        elif len(self._in) - self._read < _HEADER.size:
+            self._make_room(_HEADER.size)
+        if self._wait is not None:
+            self._wait(select.POLLIN)
+        try:
+            with memoryview(self._in) as data:
+                size, ancillary, _, _ = self._socket.recvmsg_into([data[self._filled :]], _ONE_FILE)
+        except BlockingIOError:
+            return
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                files = array.array("i")
+                files.frombytes(rights[: len(rights) - len(rights) % files.itemsize])
+                self._files.extend(files)
+        if size == 0:
+            raise EOFError
+        self._filled += size
+
+    def _next_map(self) -> mmap.mmap:
+        file = self.next_file()
+        try:
+            return mmap.mmap(file, 0)
+        finally:
+            os.close(file)
+
+
+def memory_file(name: str, size: int = 0) -> int:
+    """A descriptor of memory without a name in any file system: it goes with its last user."""
+    create = getattr(os, "memfd_create", None)
+    if create is not None:
+        file: int = create(name)
+    else:
+        with tempfile.TemporaryFile() as unlinked:
+            file = os.dup(unlinked.fileno())
+    if size:
+        os.ftruncate(file, size)
+    return file
+
+
+# BYTES: each element behind its length, as on the wire of the V2 protocol
+
+
+def pack_elements(elements: Any) -> bytes:
+    """Elements that are bytes."""
+    chunks: list[bytes] = []
+    for element in elements:
+        chunks.append(_LENGTH.pack(len(element)))
+        chunks.append(element)
+    return b"".join(chunks)
+
+
+def unpack_elements(data: Any) -> list[bytes]:
+    """The elements; ValueError if the bytes are cut off."""
+    data = bytes(data)
+    elements: list[bytes] = []
+    position, end = 0, len(data)
+    while position < end:
+        if position + 4 > end:
+            raise ValueError("BYTES data ends within the length of an element")
+        (size,) = _LENGTH.unpack_from(data, position)
+        start = position + 4
+        position = start + size
+        if position > end:
+            raise ValueError("BYTES data ends within an element")
+        elements.append(data[start:position])
+    return elements
+
+
+def _flat(data: Any) -> Any:
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    return data
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

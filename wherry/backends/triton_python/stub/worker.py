@@ -1,0 +1,388 @@
+"""What does the process of a Python model do, from its start to its end?
+
+    python .../stub/worker.py DESCRIPTOR PARENT
+
+It imports the model's file, lets it complete its configuration, initializes it when it is told so,
+and gives it one list of requests after the other until it is told to stop, or its server is gone.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from mmap import mmap
+from time import perf_counter_ns
+from typing import Any
+
+from . import pb_utils
+from .link import Link, clean, write_record
+from .wire import Channel
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What the model's code may raise without taking its process down with it. asyncio is only
+    loaded by models that are async."""
+    asyncio = sys.modules.get("asyncio")
+    return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
+
+
+def main(descriptor: int, parent: int) -> None:
+    _live_and_die_with(parent, descriptor)
+    faulthandler.enable()
+    end = socket.socket(fileno=descriptor)
+    end.set_inheritable(False)  # what the model starts must not keep the server from seeing us end
+    channel = Channel(end)
+    try:
+        message, _ = channel.receive()
+    except (EOFError, OSError):
+        os._exit(1)
+    worker = Worker(channel, message[2])
+    if worker.open():
+        worker.serve()
+
+
+def _live_and_die_with(parent: int, descriptor: int) -> None:
+    """Ctrl-C and a shell's SIGTERM go to the whole group: the server drains, and says when we
+    stop. If it dies, so do we, even within the model's code."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # A handler, not SIG_IGN, which programs that the model starts would inherit.
+        signal.signal(number, lambda *_: None)
+    if os.getppid() != parent:
+        os._exit(1)
+    if hasattr(select, "POLLRDHUP"):
+        # Not PR_SET_PDEATHSIG: it strikes when the thread that started us ends.
+        threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
+
+
+def _end_with(descriptor: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    poll.poll()
+    os._exit(1)
+
+
+class Worker:
+    """One instance of one model."""
+
+    def __init__(self, channel: Channel, start: dict[str, Any]) -> None:
+        self._start = start
+        self._link = Link(channel, start["model"])
+        file = channel.next_file()
+        self._link.use(mmap(file, 0))
+        os.close(file)
+        self._model: Any = None
+        self._class: Any = None
+        self._is_async = False
+        self._decoupled = False
+        self._runner: Any = None
+
+    # Before it serves
+
+    def open(self) -> bool:
+        """Import the model's file, and complete its configuration if that is asked for."""
+        _set_up(self._start)
+        pb_utils._server = self._link
+        for name in ("triton_python_backend_utils", "c_python_backend_utils"):
+            sys.modules[name] = pb_utils
+        completed: str | None = None
+        try:
+            module = _import_model(self._start)
+            if "logging" in sys.modules:
+                _log_to_server(self._start["log_level"])
+            self._class = getattr(module, "TritonPythonModel", None)
+            if self._class is None:
+                raise AttributeError("it has no class TritonPythonModel")
+            complete = getattr(self._class, "auto_complete_config", None)
+            if self._start["config"] is not None and complete is not None:
+                completed = _completed(complete, self._start["config"])
+        except _errors() as error:
+            self._link.send(["failed", *_described(error)])
+            return False
+        self._link.send(["opened", completed])
+        return True
+
+    def _initialize(self, arguments: dict[str, str]) -> bool:
+        config = json.loads(arguments["model_config"])
+        self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        try:
+            self._model = self._class()
+            execute = getattr(self._model, "execute", None)
+            if execute is None:
+                raise AttributeError("TritonPythonModel has no execute()")
+            self._is_async = _is_coroutine_function(execute)
+            initialize = getattr(self._model, "initialize", None)
+            if initialize is not None:
+                initialize(arguments)
+            if "logging" in sys.modules:
+                _log_to_server(self._start["log_level"])
+        except _errors() as error:
+            self._link.send(["failed", *_described(error)])
+            return False
+        self._link.send(["ready", hasattr(self._model, "is_ready")])
+        return True
+
+    # While it serves
+
+    def serve(self) -> None:
+        while True:
+            message, incoming = self._link.next_work()
+            kind = message[0]
+            if kind == "initialize":
+                if not self._initialize(message[2]):
+                    return
+            elif kind == "stop":
+                break
+            elif kind == "is_ready":
+                self._tell_readiness()
+            elif kind == "execute":
+                if self._is_async and self._decoupled:
+                    self._link.work.appendleft((message, incoming))
+                    self._run_in_loop(self._serve_loop())
+                    continue  # what made it end is the next message
+                self._execute(message, incoming)
+            message = incoming = None  # type: ignore[assignment]
+        self._finalize()
+        if self._runner is not None:
+            self._runner.close()
+
+    def _run_in_loop(self, awaitable: Any) -> Any:
+        if self._runner is None:
+            self._runner = _Loop()
+        return self._runner.run(awaitable)
+
+    def _finalize(self) -> None:
+        finalize = getattr(self._model, "finalize", None)
+        if finalize is not None:
+            try:
+                finalize()
+            except _errors():
+                sys.stderr.write("finalize() failed:\n" + traceback.format_exc())
+
+    def _tell_readiness(self) -> None:
+        try:
+            ready = bool(self._model.is_ready())
+        except _errors():
+            sys.stderr.write("is_ready() failed:\n" + traceback.format_exc())
+            ready = False
+        self._link.send(["is_ready", ready])
+
+    def _execute(self, message: list[Any], incoming: Any) -> None:
+        """Give the model one list of requests, and the server what came of each."""
+        requests = self._link.requests(message[2], incoming)
+        started = perf_counter_ns()
+        self._link.executing = True
+        failure: list[str] | None = None
+        outcomes: list[Any]
+        try:
+            result = self._model.execute(requests)
+            if hasattr(result, "__await__"):
+                result = self._run_in_loop(result)
+            outcomes = self._outcomes(result, requests)
+        except _errors() as error:
+            failure = _described(error)
+            outcomes = ["failed" if one._exchange.end() else None for one in requests]
+        finally:
+            self._link.executing = False
+        self._tell(started, failure, outcomes, requests)
+
+    def _tell(self, started: int, failure: Any, outcomes: list[Any], requests: list[Any]) -> None:
+        ns = perf_counter_ns() - started
+        try:
+            self._link.executed(started, ns, failure, outcomes)
+        except (ValueError, TypeError) as error:  # somebody's response cannot be sent
+            for request in requests:
+                request._exchange.ended = True
+            self._link.executed(started, ns, _described(error), ["failed"] * len(requests))
+
+    def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
+        """What came of each request. Raises if the model returned something else than it must."""
+        if result is None:
+            return [self._unanswered(request) for request in requests]
+        if self._decoupled:
+            raise TypeError(
+                "execute() of a decoupled model must return None, and send its responses by"
+                f" response senders; it returned a {type(result).__name__}"
+            )
+        if not isinstance(result, (list, tuple)):
+            raise TypeError(
+                "execute() must return a list with an InferenceResponse for each request; it"
+                f" returned a {type(result).__name__}"
+            )
+        if len(result) != len(requests):
+            raise ValueError(
+                "execute() must return an InferenceResponse for each request; it returned"
+                f" {len(result)} for {len(requests)} requests"
+            )
+        for response in result:
+            if response is not None and not isinstance(response, pb_utils.InferenceResponse):
+                raise TypeError(
+                    "execute() must return a list of InferenceResponse; it holds a"
+                    f" {type(response).__name__}"
+                )
+        return [
+            self._unanswered(request) if response is None else _answered(request, response)
+            for request, response in zip(requests, result)  # noqa: B905 - Python 3.8 has no strict
+        ]
+
+    def _unanswered(self, request: Any) -> Any:
+        """It is answered by a response sender, runs again, or is forgotten: then its exchange
+        says so when it goes."""
+        again = request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+        return "again" if again and request._exchange.end() else None
+
+    # async def execute of a decoupled model: several lists of requests at a time
+
+    async def _serve_loop(self) -> None:
+        """Start each list of requests as a task of its own, until something else comes."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
+        tasks: set[Any] = set()
+        self._link.watch(loop)
+        try:
+            while True:
+                while self._link.work:
+                    if self._link.work[0][0][0] != "execute":
+                        if self._link.work[0][0][0] == "is_ready":
+                            self._link.work.popleft()
+                            self._tell_readiness()
+                            continue
+                        if tasks:
+                            await asyncio.wait(tasks)
+                        return
+                    task = loop.create_task(self._run(*self._link.work.popleft()))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                arrived.clear()
+                if not self._link.work:
+                    await arrived.wait()
+        finally:
+            self._link.on_work = None
+            self._link.unwatch(loop)
+
+    async def _run(self, message: list[Any], incoming: Any) -> None:
+        requests = self._link.requests(message[2], incoming)
+        incoming = None
+        started = perf_counter_ns()
+        self._link.executed(started, 0, None, [None] * len(requests))  # ready for the next list
+        try:
+            self._outcomes(await self._model.execute(requests), requests)
+        except _errors() as error:
+            kind, text, trace = _described(error)
+            sys.stderr.write(trace)
+            failed = pb_utils.TritonError(f"{kind}: {text}")
+            for request in requests:
+                if not request._exchange.ended:
+                    request._exchange.send(pb_utils.InferenceResponse(error=failed), True)
+
+
+class _Loop:
+    """One event loop for all of a model's calls."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._loop)
+
+    def run(self, awaitable: Any) -> Any:
+        return self._loop.run_until_complete(awaitable)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    """inspect's, without loading inspect."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    return code is not None and bool(code.co_flags & 0x80)
+
+
+def _answered(request: Any, response: Any) -> Any:
+    if not request._exchange.end():
+        raise ValueError(
+            "execute() returned a response for a request that its response sender had answered"
+        )
+    return response
+
+
+def _import_model(start: dict[str, Any]) -> Any:
+    """The model's file, as Triton imports it: "1.model", with the model's folder on sys.path."""
+    for folder in start["path"]:
+        sys.path.append(folder)
+    name, file = start["module"], start["file"]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{os.path.basename(file)} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _completed(complete: Any, config: str) -> str:
+    given = pb_utils.ModelConfig(config)
+    returned = complete(given)
+    if not isinstance(returned, pb_utils.ModelConfig):
+        raise TypeError(
+            "auto_complete_config() must return the ModelConfig that it was given, not a"
+            f" {type(returned).__name__}"
+        )
+    return json.dumps(returned.as_dict())
+
+
+def _described(error: BaseException) -> list[str]:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's own __str__
+        text = "<its str() raised>"
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return [type(error).__name__, clean(text), clean("".join(lines))]
+
+
+def _set_up(start: dict[str, Any]) -> None:
+    os.environ.pop("PYTHONPATH", None)
+    if start["python_path"] is not None:
+        os.environ["PYTHONPATH"] = start["python_path"]
+    sys.argv[:] = start["argv"]
+    # Line by line, as on a terminal, although it is a pipe.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _log_to_server(level: int) -> None:
+    """Python's own logging becomes records of the server's log."""
+    import logging
+
+    if any(isinstance(handler, logging.StreamHandler) for handler in logging.root.handlers):
+        return  # the model says itself where to
+
+    class Handler(logging.Handler):
+        def emit(self, record: Any) -> None:
+            text = ""
+            if record.exc_info:
+                text = logging.Formatter().formatException(record.exc_info)
+            write_record(
+                {
+                    "level": record.levelno,
+                    "logger": record.name,
+                    "message": record.getMessage(),
+                    "created": record.created,
+                    "traceback": text,
+                }
+            )
+
+    if not logging.root.handlers:
+        logging.root.addHandler(Handler())
+        logging.root.setLevel(level)

@@ -1,0 +1,142 @@
+"""How does a column become a tensor for a model's process, and a tensor a column again?
+
+A model sees whole tensors, with the batch dimension in front if it has one; the core keeps columns,
+whose form depends on the model. What is wrong with a tensor is a ValueError; who sent it decides
+what that means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.backends.triton_python.stub.wire import (
+    IN_SLAB,
+    Incoming,
+    Outgoing,
+    pack_elements,
+    unpack_elements,
+)
+from wherry.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
+from wherry.request import Array, Column
+from wherry.rows import as_array
+
+
+def put(
+    out: Outgoing, spec: TensorSpec, column: Column, dims: Sequence[int], *, batched: bool
+) -> list[Any]:
+    """Send a column as a tensor: what stands for it in the message. `dims` is a row's shape as
+    the receiver knows it."""
+    name = spec.name
+    if spec.datatype is BYTES:
+        return _put_elements(out, spec, column, dims, batched=batched)
+    array = np.stack(column) if isinstance(column, list) else column
+    if not batched:
+        array = array[0]
+    data = float32_to_bf16(array) if spec.datatype is BF16 else array
+    return out.put(name, spec.datatype.name, list(array.shape), data)
+
+
+def get(
+    descriptor: Sequence[Any], incoming: Incoming, spec: TensorSpec, *, batched: bool
+) -> tuple[Column, int]:
+    """The column that a tensor of another process holds, and its rows. Always memory of our own.
+
+    Its rows may have another shape than `spec` says.
+    """
+    _, datatype, shape, where, offset, size = descriptor
+    memory = incoming.get(where, offset, size)
+    if batched and not shape:
+        raise ValueError("it has no batch dimension")
+    rows = shape[0] if batched else 1
+    if (datatype == "BYTES") != (spec.datatype is BYTES):
+        raise ValueError(f"it is {datatype}, declared is {spec.datatype}")
+    if spec.datatype is BYTES:
+        return _elements(memory, shape, rows, spec), rows
+    array = _array(memory, datatype, shape, shared=where == IN_SLAB)
+    if array.dtype != spec.datatype.dtype:
+        try:
+            array = as_array(array, spec)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"it is {datatype}, declared is {spec.datatype}: {error}") from None
+    if not batched:
+        array = array[np.newaxis]
+    if spec.form is Form.ARRAYS:
+        return list(array), rows
+    return array, rows
+
+
+def fits(column: Column, spec: TensorSpec) -> bool:
+    """Do the rows have the shape that was declared?"""
+    if isinstance(column, np.ndarray):
+        return spec.fits(column.shape[1:])
+    if spec.datatype is BYTES:
+        known = max(1, math.prod(d for d in spec.shape if d != -1))
+        sizes = {len(row) for row in column} if spec.shape else set()
+        return all(size % known == 0 if -1 in spec.shape else size == known for size in sizes)
+    return all(spec.fits(row.shape) for row in column)
+
+
+def bf16_to_float32(bits: Array) -> Array:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def float32_to_bf16(array: Array) -> Array:
+    """Rounded to nearest even; a NaN stays one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def _array(memory: Array, datatype: str, shape: Sequence[int], *, shared: bool) -> Array:
+    """`shared`: it lies in the slab, which the next message writes over."""
+    known = DATATYPES.get(datatype)
+    if known is None or known.itemsize * math.prod(shape) != memory.nbytes:
+        raise ValueError(f"{memory.nbytes} bytes are no {datatype}{list(shape)}")
+    own = memory.copy() if shared else memory
+    if known is BF16:
+        return bf16_to_float32(own.view(np.uint16)).reshape(shape)
+    return own.view(known.dtype).reshape(shape)
+
+
+def _put_elements(
+    out: Outgoing, spec: TensorSpec, column: Column, dims: Sequence[int], *, batched: bool
+) -> list[Any]:
+    if spec.shape == ():
+        elements, shape = column, [len(column)]
+    else:
+        elements = [element for row in column for element in row]
+        width = len(elements) // len(column)
+        shape = [len(column), *_filled(dims, width)] if batched else _filled(dims, width)
+    if spec.form is Form.TEXT:
+        elements = [element.encode() for element in elements]
+    elif spec.form is Form.JSON:
+        elements = [msgspec.json.encode(element) for element in elements]
+    return out.put(spec.name, "BYTES", shape, pack_elements(elements))
+
+
+def _elements(memory: Array, shape: Sequence[int], rows: int, spec: TensorSpec) -> list[Any]:
+    elements: list[Any] = unpack_elements(memory)
+    if len(elements) != math.prod(shape):
+        raise ValueError(f"{len(elements)} elements are no BYTES{list(shape)}")
+    if spec.form is Form.TEXT:
+        elements = [element.decode() for element in elements]
+    elif spec.form is Form.JSON:
+        elements = [msgspec.json.decode(element) for element in elements]
+    if spec.shape == ():
+        return elements
+    width = len(elements) // rows if rows else 0
+    return [elements[row * width : (row + 1) * width] for row in range(rows)]
+
+
+def _filled(dims: Sequence[int], size: int) -> list[int]:
+    """The shape of so many elements: the innermost size that is left open takes the rest."""
+    shape = [1 if d == -1 else d for d in dims]
+    unknown = [i for i, d in enumerate(dims) if d == -1]
+    if unknown:
+        shape[unknown[-1]] = size // max(1, math.prod(shape))
+    return shape

@@ -1,0 +1,123 @@
+"""How is `wherry bench --offline app.py` carried out and shown?"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from wherry import __version__
+from wherry.cli.targets import load_targets
+from wherry.client.wire import ModelDescription, Tensor
+from wherry.config import ModelConfig
+from wherry.errors import ConfigError
+from wherry.instances.devices import place
+from wherry.loadtest import inputs, show
+from wherry.loadtest.machine import facts
+from wherry.loadtest.offline import Offline, OfflineReport, length_of
+from wherry.model import Model, Pipeline
+
+#: Rows of each kind, at least.
+ROWS = 64
+
+
+def offline(
+    args: argparse.Namespace,
+    sizes: list[int],
+    shapes: dict[str, tuple[int, ...]],
+    seconds: float,
+    command: list[str],
+    interrupted: Callable[[], bool],
+) -> OfflineReport:
+    """Measure every cell; what there is of it when it is interrupted."""
+    model, config = _model(args)
+    kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
+    devices = place(config.instances)
+    report = OfflineReport(
+        version=__version__,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        command=command,
+        machine=facts(),
+        model=config.name,
+        instances=len(devices),
+    )
+    with Offline(model, config, devices[0]) as loaded, show.Display(quiet=args.quiet) as display:
+        for name, rows in kinds.items():
+            alike = len({length_of(row) for row in rows}) == 1
+            for size in sizes:
+                for in_order in (False,) if alike else (False, True):
+                    if interrupted():
+                        report.interrupted = True
+                        return report
+                    cell = loaded.measure(
+                        rows,
+                        size,
+                        name=name,
+                        in_order=in_order,
+                        seconds=seconds,
+                        interrupted=interrupted,
+                    )
+                    if cell is not None:
+                        report.cells.append(cell)
+                        display.say(show.cell_line(cell))
+    return report
+
+
+def write(report: OfflineReport, path: str | None) -> None:
+    show.print_offline(report, show.console(sys.stdout))
+    if path:
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+
+
+def _model(args: argparse.Namespace) -> tuple[Model, ModelConfig]:
+    if args.target is None or "://" in args.target:
+        raise ConfigError("--offline runs the model's own code: name app.py, not a URL")
+    found = load_targets([args.target])
+    if not isinstance(found, list):
+        raise ConfigError(f"{args.target} is a Runtime: --offline needs one of its models")
+    models = [model for model in found if not isinstance(model, Pipeline)]
+    chosen = [m for m in models if args.model is None or m.name == args.model.partition(":")[0]]
+    if len(chosen) != 1:
+        names = ", ".join(model.name for model in models) or "only pipelines"
+        raise ConfigError(f"{args.target}: say which --model is meant; there are: {names}")
+    return chosen[0], chosen[0].config()
+
+
+def _kinds(
+    args: argparse.Namespace,
+    model: Model,
+    config: ModelConfig,
+    shapes: dict[str, tuple[int, ...]],
+    most: int,
+) -> dict[str, list[inputs.Row]]:
+    """Rows by what they are: one kind for each distribution of lengths."""
+    signature = model.signature(config.name)
+    described = ModelDescription(
+        config.name,
+        tuple(Tensor(s.name, s.datatype, tuple(s.shape), s.form) for s in signature.inputs),
+        (),
+        batched=True,
+    )
+    if args.inputs:
+        rows = inputs.as_rows(inputs.given(args.inputs), described)
+        return {args.inputs: _enough(rows, most)}
+    if args.length:
+        return {
+            text: inputs.made_up(
+                described, text=inputs.lengths(text), shapes=shapes, count=most, seed=args.seed
+            )
+            for text in args.length
+        }
+    if config.examples and not shapes:
+        return {"the model's examples": _enough([dict(row) for row in config.examples], most)}
+    made = inputs.made_up(described, shapes=shapes, count=most, seed=args.seed)
+    return {"made up from the model's metadata": _enough(made, most)}
+
+
+def _enough(rows: list[inputs.Row], most: int) -> list[inputs.Row]:
+    """So many rows, each as often as any other: every cell of the table runs them all."""
+    return [rows[n % len(rows)] for n in range(most)]

@@ -1,0 +1,356 @@
+"""How does a ModelInferRequest become columns, and columns a ModelInferResponse?
+
+Pure: decoded messages in, columns out, and back. A codec is made once for each loaded model. What
+a tensor's bytes mean is the same as over HTTP, hence `http/tensors.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from wherry.config import ModelConfig
+from wherry.datatypes import DATATYPES, Form
+from wherry.errors import BadModelOutput, InvalidRequest
+from wherry.frontends.classification import check_classifiable
+from wherry.frontends.grpc.wire import Values
+from wherry.frontends.http.tensors import Buffer, InputCodec, OutputCodec, pack_bytes
+from wherry.frontends.parameters import Parameters, checked_parameters
+from wherry.frontends.shared_memory import SharedMemory, Window
+from wherry.request import Array, Column, Columns, InferResponse
+from wherry.signature import Signature
+
+#: Which field of `contents` carries a datatype.
+CONTENTS_FIELD: Final = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+#: What the fields of smaller integers carry.
+CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
+
+EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
+FINAL_RESPONSE: Final = "triton_final_response"
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One output as the client asked for it."""
+
+    codec: OutputCodec
+    #: So many "score:index" strings in its place; 0: the tensor itself.
+    classes: int = 0
+    #: Where its data goes, if not into the answer.
+    window: Window | None = None
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A decoded request."""
+
+    columns: Columns
+    rows: int
+    id: str
+    parameters: Parameters
+    #: None: every output.
+    wanted: list[Wanted] | None
+    #: In a stream: the client wants to be told of an end that brings no data.
+    empty_final_response: bool = False
+
+    @property
+    def output_names(self) -> list[str] | None:
+        return None if self.wanted is None else [one.codec.name for one in self.wanted]
+
+
+class InferCodec:
+    """The wire form of one model's requests and answers.
+
+    `labels` are the names of an output's classes, by output. With `views`, arrays may be views of
+    the request's message, which cannot be written to: an instance copies what its model may write.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        *,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+        views: bool = True,
+    ) -> None:
+        self.model = config.name
+        self.version = config.version
+        self._labels = labels or {}
+        self._shared_memory = shared_memory or SharedMemory()
+        batched = self._batched = config.max_batch_size > 0
+        self.inputs = {
+            spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
+        }
+        self.outputs = {
+            spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
+        }
+        # Rows that are arrays each go to the model as they are.
+        self._viewed = {
+            spec.name for spec in signature.inputs if views and spec.form is not Form.ARRAYS
+        }
+        self._required = [spec.name for spec in signature.inputs if not spec.optional]
+
+    # The request
+
+    def decode(self, wire: Values, *, in_stream: bool = False) -> Decoded:
+        """InvalidRequest names the field that is wrong."""
+        columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
+        parameters = values_of(wire.get("parameters", {}))
+        wants_end = parameters.pop(EMPTY_FINAL_RESPONSE, False) if in_stream else False
+        return Decoded(
+            columns,
+            rows,
+            wire.get("id", ""),
+            checked_parameters(parameters) if parameters else parameters,
+            self._wanted(wire["outputs"]) if "outputs" in wire else None,
+            wants_end is True,
+        )
+
+    def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
+        columns: Columns = {}
+        rows = 0
+        raw = iter(raw_contents) if raw_contents else None
+        for given in inputs:
+            name = given.get("name", "")
+            codec = self.inputs.get(name)
+            if codec is None:
+                raise InvalidRequest(
+                    f"unexpected inference input '{name}' for model '{self.model}'"
+                )
+            if given.get("datatype", "") != codec.datatype:
+                raise InvalidRequest(
+                    f"inference input '{name}' data-type is '{given.get('datatype', '')}', but"
+                    f" model '{self.model}' expects '{codec.datatype}'"
+                )
+            if name in columns:
+                raise InvalidRequest(f"input '{name}' is given twice for model '{self.model}'")
+            shape = list(given.get("shape", ()))
+            count = codec.rows_of(shape)
+            if rows and count != rows:
+                raise InvalidRequest(
+                    f"input '{name}' batch size does not match other inputs for model"
+                    f" '{self.model}': {count} rows, the others have {rows}"
+                )
+            rows = count
+            parameters = given.get("parameters")
+            if parameters and "shared_memory_region" in parameters:
+                data = self._from_region(given, name)
+                columns[name] = codec.from_binary(data, count, shape, shared=True)
+                continue
+            if raw is None:
+                data = self._from_contents(codec, given, math.prod(shape))
+            else:
+                if given.get("contents"):
+                    raise InvalidRequest(
+                        "contents field must not be specified when using raw_input_contents for"
+                        f" input '{name}' for model '{self.model}'"
+                    )
+                data = self._next_raw(raw, name, len(raw_contents))
+            columns[name] = codec.from_binary(data, count, shape, shared=name in self._viewed)
+        if len(columns) != len(self.inputs):
+            self._check_complete(columns)
+        if len(columns) > 1:
+            # In the model's order, whatever the client's: requests alike may share a batch.
+            columns = {name: columns[name] for name in self.inputs if name in columns}
+        return columns, rows
+
+    def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
+        data = next(raw, None)
+        if data is None:
+            raise InvalidRequest(
+                f"expected tensor data for input '{name}' for model '{self.model}':"
+                f" raw_input_contents has only {count} entries"
+            )
+        return memoryview(data)
+
+    def _from_region(self, given: Values, name: str) -> memoryview:
+        if given.get("contents"):
+            raise InvalidRequest(
+                f"input '{name}' for model '{self.model}' has both contents and a shared memory"
+                " region; send one of them"
+            )
+        return self._window(values_of(given["parameters"]), f"input '{name}'").read()
+
+    def _window(self, parameters: Parameters, what: str) -> Window:
+        """The shared memory that an input's or output's parameters name."""
+        region = parameters["shared_memory_region"]
+        size = parameters.get("shared_memory_byte_size")
+        offset = parameters.get("shared_memory_offset", 0)
+        if type(region) is not str:
+            raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
+        if type(size) is not int or type(offset) is not int:
+            raise InvalidRequest(
+                f"{what}: parameters 'shared_memory_byte_size' (required with"
+                " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
+            )
+        return self._shared_memory.window(region, offset, size, what)
+
+    def _from_contents(self, codec: InputCodec, given: Values, count: int) -> memoryview:
+        """The bytes of a tensor whose elements stand in a typed field of `contents`."""
+        contents: Values = given.get("contents", {})
+        wanted = CONTENTS_FIELD.get(codec.datatype)
+        if wanted is None:
+            raise InvalidRequest(
+                f"input '{codec.name}' of model '{self.model}': {codec.datatype} has no field in"
+                " contents; use raw_input_contents"
+            )
+        for field, values in contents.items():
+            if field != wanted and len(values):
+                raise InvalidRequest(
+                    f"input '{codec.name}' of model '{self.model}': {codec.datatype} belongs into"
+                    f" contents.{wanted}, not {field}"
+                )
+        values = contents.get(wanted, ())
+        if len(values) != count:
+            raise InvalidRequest(
+                f"unexpected number of elements {len(values)} in contents.{wanted} of input"
+                f" '{codec.name}' for model '{self.model}', expecting {count}"
+            )
+        if codec.datatype == "BYTES":
+            return memoryview(pack_bytes(values))
+        dtype = DATATYPES[codec.datatype].dtype
+        array: Array = np.asarray(values, CONTENTS_DTYPE.get(wanted, dtype))
+        if array.dtype.itemsize > dtype.itemsize and array.size:
+            limits = np.iinfo(str(dtype))
+            if array.min() < limits.min or array.max() > limits.max:
+                raise InvalidRequest(
+                    f"input '{codec.name}' of model '{self.model}': a number in contents.{wanted}"
+                    f" is out of the range of {codec.datatype}"
+                )
+        array = np.ascontiguousarray(array, dtype)
+        return array.data.cast("B") if array.size else memoryview(b"")
+
+    def _check_complete(self, columns: Columns) -> None:
+        missing = [name for name in self._required if name not in columns]
+        if missing or not columns:
+            raise InvalidRequest(
+                f"expected {len(self._required)} inputs but got {len(columns)} inputs for model"
+                f" '{self.model}'. Got input(s) {list(columns)}, but missing required input(s)"
+                f" {missing or list(self.inputs)}. Please provide all required input(s)."
+            )
+
+    def _wanted(self, outputs: list[Values]) -> list[Wanted]:
+        asked: dict[str, Wanted] = {}
+        for output in outputs:
+            name = output.get("name", "")
+            codec = self.outputs.get(name)
+            if codec is None:
+                raise InvalidRequest(
+                    f"unexpected inference output '{name}' for model '{self.model}'"
+                )
+            asked[name] = self._wanted_output(codec, values_of(output.get("parameters", {})))
+        return [asked[name] for name in self.outputs if name in asked]  # in the model's order
+
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise InvalidRequest(
+                f"output '{codec.name}': parameter 'classification' must be a whole number from 1"
+                " up"
+            )
+        if classes:
+            check_classifiable(codec.spec, self.model)
+        window = None
+        if "shared_memory_region" in parameters:
+            window = self._window(parameters, f"output '{codec.name}'")
+        return Wanted(codec, classes, window)
+
+    # The answer
+
+    def encode(
+        self,
+        response: InferResponse,
+        id: str = "",
+        wanted: list[Wanted] | None = None,
+        *,
+        final: bool | None = None,
+    ) -> Values:
+        """A ModelInferResponse; `final` is said in a stream only."""
+        described: list[Values] = []
+        raw: list[Buffer] = []
+        chosen = wanted
+        if chosen is None:
+            chosen = [Wanted(codec) for codec in self.outputs.values()]
+        for one in chosen:
+            codec = one.codec
+            column = response.outputs.get(codec.name)
+            if column is None or _is_absent(column, codec):
+                continue  # a stream may have nothing for one of its outputs this time
+            if one.classes:
+                labels = self._labels.get(codec.name, ())
+                spec, column = codec.classes(column, one.classes, labels)
+                codec = OutputCodec(spec, self.model, batched=self._batched)
+            shape, flat = codec.flat(column)
+            data = codec.raw(flat)
+            if one.window is not None:
+                one.window.write(data)
+                data = b""  # each output has its entry: clients count them
+            described.append(
+                {"name": codec.name, "datatype": codec.spec.datatype.name, "shape": shape}
+            )
+            raw.append(data)
+        parameters = {
+            name: parameter(self.model, name, value)
+            for name, value in (response.parameters or {}).items()
+        }
+        if final is not None:
+            parameters[FINAL_RESPONSE] = {"bool_param": final}
+        return {
+            "model_name": self.model,
+            "model_version": self.version,
+            "id": id,
+            "parameters": parameters,
+            "outputs": described,
+            "raw_output_contents": raw,
+        }
+
+
+def values_of(wire: Mapping[str, Values]) -> Parameters:
+    """The plain values of a map of InferParameters; None where one has no value at all."""
+    return {name: next(iter(value.values()), None) for name, value in wire.items()}
+
+
+def parameter(model: str, name: str, value: Any) -> Values:
+    """An InferParameter."""
+    if isinstance(value, bool | np.bool_):
+        return {"bool_param": bool(value)}
+    if isinstance(value, int | np.integer):
+        return {"int64_param" if value < 2**63 else "uint64_param": int(value)}
+    if isinstance(value, float | np.floating):
+        return {"double_param": float(value)}
+    if isinstance(value, str):
+        return {"string_param": value}
+    raise BadModelOutput(
+        f"model '{model}': response parameter '{name}' must be a string, int, bool or float, not"
+        f" {type(value).__name__}"
+    )
+
+
+def _is_absent(column: Column, codec: OutputCodec) -> bool:
+    if not isinstance(column, list) or not any(row is None for row in column):
+        return False
+    if all(row is None for row in column):
+        return True
+    raise InvalidRequest(
+        f"output '{codec.name}': the model has an answer for some rows of this request and not for"
+        " others, which is no tensor; send one row in each request"
+    )

@@ -1,0 +1,219 @@
+"""Which messages and methods does a .proto file describe?
+
+Reads the part of the language that our own files use (proto3: messages, enums, maps, oneofs,
+services), so that the files are the one description of the wire: for this server, for readers, and
+for clients that are generated from them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Final
+
+from wherry.frontends.grpc.wire import Enum, Field, Message
+
+_COMMENT: Final = re.compile(r"//[^\n]*")
+_TOKEN: Final = re.compile(r'[A-Za-z_][\w.]*|\d+|"[^"]*"|[{}()<>=;,]')
+SCALARS: Final = frozenset(
+    {"string", "bytes", "bool", "int32", "int64", "uint32", "uint64", "float", "double"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method of a service."""
+
+    #: As in a call's :path.
+    path: str
+    request: Message
+    response: Message
+    takes_stream: bool
+    gives_stream: bool
+
+
+@dataclass(slots=True)
+class Schema:
+    """What some files of one package describe."""
+
+    package: str = ""
+    #: By name within the package: "ModelInferRequest", "ModelInferRequest.InferInputTensor".
+    messages: dict[str, Message] = field(default_factory=dict)
+    enums: dict[str, Enum] = field(default_factory=dict)
+    #: By path: "/inference.GRPCInferenceService/ModelInfer".
+    methods: dict[str, Method] = field(default_factory=dict)
+
+
+def load(*names: str) -> Schema:
+    """Our own files of one package, which lie beside this one."""
+    folder = resources.files(__package__)
+    return parse(*((folder / name).read_text(encoding="utf-8") for name in names))
+
+
+def parse(*texts: str) -> Schema:
+    """The files of one package. ValueError for what is not understood: they are ours."""
+    schema = Schema()
+    later = _Later()
+    for text in texts:
+        tokens = iter(_TOKEN.findall(_COMMENT.sub("", text)))
+        for word in tokens:
+            if word == "package":
+                schema.package = next(tokens)
+                _expect(tokens, ";")
+            elif word in ("syntax", "import"):
+                while next(tokens) != ";":
+                    pass
+            elif word == "message":
+                _message(tokens, "", schema, later)
+            elif word == "enum":
+                _enum(tokens, "", schema)
+            elif word == "service":
+                _service(tokens, schema, later)
+            else:
+                raise ValueError(f"unexpected {word!r} in a .proto file")
+    later.resolve(schema)
+    return schema
+
+
+@dataclass(slots=True)
+class _RawField:
+    """A field whose type is still a word."""
+
+    name: str
+    number: int
+    type: str
+    scope: str
+    repeated: bool = False
+    oneof: str = ""
+    key_type: str = ""
+
+
+@dataclass(slots=True)
+class _Later:
+    """What names types, which may be described further down."""
+
+    fields: list[tuple[Message, list[_RawField]]] = field(default_factory=list)
+    #: path, request, response, takes_stream, gives_stream
+    methods: list[tuple[str, str, str, bool, bool]] = field(default_factory=list)
+
+    def resolve(self, schema: Schema) -> None:
+        for message, raw_fields in self.fields:
+            message.add(_resolved(raw, schema) for raw in raw_fields)
+        for path, request, response, takes_stream, gives_stream in self.methods:
+            full = f"/{schema.package}.{path}"
+            schema.methods[full] = Method(
+                full,
+                schema.messages[request],
+                schema.messages[response],
+                takes_stream,
+                gives_stream,
+            )
+
+
+def _resolved(raw: _RawField, schema: Schema) -> Field:
+    kind = _type(raw.type, raw.scope, schema)
+    if raw.key_type:
+        entry = Message(f"{raw.scope}.{raw.name}")
+        entry.add([Field("key", 1, raw.key_type), Field("value", 2, kind)])
+        return Field(raw.name, raw.number, entry, is_map=True)
+    return Field(raw.name, raw.number, kind, repeated=raw.repeated, oneof=raw.oneof)
+
+
+def _type(word: str, scope: str, schema: Schema) -> str | Enum | Message:
+    """What a word means inside a message: the innermost description of that name."""
+    if word in SCALARS:
+        return word
+    while True:
+        name = f"{scope}.{word}" if scope else word
+        if name in schema.messages:
+            return schema.messages[name]
+        if name in schema.enums:
+            return schema.enums[name]
+        if not scope:
+            raise ValueError(f"unknown type {word!r}")
+        scope = scope.rpartition(".")[0]
+
+
+def _message(tokens: Iterator[str], scope: str, schema: Schema, later: _Later) -> None:
+    name = next(tokens)
+    full = f"{scope}.{name}" if scope else name
+    message = schema.messages[full] = Message(full)
+    fields: list[_RawField] = []
+    later.fields.append((message, fields))
+    oneof = ""
+    _expect(tokens, "{")
+    for word in tokens:
+        if word == "}":
+            if not oneof:
+                return
+            oneof = ""
+        elif word == "message":
+            _message(tokens, full, schema, later)
+        elif word == "enum":
+            _enum(tokens, full, schema)
+        elif word == "oneof":
+            oneof = next(tokens)
+            _expect(tokens, "{")
+        else:
+            fields.append(_field(word, tokens, full, oneof))
+
+
+def _field(word: str, tokens: Iterator[str], scope: str, oneof: str) -> _RawField:
+    key_type = ""
+    repeated = word == "repeated"
+    if word == "map":
+        _expect(tokens, "<")
+        key_type = next(tokens)
+        _expect(tokens, ",")
+        word = next(tokens)
+        _expect(tokens, ">")
+    elif repeated:
+        word = next(tokens)
+    name = next(tokens)
+    _expect(tokens, "=")
+    number = int(next(tokens))
+    _expect(tokens, ";")
+    return _RawField(name, number, word, scope, repeated, oneof, key_type)
+
+
+def _enum(tokens: Iterator[str], scope: str, schema: Schema) -> None:
+    name = next(tokens)
+    full = f"{scope}.{name}" if scope else name
+    numbers: dict[str, int] = {}
+    _expect(tokens, "{")
+    while (word := next(tokens)) != "}":
+        _expect(tokens, "=")
+        numbers[word] = int(next(tokens))
+        _expect(tokens, ";")
+    schema.enums[full] = Enum(full, numbers)
+
+
+def _service(tokens: Iterator[str], schema: Schema, later: _Later) -> None:
+    service = next(tokens)
+    _expect(tokens, "{")
+    while next(tokens) != "}":  # rpc
+        name = next(tokens)
+        request, takes_stream = _argument(tokens)
+        _expect(tokens, "returns")
+        response, gives_stream = _argument(tokens)
+        _expect(tokens, "{")
+        _expect(tokens, "}")
+        later.methods.append((f"{service}/{name}", request, response, takes_stream, gives_stream))
+
+
+def _argument(tokens: Iterator[str]) -> tuple[str, bool]:
+    _expect(tokens, "(")
+    word = next(tokens)
+    stream = word == "stream"
+    if stream:
+        word = next(tokens)
+    _expect(tokens, ")")
+    return word, stream
+
+
+def _expect(tokens: Iterator[str], wanted: str) -> None:
+    word = next(tokens)
+    if word != wanted:
+        raise ValueError(f"expected {wanted!r} in a .proto file, not {word!r}")

@@ -1,0 +1,126 @@
+"""What do a gRPC transport and an application know of each other?
+
+A transport (`aio.py` on grpcio's server) takes a call off the wire and hands the application an
+`Rpc`; the application answers through it, now or later. Messages are bytes. Nothing here knows of
+HTTP/2, and nothing in the application needs to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from wherry.frontends.grpc.proto import Method
+
+Buffer = bytes | bytearray | memoryview
+#: Names and values: of the client at the start of a call, of ours at its end.
+Metadata = Sequence[tuple[str, str]]
+
+
+class CannotListen(OSError):
+    """A gRPC transport could not take its address, which is `filename`."""
+
+
+class Rpc(ABC):
+    """One call of one method. Everything happens on the event loop's thread.
+
+    A call ends with exactly one of `respond`, `finish` and `fail`; ending one whose client has
+    left, or ending it again, does nothing: both may happen at any moment.
+
+    Where the method takes a stream, `on_message` gets each message and `on_half_close` comes when
+    there will be no more. `on_leave` is called once if the client leaves before the call's end.
+    """
+
+    __slots__ = (
+        "ended", "message", "metadata", "on_half_close", "on_leave", "on_message", "path", "timeout"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        path: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        message: Buffer = b"",
+    ) -> None:
+        self.path = path
+        #: Names are in lower case; binary values are left out.
+        self.metadata = metadata or {}
+        #: What is left of the client's deadline, in seconds.
+        self.timeout = timeout
+        #: The request, where the method takes one.
+        self.message = message
+        self.ended = False
+        self.on_message: Callable[[Buffer], None] | None = None
+        self.on_half_close: Callable[[], None] | None = None
+        self.on_leave: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Rpc {self.path}{' (ended)' if self.ended else ''}>"
+
+    @abstractmethod
+    def respond(self, message: bytes) -> None:
+        """The one answer of a method that gives one."""
+
+    @abstractmethod
+    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+        """One answer of a stream. Never blocks: `sent` is called when the client's window has
+        taken it, or is gone."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """A stream's good end, behind all that was sent."""
+
+    @abstractmethod
+    def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
+        """End the call with an error, behind all that was sent. `code` is a name: NOT_FOUND."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Read no further messages of the client's stream: it has to wait."""
+
+    @abstractmethod
+    def resume(self) -> None: ...
+
+    # For transports
+
+    def leave(self) -> None:
+        """The client has gone: tell the application, unless the call has ended."""
+        if not self.ended:
+            self.ended = True
+            self.tell(self.on_leave)
+        self.forget()
+
+    def forget(self) -> None:
+        """The call is over. Cuts the circles: else the garbage collector would have to find each
+        of them, and what it keeps alive meanwhile (a model's error has the request) is a lot."""
+        self.ended = True
+        self.on_message = self.on_half_close = self.on_leave = None
+
+    def tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        """Call back; what fails there must not end the transport."""
+        if callback is None:
+            return
+        try:
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: said, and the call fails
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"a callback of {self!r} failed", "exception": error}
+            )
+            self.fail("INTERNAL", "internal error; the server's log has it")
+
+
+class Application(Protocol):
+    """What answers calls. Everything on the event loop's thread; nothing may block."""
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """By path: which methods there are, and which of them stream."""
+
+    def __call__(self, rpc: Rpc) -> None:
+        """A call has come; it may be answered now or later."""
+
+    def drain(self) -> None:
+        """The server is to stop: calls that a client may keep open must come to their end."""

@@ -1,0 +1,199 @@
+"""How does ModelStreamInfer run: requests and answers on one call, each at its own pace?
+
+Requests run concurrently; the answers of one come in their order, the last one says so
+(`triton_final_response`). A request that fails is a message, not the end of the stream, unless
+the client asked for that (metadata `triton_grpc_error: true`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wherry.frontends.grpc.answers import fail, status_of
+from wherry.frontends.grpc.entry import Entry
+from wherry.frontends.grpc.infer_codec import Decoded, InferCodec
+from wherry.frontends.grpc.proto import Method
+from wherry.frontends.grpc.rpc import Buffer, Rpc
+from wherry.frontends.grpc.wire import Values
+from wherry.loaded_model import LoadedModel
+from wherry.reply import Reply, StreamReply
+from wherry.request import InferRequest, InferResponse
+
+#: Requests that run and answers that the client has not taken: with so many, it is not read.
+MAX_OWED: Final = 1024
+
+
+class InferStream:
+    """One ModelStreamInfer call."""
+
+    def __init__(self, entry: Entry, method: Method, rpc: Rpc) -> None:
+        self.entry = entry
+        self.rpc = rpc
+        self._method = method
+        self._running: set[StreamedRequest] = set()
+        self._unsent = 0
+        self._paused = False
+        self._half_closed = False
+        self._errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
+        rpc.on_message = self._message
+        rpc.on_half_close = self._half_close
+        rpc.on_leave = self._leave
+        entry.long_calls.add(self)
+
+    def __repr__(self) -> str:
+        return f"<InferStream: {len(self._running)} running, {self._unsent} unsent>"
+
+    # From the client
+
+    def _message(self, message: Buffer) -> None:
+        request_id = ""
+        try:
+            self.entry.admission.check()
+            wire = self._method.request.decode(message)
+            request_id = wire.get("id", "")
+            loaded, codec = self.entry.find(
+                wire.get("model_name", ""), wire.get("model_version", "")
+            )
+            decoded = codec.decode(wire, in_stream=True)
+            request = StreamedRequest(self, loaded, codec, decoded)
+            request.submit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self.fail(error, request_id)
+            return
+        self._running.add(request)
+        self._hold_back()
+
+    def _half_close(self) -> None:
+        self._half_closed = True
+        self._end_if_done()
+
+    def _leave(self) -> None:
+        self._cancel_all()
+        self.entry.long_calls.discard(self)
+
+    def drain(self) -> None:
+        self.rpc.pause()
+        self._end_if_done()
+
+    # To the client
+
+    def send(self, response: Values, request: StreamedRequest | None = None) -> None:
+        self._unsent += 1
+
+        def sent() -> None:
+            self._unsent -= 1
+            if request is not None:
+                request.consumed()
+            self._hold_back()
+
+        self.rpc.send(self._method.response.encode(response), sent)
+
+    def fail(self, error: Exception, request_id: str) -> None:
+        """Tell of one request's error."""
+        if self._errors_end_it:
+            self._end()
+            fail(self.rpc, error)
+            return
+        _, text, _ = status_of(self.rpc, error)
+        self.send({"error_message": text, "infer_response": {"id": request_id}})
+
+    def done(self, request: StreamedRequest) -> None:
+        """Nothing more comes of this request."""
+        self._running.discard(request)
+        self._hold_back()
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._running or self.rpc.ended:
+            return
+        if self._half_closed:
+            self._end()
+            self.rpc.finish()
+        elif self.entry.draining:
+            self._end()
+            self.rpc.fail("UNAVAILABLE", "the server is draining; open the stream again elsewhere")
+
+    def _end(self) -> None:
+        self._cancel_all()
+        self.entry.long_calls.discard(self)
+
+    def _cancel_all(self) -> None:
+        for request in self._running:
+            request.cancel()
+
+    def _hold_back(self) -> None:
+        """Read on only while the client is not owed too much."""
+        paused = len(self._running) + self._unsent >= MAX_OWED
+        if paused is self._paused or self.entry.draining:
+            return
+        self._paused = paused
+        if paused:
+            self.rpc.pause()
+        else:
+            self.rpc.resume()
+
+
+class StreamedRequest:
+    """One request of a stream, of a model that streams or of one that does not."""
+
+    def __init__(
+        self, stream: InferStream, loaded: LoadedModel, codec: InferCodec, decoded: Decoded
+    ) -> None:
+        self._stream = stream
+        self._loaded = loaded
+        self._codec = codec
+        self._decoded = decoded
+        self._request: InferRequest | None = None
+        self._failed: Exception | None = None
+        port = stream.entry.port()
+
+        def settled(reply: Reply[InferResponse]) -> None:
+            port.call(self._settled, reply.outcome)
+
+        def responded(_: Reply[InferResponse], response: InferResponse) -> None:
+            port.call(self._respond, response)
+
+        self._reply: Reply[InferResponse] | None = (
+            StreamReply(responded, settled) if loaded.signature.streams else Reply(settled)
+        )
+
+    def submit(self) -> None:
+        assert self._reply is not None
+        stream = self._stream
+        self._request = stream.entry.submit(stream.rpc, self._loaded, self._decoded, self._reply)
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self._loaded.cancel(self._request)
+
+    def consumed(self) -> None:
+        """The client has taken a response: the model may go on."""
+        if isinstance(self._reply, StreamReply):
+            self._reply.consumed()
+
+    def _respond(self, response: InferResponse, *, final: bool = False) -> None:
+        if self._failed is not None:
+            return
+        decoded = self._decoded
+        try:
+            encoded = self._codec.encode(response, decoded.id, decoded.wanted, final=final)
+            self._stream.send({"infer_response": encoded}, None if final else self)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._failed = error
+            self.cancel()
+
+    def _settled(self, outcome: InferResponse | Exception) -> None:
+        stream = self._stream
+        stream.entry.admission.leave()
+        # Cut the circles here: else the garbage collector would have to find each of them.
+        self._request = self._reply = None
+        if not isinstance(outcome, Exception):
+            # A stream's end is an empty response.
+            if outcome.outputs or self._decoded.empty_final_response:
+                self._respond(outcome, final=True)
+        elif self._failed is None:
+            self._failed = outcome
+        if self._failed is not None:
+            stream.fail(self._failed, self._decoded.id)
+            self._failed = None
+        stream.done(self)

@@ -1,0 +1,143 @@
+"""How does a model that works in steps run, and how does each request's share of a step go out?
+
+One copy of the model with what is active in it. It runs inside a thread of the server as inside a
+worker process, so nothing here knows of requests, sockets or locks: a request is a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+from wherry.config import ModelConfig
+from wherry.errors import BadModelOutput
+from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.messages import Join, Leave
+from wherry.model import Device
+from wherry.request import Columns
+from wherry.step_model import Step, StepModel
+
+
+@dataclass(slots=True)
+class Share:
+    """What one step did for one request."""
+
+    key: int
+    responses: list[Columns] = field(default_factory=list)
+    done: bool = False
+    failure: Failure | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a step gave, how many it was for and how long it took; the model's gauges after it."""
+
+    shares: list[Share]
+    active_requests: int = 0
+    step_ns: int = 0
+    gauges: Mapping[str, float] = field(default_factory=dict)
+
+
+class StepLoop:
+    """A step model and its active requests."""
+
+    def __init__(self, model: StepModel, config: ModelConfig) -> None:
+        self.model = model
+        self._executable = Executable(model, config)
+        self._config = config
+        self._active: dict[int, Any] = {}
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    @property
+    def active_requests(self) -> int:
+        return len(self._active)
+
+    def load(self, device: Device) -> None:
+        """Load the model and run its warm-up rows to their end."""
+        self.model.load(device)
+        for row in self._config.warmup or self._config.examples[:1]:
+            share = self.join(0, self._executable.columns_of(row))
+            while share is None or not (share.done or share.failure):
+                share = self.step()[0]
+            if share.failure is not None:
+                raise share.failure.as_exception()
+
+    def unload(self) -> None:
+        self._executable.unload()
+
+    def join(self, key: int, columns: Columns) -> Share | None:
+        """A request joins; its end if it cannot."""
+        try:
+            self._active[key] = self._executable.call(columns, 1)
+        except model_errors() as error:
+            return Share(key, failure=self._executable.failure(error))
+        return None
+
+    def leave(self, key: int) -> None:
+        """Its caller is gone; late is not wrong."""
+        if key in self._active:
+            self.model.stop(self._active.pop(key))
+
+    def progress(self, mail: Iterable[Join | Leave]) -> Progress:
+        """Let requests join and leave, then do one step for those who are there."""
+        shares: list[Share] = []
+        for message in mail:
+            if isinstance(message, Leave):
+                self.leave(message.key)
+            elif (end := self.join(message.key, message.columns)) is not None:
+                shares.append(end)
+        active, started = self.active_requests, perf_counter_ns()
+        if active:
+            shares += self.step()
+        taken = perf_counter_ns() - started
+        return Progress(shares, active, taken, self.model.gauges())
+
+    def step(self) -> list[Share]:
+        """One step for all that are active. Never raises: what the model raises ends them all."""
+        keys = list(self._active)
+        try:
+            steps = self._checked(self.model.step(list(self._active.values())))
+            return [self._share(key, step) for key, step in zip(keys, steps, strict=True)]
+        except model_errors() as error:
+            failure = self._executable.failure(error)
+            for key in keys:
+                if key in self._active:
+                    self._stop_quietly(self._active.pop(key))
+            return [Share(key, failure=failure) for key in keys]
+
+    # Parts
+
+    def _checked(self, steps: Any) -> Sequence[Step[Any]]:
+        if not isinstance(steps, Sequence) or len(steps) != len(self._active):
+            count = len(steps) if hasattr(steps, "__len__") else f"a {type(steps).__name__}"
+            raise BadModelOutput(
+                f"model {self._config.name!r}: step() must return one wherry.Step for each of the"
+                f" {len(self._active)} active requests, in their order; it returned {count}"
+            )
+        return steps
+
+    def _share(self, key: int, step: Step[Any]) -> Share:
+        if step.error is not None:
+            del self._active[key]
+            return Share(key, failure=self._executable.failure(step.error))
+        try:
+            responses = [self._executable.outputs(item, 1) for item in step.responses]
+        except BadModelOutput as error:
+            if not step.done:
+                self._stop_quietly(self._active[key])
+            del self._active[key]
+            return Share(key, failure=self._executable.failure(error))
+        if step.done:
+            del self._active[key]
+        return Share(key, responses, step.done)
+
+    def _stop_quietly(self, state: Any) -> None:
+        try:
+            self.model.stop(state)
+        except model_errors():  # the first error is the one to tell
+            pass

@@ -1,0 +1,535 @@
+"""Which requests are active in a model that works in steps, and what becomes of the others?
+
+To the runtime what a Dispatcher is for a model that runs batches. There is no batch to wait for:
+a request joins as soon as an instance has room (`max_batch_size`), and waits in the queue before
+that. Who would have to wait too long for the first response is refused at the door.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from wherry.config import ModelConfig
+from wherry.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    LoadFailed,
+    ModelNotReady,
+    Overloaded,
+    QueueFull,
+    Unsupported,
+    WherryError,
+    WorkerDied,
+)
+from wherry.instances.executable import model_errors
+from wherry.instances.restart import RestartPolicy
+from wherry.instances.step_instance import StepInstance
+from wherry.instances.step_loop import Progress, Share
+from wherry.instances.timer import Timer
+from wherry.observability.statistics import ModelStatistics
+from wherry.reply import StreamReply
+from wherry.request import Columns, InferRequest, InferResponse
+from wherry.scheduler.first_responses import FirstResponses
+from wherry.scheduler.queue import RequestQueue
+
+log = logging.getLogger("wherry")
+
+
+class StepRunner:
+    """One loaded step model: its queue, its instances, its counters."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_instances: Sequence[Callable[[], StepInstance]],
+        *,
+        clock: Callable[[], float],
+        timer: Timer,
+        statistics: ModelStatistics,
+        takes_parameters: bool = False,
+    ) -> None:
+        self.config = config
+        #: The model has an input called `parameters`: a request's own parameters go there.
+        self._takes_parameters = takes_parameters
+        self.statistics = statistics
+        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+        self._make_instances = make_instances
+        self._clock = clock
+        self._timer = timer
+        self._changed = threading.Condition()
+        self._queue = RequestQueue()
+        self._first = FirstResponses()
+        self._keys = count(1)
+        #: The requests that are active in each loaded instance, by their numbers there.
+        self._active: dict[StepInstance, dict[int, InferRequest]] = {}
+        self._places: dict[InferRequest, tuple[StepInstance, int]] = {}
+        #: When each active request has joined, and had its last response.
+        self._joined_at: dict[InferRequest, float] = {}
+        self._last_at: dict[InferRequest, float] = {}
+        self._gauges: dict[str, Mapping[str, float]] = {}
+        self._threads: list[threading.Thread] = []
+        self._loading: list[StepInstance] = []
+        self._starting = 0
+        self._given_up = 0
+        self._load_error: Exception | None = None
+        #: Why it takes no requests; "": it does.
+        self._closed = ""
+        self._ready = False
+        self._closing = False
+        self._wake_at = float("inf")
+
+    # Life
+
+    def start(self) -> None:
+        """Start loading every instance, each in its serving thread."""
+        self._starting = len(self._make_instances)
+        for number in range(self._starting):
+            thread = threading.Thread(
+                target=self._serve,
+                args=(number,),
+                name=f"wherry-{self.config.name}-{number}",
+                daemon=True,  # a hung model must not keep the program alive
+            )
+            thread.start()
+            self._threads.append(thread)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
+            error = self._load_error
+            if error is None and self._closing:
+                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
+            if error is None and self._starting:
+                error = LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
+            self._ready = error is None
+        if error is not None:
+            self._fail_waiting(ModelNotReady(str(error)))
+            raise error
+
+    def drain(self, timeout: float | None) -> bool:
+        """Take no more requests; wait for those that are here. False if time ran out."""
+        with self._changed:
+            self._closed = self._closed or "unloading"
+            return self._changed.wait_for(
+                lambda: not self._queue.queued_requests and not self._places, timeout
+            )
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Stop the instances. What is still here is answered with ModelNotReady."""
+        with self._changed:
+            self._closed, self._closing = self._closed or "unloading", True
+            instances = [*self._active, *self._loading]
+            running = list(self._places)
+            self._changed.notify_all()
+        error = ModelNotReady(f"model {self.config.name!r} is unloading")
+        self._fail_waiting(error)
+        for request in running:
+            self._fail(request, error)
+        for instance in instances:
+            instance.close()
+        self._join(timeout)
+        for instance in instances:  # in a step that does not end
+            if any(thread.is_alive() for thread in self._threads):
+                instance.abort("the server is stopping")
+        self._join(1.0)
+
+    def _join(self, timeout: float) -> None:
+        ends_at = self._clock() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, ends_at - self._clock()))
+
+    def not_ready_reason(self) -> str:
+        """Why a new request would not make progress; "" if it would."""
+        with self._changed:
+            if self._closed:
+                return self._closed
+            if not self._ready:
+                return "loading"
+            if not self._active:
+                return "every instance is being restarted"
+            oldest = self._clock() - self.config.stall_timeout
+            if all(i.busy_since is not None and i.busy_since < oldest for i in self._active):
+                return (
+                    f"every instance has been in one step for more than"
+                    f" {self.config.stall_timeout:g} s (stall_timeout)"
+                )
+            return ""
+
+    # What is shown
+
+    @property
+    def queued_requests(self) -> int:
+        return self._queue.queued_requests
+
+    @property
+    def instances(self) -> list[Any]:
+        with self._changed:
+            return list(self._active)
+
+    def running(self) -> list[tuple[str, int, float]]:
+        """Active requests: the instance's name, rows, since when."""
+        with self._changed:
+            return [
+                (instance.name, 1, self._joined_at[request])
+                for request, (instance, _) in self._places.items()
+            ]
+
+    def gauges(self) -> dict[str, Mapping[str, float]]:
+        """What the model said of itself after its last step, by instance."""
+        with self._changed:
+            return dict(self._gauges)
+
+    def explain(self) -> dict[str, Any]:
+        with self._changed:
+            return {
+                "policy": "steps: a request joins as soon as an instance has room",
+                "active_requests": len(self._places),
+                "predicted_first_response_seconds": self._first.predicted_seconds(),
+                "instances": {name: dict(gauges) for name, gauges in self._gauges.items()},
+            }
+
+    # Requests
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests, and let them join where there is room. Never blocks; any thread."""
+        refused: list[tuple[InferRequest, WherryError]] = []
+        with self._changed:
+            now = self._clock()
+            successor = self.successor if self._closed else None
+            for request in requests if successor is None else ():
+                if request.reply.settled:
+                    continue  # its caller has just left
+                request.enqueued_at = now
+                error = self._refusal(request, now)
+                if error is not None:
+                    refused.append((request, error))
+                    continue
+                self._first.arrived(request, request.cost, now)
+                self._queue.push(request)
+                self._assign(now)
+        for request, error in refused:
+            self._fail(request, error)
+        if successor is not None:
+            successor(requests)
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone: it leaves the queue, or the model before the next step."""
+        if not request.reply.claim():
+            return False
+        with self._changed:
+            now = self._clock()
+            self._forget(request)
+            self._assign(now)
+        self.statistics.failed(Cancelled.reason, now - request.enqueued_at)
+        request.reply.deliver(Cancelled("the request was cancelled"))
+        return True
+
+    def run_in_caller(self, columns: Columns) -> None:
+        """A step is for all who are active: it does not run in a caller's thread."""
+
+    # Under the lock
+
+    def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
+        name, limit = self.config.name, self.config.max_queue_wait
+        if self._closed:
+            return ModelNotReady(f"model {name!r} is not ready: {self._closed}")
+        if request.rows != 1:
+            return Unsupported(
+                f"model {name!r} works in steps: send each of the {request.rows} rows as a"
+                " request of its own"
+            )
+        left = None if request.deadline is None else request.deadline - now
+        if left is not None and left <= 0:
+            return self._too_late(request, now)
+        seconds = self._first.predicted_seconds(request.cost)
+        if self._has_room() and not self._queue.queued_requests:
+            return None
+        if self._queue.is_full(self.config.max_queue_size, request):
+            return QueueFull(name, self._queue.queued_requests, seconds or 1.0)
+        for most, what in ((left, "its timeout"), (limit, "max_queue_wait")):
+            if most is not None and seconds > most:
+                return Overloaded(
+                    f"model {name!r}: the first response would take about {seconds:.1f} s, longer"
+                    f" than {what} ({most:.1f} s); retry later, or add instances",
+                    retry_after=max(1.0, seconds - most),
+                )
+        return None
+
+    def _has_room(self) -> bool:
+        return any(len(active) < self.config.max_batch_size for active in self._active.values())
+
+    def _assign(self, now: float) -> None:
+        """Let those who wait join where there is room, the emptiest instance first."""
+        while self._queue.queued_requests and self._has_room():
+            lane = next(self._queue.lanes(now), None)
+            if lane is None:
+                break
+            for request in self._queue.take(lane, 1):
+                instance = min(self._active, key=lambda one: len(self._active[one]))
+                key = next(self._keys)
+                self._active[instance][key] = request
+                self._places[request] = (instance, key)
+                self._joined_at[request] = now
+                if instance.busy_since is None:
+                    instance.busy_since = now
+                instance.join(key, self._inputs(request))
+        self._arm(now)
+
+    def _inputs(self, request: InferRequest) -> Columns:
+        """The request's columns, its parameters among them."""
+        if not self._takes_parameters or not request.parameters:
+            return request.inputs
+        given = request.inputs.get("parameters", [{}])[0]
+        if not isinstance(given, Mapping):
+            return request.inputs
+        return {**request.inputs, "parameters": [{**request.parameters, **given}]}
+
+    def _arm(self, now: float) -> None:
+        """Have `_tick` called at the next moment that matters."""
+        moments = [] if self._queue.next_deadline is None else [self._queue.next_deadline]
+        if (limit := self.config.execution_timeout) is not None:
+            moments += [i.busy_since + limit for i in self._active if i.busy_since is not None]
+        wake_at = min(moments, default=float("inf"))
+        if wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self._timer.wake_at(wake_at, self._tick)
+
+    def _forget(self, request: InferRequest) -> None:
+        """It is nowhere any more; the model is told."""
+        self._first.left(request)
+        self._queue.remove(request)
+        if request in self._places:
+            instance, key = self._leave(request)
+            instance.leave(key)
+        self._changed.notify_all()
+
+    def _leave(self, request: InferRequest) -> tuple[StepInstance, int]:
+        instance, key = self._places.pop(request)
+        self._active.get(instance, {}).pop(key, None)
+        self._joined_at.pop(request, None)
+        self._last_at.pop(request, None)
+        return instance, key
+
+    # Moments
+
+    def _tick(self) -> None:
+        """The timer: a deadline has passed, or a step takes too long."""
+        with self._changed:
+            now = self._clock()
+            self._wake_at = float("inf")
+            expired = self._queue.expire(now)
+            limit = self.config.execution_timeout
+            hung = [
+                instance
+                for instance in self._active
+                if limit is not None
+                and instance.busy_since is not None
+                and instance.busy_since + limit <= now
+            ]
+            for instance in hung:
+                instance.busy_since = None  # looked after below, not again at the next tick
+            self._arm(now)
+        for request in expired:
+            self._fail(request, self._too_late(request, now))
+        for instance in hung:
+            instance.abort(f"a step took longer than {limit} s (execution_timeout)")
+
+    def _too_late(self, request: InferRequest, now: float) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"model {self.config.name!r}: not finished within the request's timeout"
+            f" ({now - request.enqueued_at:.3f} s); allow more time, or add instances"
+        )
+
+    # The serving thread of one instance
+
+    def _serve(self, number: int) -> None:
+        """Load the instance, hand out what its steps give, bring it back when its worker dies."""
+        policy = RestartPolicy(budget=self.config.crash_budget, window=self.config.crash_window)
+        first = True
+        while True:
+            instance: StepInstance | None = None
+            try:
+                instance = self._make_instances[number]()
+                with self._changed:
+                    self._loading.append(instance)
+                instance.load()
+            except model_errors() as error:
+                self._went_down(instance)
+                if first:
+                    self._could_not_load(error)
+                    return
+                cause = str(error)
+            else:
+                self._came_up(instance, first)
+                first = False
+                try:
+                    while (progress := instance.progress()) is not None:
+                        self._hand_out(instance, progress)
+                    self._went_down(instance)
+                    return
+                except WorkerDied as error:
+                    cause = str(error)
+                    self._lost(instance, error)
+                    self._went_down(instance)
+            if not self._wait_for_restart(policy, cause):
+                return
+
+    def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
+        """Give each caller its share of a step."""
+        with self._changed:
+            now = self._clock()
+            instance.busy_since = now if self._active[instance] else None
+            self._gauges[instance.name] = progress.gauges
+            shares = [
+                (request, share)
+                for share in progress.shares
+                if (request := self._active[instance].get(share.key)) is not None
+            ]
+        if progress.active_requests:
+            self.statistics.stepped(progress.active_requests, progress.step_ns)
+        for request, share in shares:
+            try:
+                self._give(request, share, now)
+            except Exception:  # our own bug: its neighbours must be answered all the same
+                log.exception("internal error", extra={"model": self.config.name})
+                self._fail(request, WherryError("internal error; see the server's log"))
+
+    def _give(self, request: InferRequest, share: Share, now: float) -> None:
+        reply = request.reply
+        assert isinstance(reply, StreamReply)
+        if share.responses:
+            self._count_responses(request, len(share.responses), now)
+        for columns in share.responses:
+            if not reply.send(InferResponse(columns, 1), most=reply.limit):
+                text = f"the caller left {reply.limit} responses unread"
+                self._fail(request, Cancelled(f"model {self.config.name!r}: {text}"))
+                return
+        if share.failure is not None:
+            self._fail(request, share.failure.as_exception())
+        elif share.done and reply.claim():
+            with self._changed:
+                started = self._joined_at.get(request, now)
+                self._forget_finished(request, now)
+            self.statistics.finished(request, started, now)
+            reply.deliver(InferResponse({}, 0))
+
+    def _forget_finished(self, request: InferRequest, now: float) -> None:
+        """Under the lock: the model is done with it already."""
+        self._first.left(request)
+        if request in self._places:
+            instance, _ = self._leave(request)
+            if not self._active.get(instance):
+                instance.busy_since = None
+        self._assign(now)
+        self._changed.notify_all()
+
+    def _count_responses(self, request: InferRequest, responses: int, now: float) -> None:
+        with self._changed:
+            first = self._first.responded(request, now)
+            since = self._last_at.get(request, request.enqueued_at)
+            if request in self._places:
+                self._last_at[request] = now
+        self.statistics.responded(responses, now - since, first=first)
+
+    # Coming up, going down
+
+    def _came_up(self, instance: StepInstance, first: bool) -> None:
+        with self._changed:
+            self._loading.remove(instance)
+            self._active[instance] = {}
+            if self._closing:
+                instance.close()
+            if first:
+                self._starting -= 1
+            else:
+                self.statistics.worker_restarts += 1
+            self._assign(self._clock())
+            self._changed.notify_all()
+        if not first:
+            log.warning(
+                "instance is back", extra={"model": self.config.name, "instance": instance.name}
+            )
+
+    def _went_down(self, instance: StepInstance | None) -> None:
+        if instance is None:
+            return
+        with self._changed:
+            if instance in self._loading:
+                self._loading.remove(instance)
+            self._active.pop(instance, None)
+            self._gauges.pop(instance.name, None)
+            self._changed.notify_all()
+        instance.unload_quietly()
+
+    def _could_not_load(self, error: BaseException) -> None:
+        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
+        failed = LoadFailed(f"model {self.config.name!r} could not be loaded: {what}")
+        failed.__cause__ = error
+        with self._changed:
+            self._starting -= 1
+            self._load_error = self._load_error or failed
+            self._closed = self._closed or str(failed)
+            self._changed.notify_all()
+
+    def _lost(self, instance: StepInstance, error: WorkerDied) -> None:
+        """A worker died. Streams that had begun have failed; the others are tried once more."""
+        failed: list[InferRequest] = []
+        with self._changed:
+            now = self._clock()
+            active = self._active.pop(instance, {})
+            for request in active.values():
+                begun = request in self._last_at
+                self._leave(request)
+                request.attempts += error.reached
+                if begun or request.attempts > 1 or self._closing:
+                    failed.append(request)
+                elif not request.reply.settled:
+                    self._queue.push(request)
+            self._assign(now)
+        for request in failed:
+            self._fail(request, error)
+
+    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
+        """Wait out the back-off; False if the instance is not to come back."""
+        delay = policy.died(self._clock())
+        name = self.config.name
+        with self._changed:
+            if delay is not None and not self._closing:
+                log.error("worker died, restarting", extra={"model": name, "why": cause})
+                self._changed.wait_for(lambda: self._closing, delay)
+            if self._closing:
+                return False
+            if delay is not None:
+                return True
+            self._given_up += 1
+            gone = self._given_up == len(self._make_instances)
+            if gone:
+                self._closed = (
+                    f"every instance died more than {policy.budget} times within"
+                    f" {policy.window:g} s; the last time: {cause}"
+                )
+        log.error("instance given up", extra={"model": name, "why": cause})
+        if gone:
+            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self._closed}"))
+        return False
+
+    def _fail_waiting(self, error: WherryError) -> None:
+        with self._changed:
+            waiting = self._queue.clear()
+            self._changed.notify_all()
+        for request in waiting:
+            self._fail(request, error)
+
+    def _fail(self, request: InferRequest, error: WherryError) -> None:
+        if request.reply.claim():
+            with self._changed:
+                now = self._clock()
+                self._forget(request)
+                self._assign(now)
+            self.statistics.failed(error.reason, now - request.enqueued_at)
+            request.reply.deliver(error)

@@ -1,0 +1,228 @@
+"""How is a worker process started and watched, and how is its end noticed?
+
+A worker is spawned (never forked) and connected by a unix socketpair and a pipe for what it
+prints. One poll watches all of it together with a bell, so that a message, a line of the log, a
+new batch and a death are each seen at once, and an idle worker costs nothing.
+
+The socket's end is the sign of a death; the worker's pidfd is another, since a process that the
+model has forked may hold the socket open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from wherry.instances.transport import Garbage
+from wherry.instances.worker_log import LogPump
+
+log = logging.getLogger("wherry")
+
+#: Seconds that a worker may take to unload its model and end.
+UNLOAD_SECONDS = 5.0
+#: Seconds between a worker's closing its socket and its end, after which it is killed.
+_LAST_SECONDS = 0.5
+
+
+class Connects(Protocol):
+    """Our end of the socketpair, whatever the messages on it look like."""
+
+    def fileno(self) -> int: ...
+    def receive(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Connects)
+
+#: Makes a connection of our end of the socketpair. It calls `wait(events)` where it would block.
+Connect = Callable[[socket.socket, Callable[[int], None]], C]
+
+
+class WorkerProcess(Generic[C]):
+    """A worker process and everything that connects it with this one.
+
+    `command` is started with the descriptor of its end of the socketpair and our process id as
+    its last two arguments.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        model: str,
+        instance: str,
+        connect: Connect[C],
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        log_file, their_log = os.pipe()
+        with theirs:
+            try:
+                self.process = _spawn(command, environment, theirs, their_log)
+            except BaseException:
+                ours.close()
+                os.close(log_file)
+                raise
+            finally:
+                os.close(their_log)
+        ours.setblocking(False)
+        self.connection = connect(ours, self._wait)
+        self._log = LogPump(log_file, model, instance)
+        self._bell: Bell | None = None
+        self._exit = _pidfd(self.process.pid)
+        #: What to watch while it works, while it does not, and before it gets work.
+        self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
+        for poll in (self._busy, self._idle):
+            poll.register(ours, select.POLLIN)
+            poll.register(log_file, select.POLLIN)
+        if self._exit is not None:
+            for poll in (self._busy, self._idle, self._end):
+                poll.register(self._exit, select.POLLIN)
+
+    def answer_to(self, bell: Bell) -> None:
+        """From now on `park` ends when this bell rings."""
+        self._bell = bell
+        self._idle.register(bell, select.POLLIN)
+
+    def park(self, seconds: float | None = None) -> bool:
+        """Sleep until something happens: is it something to receive, or the worker's end? If
+        not, the bell has rung, or it has printed, or the time is over."""
+        ready = dict(self._idle.poll(None if seconds is None else seconds * 1000))
+        if self._log.file in ready:
+            self._pump()
+        if self._bell is not None and self._bell.fileno() in ready:
+            self._bell.silence()
+        return self.connection.fileno() in ready or self._exit in ready
+
+    def stop(self, ask: Callable[[], None]) -> None:
+        """Ask it to end, and wait for that; what it prints meanwhile is logged."""
+        with contextlib.suppress(OSError, EOFError, Garbage):
+            ask()
+            ends_at = time.monotonic() + UNLOAD_SECONDS
+            # The socket ends with the process, or shortly before it.
+            while (left := ends_at - time.monotonic()) > 0:
+                ready = dict(self._busy.poll(left * 1000))
+                if self._log.file in ready:
+                    self._pump()
+                if self._exit in ready or (
+                    self._exit is None and self.connection.fileno() in ready
+                ):
+                    break
+                if self.connection.fileno() in ready:
+                    self._busy.unregister(self.connection)
+
+    def exited(self) -> bool:
+        """Has the process ended? A glance at its pidfd; without one the socket will tell."""
+        return bool(self._end.poll(0))
+
+    def end(self, error: Exception) -> str:
+        """How it ended; it is killed if it did not."""
+        if isinstance(error, Garbage):
+            self.process.kill()
+            self.process.wait()
+            return f"wrote garbage to its connection, and was killed ({error})"
+        try:
+            return _how(self.process.wait(_LAST_SECONDS))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return f"closed its connection, and was killed ({type(error).__name__})"
+
+    def close(self) -> None:
+        try:
+            # The pidfd may tell of the end a moment before the process can be waited for.
+            self.process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning("worker killed: it did not end", extra={"pid": self.process.pid})
+            self.process.kill()
+            self.process.wait()
+        self.connection.close()
+        self._log.close()
+        if self._exit is not None:
+            os.close(self._exit)
+
+    def _wait(self, events: int) -> None:
+        """Sleep until the socket is ready. What it prints meanwhile is logged, so that neither
+        waits for the other for ever."""
+        connection = self.connection.fileno()
+        if events != select.POLLIN:
+            self._busy.modify(connection, events)
+        try:
+            while True:
+                ready = dict(self._busy.poll())
+                if self._log.file in ready:
+                    self._pump()
+                if connection in ready:
+                    return
+                if self._exit in ready:
+                    raise EOFError
+        finally:
+            if events != select.POLLIN:
+                self._busy.modify(connection, select.POLLIN)
+
+    def _pump(self) -> None:
+        if not self._log.pump():  # it closed its output, and goes on
+            for poll in (self._busy, self._idle):
+                poll.unregister(self._log.file)
+
+
+class Bell:
+    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self._in = self._out = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        else:
+            self._in, self._out = os.pipe()
+            os.set_blocking(self._in, False)
+            os.set_blocking(self._out, False)
+
+    def fileno(self) -> int:
+        return self._in
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it rings already
+            os.write(self._out, b"\1\0\0\0\0\0\0\0")
+
+    def silence(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._in, 4096)
+
+    def close(self) -> None:
+        for file in {self._in, self._out}:
+            os.close(file)
+
+
+def _spawn(
+    command: Sequence[str], environment: Mapping[str, str], end: socket.socket, log_file: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*command, str(end.fileno()), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=log_file,
+        stderr=log_file,
+        pass_fds=[end.fileno()],
+        env=dict(environment),
+    )
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
+        return None
+
+
+def _how(status: int) -> str:
+    if status >= 0:
+        return f"ended with exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"

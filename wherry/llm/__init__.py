@@ -1,0 +1,24 @@
+"""Generation with iteration-level batching: wherry's own engine for decoder models."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wherry.llm.engine import Engine
+    from wherry.llm.llm import LLM, Delta
+    from wherry.llm.sampling import Sampling
+
+__all__ = ["LLM", "Delta", "Engine", "Sampling"]
+
+_HOMES = {
+    "LLM": "wherry.llm.llm",
+    "Delta": "wherry.llm.llm",
+    "Engine": "wherry.llm.engine",
+    "Sampling": "wherry.llm.sampling",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wherry.llm' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

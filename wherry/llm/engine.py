@@ -1,0 +1,197 @@
+"""How does one step of all generations go: what is computed, what was chosen, who has ended?
+
+    schedule -> run the model -> choose tokens -> see who has ended
+
+Tokens in, tokens out: text is above this. Everything here is called by one thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter
+
+from torch import Tensor
+
+from wherry.errors import InvalidRequest
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.sampler import Sampled, sample
+from wherry.llm.sampling import Sampling
+from wherry.llm.scheduler import Chunk, Scheduler
+from wherry.llm.sequence import Constraint, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A sequence has a new token, and perhaps its end: "stop" or "length"."""
+
+    sequence: Sequence
+    sampled: Sampled
+    finish_reason: str = ""
+
+
+class Engine:
+    """The generations of one model on one device.
+
+    `run` computes a planned step and returns the logits of those chunks that end their sequence.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Many[Chunk]], Tensor],
+        cache: KVCache,
+        *,
+        name: str,
+        vocabulary: int,
+        context_tokens: int,
+        ends: frozenset[int] = frozenset(),
+        max_running: int = 64,
+        max_step_tokens: int = 512,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.name = name
+        self.vocabulary = vocabulary
+        self.cache = cache
+        self.scheduler = Scheduler(cache, max_running=max_running, max_step_tokens=max_step_tokens)
+        #: Most tokens of prompt and answer together.
+        self.context_tokens = min(context_tokens, cache.total_blocks * cache.block_size)
+        self._run = run
+        self._ends = ends
+        self._clock = clock
+        self._ids = count(1)
+        #: Further answers to a prompt wait for the first one: then its blocks are known.
+        self._followers: dict[Sequence, list[Sequence]] = {}
+        self._prompt_tokens = 0
+        self._generated_tokens = 0
+        self._steps = 0
+        self._step_seconds = 0.0
+        self._model_seconds = 0.0
+
+    def add(
+        self,
+        prompt: Many[int],
+        sampling: Sampling,
+        *,
+        priority: int = 5,
+        constraints: Many[Constraint] = (),
+    ) -> list[Sequence]:
+        """Start generating `sampling.n` answers. InvalidRequest if the prompt cannot be used.
+
+        `constraints` are one for each answer, if there are any.
+        """
+        sampling.checked(self.name, self.vocabulary)
+        room = self.context_tokens - len(prompt)
+        if not prompt:
+            raise InvalidRequest(f"model {self.name!r}: the prompt is empty")
+        if room < 1:
+            raise InvalidRequest(
+                f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
+                f" an answer; the context holds {self.context_tokens}"
+            )
+        if min(prompt) < 0 or max(prompt) >= self.vocabulary:
+            raise InvalidRequest(
+                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}"
+            )
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        ends = frozenset(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            ends |= self._ends
+        sequences = [
+            Sequence(
+                id=next(self._ids),
+                tokens=list(prompt),
+                prompt_tokens=len(prompt),
+                sampling=sampling,
+                priority=priority,
+                max_length=len(prompt) + min(room, sampling.max_tokens or room),
+                index=index,
+                # The same seed for each answer would give the same answer.
+                seed=seed + index * 0x9E3779B97F4A7C15,
+                ends=ends,
+                constraint=constraints[index] if constraints else None,
+            )
+            for index in range(sampling.n)
+        ]
+        self.scheduler.add(sequences[0])
+        if len(sequences) > 1:
+            self._followers[sequences[0]] = sequences[1:]
+        return sequences
+
+    def remove(self, sequence: Sequence) -> None:
+        """Its caller has left, or its text has ended it: its blocks are free at once."""
+        self._let_follow(sequence)
+        for followers in self._followers.values():
+            if sequence in followers:
+                followers.remove(sequence)
+        self.scheduler.remove(sequence)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def step(self) -> list[Event]:
+        """Compute one step: a new token for each sequence whose prompt is done."""
+        started = self._clock()
+        chunks = self.scheduler.next_step()
+        if not chunks:
+            return []
+        model_started = self._clock()
+        logits = self._run(chunks)
+        model_ended = self._clock()
+        self.scheduler.computed(chunks)
+        finished = [chunk.sequence for chunk in chunks if chunk.is_last]
+        sampled = sample(logits, finished) if finished else []
+        events = [self._advance(s, token) for s, token in zip(finished, sampled, strict=True)]
+        tokens = sum([chunk.count for chunk in chunks])
+        self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
+        self._generated_tokens += len(events)
+        ended = self._clock()
+        self.scheduler.pace.observe(tokens, model_ended - model_started)
+        self._steps += 1
+        self._step_seconds += ended - started
+        self._model_seconds += model_ended - model_started
+        return events
+
+    def gauges(self) -> Mapping[str, float]:
+        """Counts now, and totals that only grow (`_total`)."""
+        cache, scheduler = self.cache, self.scheduler
+        return {
+            "running": len(scheduler.running),
+            "waiting": len(scheduler.waiting) + sum(map(len, self._followers.values())),
+            "kv_cache_usage": cache.used_blocks / cache.total_blocks,
+            "prompt_tokens_total": self._prompt_tokens,
+            "generation_tokens_total": self._generated_tokens,
+            "prefix_cache_queries_total": cache.looked_up_tokens,
+            "prefix_cache_hits_total": cache.hit_tokens,
+            "preemptions_total": scheduler.preemptions,
+            "steps_total": self._steps,
+            "step_seconds_total": self._step_seconds,
+            "model_seconds_total": self._model_seconds,
+        }
+
+    # Parts
+
+    def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
+        """One token further; the sequence is removed if that was its last."""
+        token, sampling = sampled.token, sequence.sampling
+        sequence.tokens.append(token)
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            sequence.occurrences[token] += 1
+        if sequence.constraint is not None:
+            sequence.constraint.accept(token)
+        self._let_follow(sequence)
+        reason = ""
+        if token in sequence.ends:
+            reason = "stop"
+        elif len(sequence.tokens) >= sequence.max_length:
+            reason = "length"
+        if reason:
+            self.scheduler.remove(sequence)
+        return Event(sequence, sampled, reason)
+
+    def _let_follow(self, sequence: Sequence) -> None:
+        for follower in self._followers.pop(sequence, ()):
+            self.scheduler.add(follower)

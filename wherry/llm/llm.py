@@ -1,0 +1,277 @@
+"""How is a checkpoint served: text or messages in, pieces of text out, many callers at once?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wherry.errors import ConfigError, InvalidRequest
+from wherry.llm.constraint import Grammars
+from wherry.llm.detokenizer import Detokenizer, StopTexts
+from wherry.llm.sampling import Sampling
+from wherry.llm.sequence import Constraint
+from wherry.llm.sequence import Sequence as Generation
+from wherry.llm.tokenizer import Tokenizer
+from wherry.model import Device
+from wherry.step_model import Step, StepModel
+
+if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
+    from wherry.llm.engine import Engine, Event
+
+
+@dataclass(slots=True)
+class Delta:
+    """A further piece of an answer."""
+
+    #: Which of the request's `n` answers.
+    index: int
+    text: str
+    #: The tokens since the last piece, those that have no text included.
+    token_ids: list[int]
+    #: "" while it goes on; then "stop" (the model's end, or a stop that was asked for) or "length".
+    finish_reason: str
+    #: For each of the tokens, if asked for: {"token", "id", "logprob", "bytes", "top": [...]}.
+    logprobs: list[dict[str, Any]]
+    #: With the end of the last answer: {"prompt_tokens", "completion_tokens", "cached_tokens"}.
+    usage: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One of a request's answers on its way out."""
+
+    sequence: Generation
+    text: Detokenizer
+    stops: StopTexts
+    done: bool = False
+    #: What has not been sent yet.
+    pending_text: str = ""
+    pending_tokens: list[int] = field(default_factory=list)
+    pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Request:
+    answers: list[_Answer]
+    stream: bool
+    deltas: list[Delta] = field(default_factory=list)
+
+    @property
+    def done(self) -> bool:
+        return all(answer.done for answer in self.answers)
+
+
+class LLM(StepModel):
+    """A decoder model behind wherry's engine.
+
+        from wherry.llm import LLM
+
+        with wherry.Runtime(LLM("path/to/checkpoint", name="chat")) as runtime:
+            for delta in runtime.stream("chat", prompt="Once upon a time"):
+                print(delta["text"], end="")
+
+    `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. The answer
+    comes as `Delta`s. A request asks with `prompt`, `messages` (through the chat template) or
+    `token_ids`; `parameters` are the fields of `Sampling`, `template` goes to the chat template,
+    and with `stream` off each answer is one piece.
+    """
+
+    max_batch_size = 64
+    max_queue_size = 1024
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        name: str = "",
+        dtype: str = "auto",
+        quantize: str = "",
+        context_tokens: int | None = None,
+        cache_gb: float | None = None,
+        max_running: int = 64,
+        max_step_tokens: int = 512,
+        block_size: int = 16,
+        threads: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.source = str(source)
+        self._options: dict[str, Any] = {
+            "dtype": dtype,
+            "quantize": quantize,
+            "context_tokens": context_tokens,
+            "cache_gb": cache_gb,
+            "max_running": max_running,
+            "max_step_tokens": max_step_tokens,
+            "block_size": block_size,
+            "threads": threads,
+        }
+        if max_running < 1:
+            raise ConfigError(f"llm {self.source}: max_running must be at least 1")
+        default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
+        self._settings = {
+            "name": name or default_name,
+            "max_batch_size": max_running,
+            "description": f"Text generation with {Path(self.source).name}",
+            **settings,
+        }
+
+    def load(self, device: Device) -> None:
+        from wherry.llm.loading import load_engine
+
+        self.engine, self.tokenizer = load_engine(
+            self.source, self._settings["name"], str(device), **self._options
+        )
+        self._grammars = Grammars(self.engine.name, self.tokenizer, self.engine.vocabulary)
+        self._requests: dict[Generation, tuple[_Request, _Answer]] = {}
+
+    def unload(self) -> None:
+        self.__dict__.pop("engine", None)
+
+    engine: Engine
+    tokenizer: Tokenizer
+
+    def start(
+        self,
+        prompt: str = "",
+        messages: Sequence[dict[str, Any]] = (),
+        token_ids: Sequence[int] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template: dict[str, Any] = {},  # noqa: B006 - never changed
+        parameters: Sampling = Sampling(),  # noqa: B008 - frozen
+        stream: bool = True,
+    ) -> _Request:
+        """A caller's request joins."""
+        tokens = self._tokens(prompt, messages, token_ids, tools, template)
+        constraints = [self.constraint(parameters) for _ in range(parameters.n)]
+        sequences = self.engine.add(
+            tokens,
+            parameters,
+            constraints=[c for c in constraints if c is not None],
+        )
+        decode = partial(self.tokenizer.decode, skip_special=parameters.skip_special_tokens)
+        request = _Request(
+            [
+                _Answer(s, Detokenizer(decode, tokens), StopTexts(parameters.stop))
+                for s in sequences
+            ],
+            stream,
+        )
+        for answer in request.answers:
+            self._requests[answer.sequence] = (request, answer)
+        return request
+
+    def step(self, active: list[_Request]) -> list[Step[Delta]]:
+        for event in self.engine.step():
+            self._take(event)
+        steps: list[Step[Delta]] = []
+        for request in active:
+            deltas: list[Delta] = []
+            if request.stream or request.done:
+                deltas, request.deltas = request.deltas, []
+            steps.append(Step(deltas, done=request.done))
+        return steps
+
+    def stop(self, state: _Request) -> None:
+        for answer in state.answers:
+            if not answer.done:
+                self.engine.remove(answer.sequence)
+                self._requests.pop(answer.sequence, None)
+
+    def gauges(self) -> Mapping[str, float]:
+        return self.engine.gauges()
+
+    def cost(self, *row: Any) -> float:
+        """For the door, before anything is tokenized: how long is the prompt, about?"""
+        prompt, messages, token_ids = row[:3]
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
+
+    def constraint(self, parameters: Sampling) -> Constraint | None:
+        """What the answer must look like; None: anything."""
+        wanted = parameters.constraint
+        return None if wanted is None else self._grammars.constraint(wanted)
+
+    # Parts
+
+    def _tokens(
+        self,
+        prompt: str,
+        messages: Sequence[dict[str, Any]],
+        token_ids: Sequence[int],
+        tools: Sequence[dict[str, Any]],
+        template: Mapping[str, Any],
+    ) -> list[int]:
+        given = [bool(prompt), bool(messages), bool(token_ids)]
+        if sum(given) != 1:
+            raise InvalidRequest(
+                f"model {self.engine.name!r}: give one of prompt, messages and token_ids"
+            )
+        if prompt:
+            return self.tokenizer.encode(prompt)
+        if messages:
+            return self.tokenizer.encode_chat(messages, tools=tools, options=template)
+        return list(token_ids)
+
+    def _take(self, event: Event) -> None:
+        """One token of one answer: its text, and whether that ends it."""
+        request, answer = self._requests[event.sequence]
+        sampling, token = event.sequence.sampling, event.sampled.token
+        answer.pending_tokens.append(token)
+        if event.sampled.logprob is not None:
+            answer.pending_logprobs.append(self._logprob(event))
+        reason = event.finish_reason
+        ended_by_token = reason == "stop"
+        text = ""
+        if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
+            text = answer.text.push(token)
+        if reason:
+            text += answer.text.flush()
+        shown = answer.stops.push(text) if text else ""
+        if answer.stops.found is not None and event.sequence.generated_tokens > sampling.min_tokens:
+            if sampling.include_stop:
+                shown += answer.stops.found
+            if not reason:
+                self.engine.remove(event.sequence)
+            reason = "stop"
+        elif reason:
+            shown += answer.stops.flush()
+        answer.pending_text += shown
+        if reason:
+            answer.done = True
+            del self._requests[event.sequence]
+        if reason or (request.stream and answer.pending_text):
+            self._send(request, answer, reason)
+
+    def _send(self, request: _Request, answer: _Answer, reason: str) -> None:
+        usage: dict[str, int] = {}
+        if request.done:
+            first = request.answers[0].sequence
+            usage = {
+                "prompt_tokens": first.prompt_tokens,
+                "completion_tokens": sum(a.sequence.generated_tokens for a in request.answers),
+                "cached_tokens": first.cached_tokens,
+            }
+        request.deltas.append(
+            Delta(
+                answer.sequence.index,
+                answer.pending_text,
+                answer.pending_tokens,
+                reason,
+                answer.pending_logprobs,
+                usage,
+            )
+        )
+        answer.pending_text, answer.pending_tokens, answer.pending_logprobs = "", [], []
+
+    def _logprob(self, event: Event) -> dict[str, Any]:
+        def entry(token: int, logprob: float) -> dict[str, Any]:
+            text, raw = self.tokenizer.piece(token)
+            return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
+
+        sampled = event.sampled
+        assert sampled.logprob is not None
+        top = [entry(token, logprob) for token, logprob in sampled.alternatives]
+        return {**entry(sampled.token, sampled.logprob), "top": top}

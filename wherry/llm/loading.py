@@ -1,0 +1,109 @@
+"""How does an engine for a checkpoint come to be on a device: precision, cache size, threads?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from wherry.errors import ConfigError
+from wherry.llm.checkpoint import DTYPES, Checkpoint
+from wherry.llm.engine import Engine
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
+from wherry.llm.tokenizer import Tokenizer
+
+#: Of the memory that is free once the weights are there, if nobody says how large the cache is.
+CPU_SHARE = 0.25
+GPU_SHARE = 0.85
+
+
+def load_engine(
+    source: str,
+    name: str,
+    device_name: str,
+    *,
+    dtype: str = "auto",
+    quantize: str = "",
+    context_tokens: int | None = None,
+    cache_gb: float | None = None,
+    max_running: int = 64,
+    max_step_tokens: int = 512,
+    block_size: int = 16,
+    threads: int | None = None,
+) -> tuple[Engine, Tokenizer]:
+    """Load a checkpoint. ConfigError says what does not go together."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device = torch.device(device_name)
+    checkpoint = Checkpoint.find(source)
+    config = checkpoint.config()
+    precision = _precision(dtype, config, device)
+    network = load_network(checkpoint, dtype=precision, quantize=quantize, device=device)
+    shape = network.shape
+    context = min(context_tokens or shape.max_positions, shape.max_positions)
+    per_token = cache_bytes_per_token(shape, DTYPES[precision])
+    room = _cache_bytes(cache_gb, device) // (per_token * block_size)
+    # More than all running ones can ever fill would lie idle; prefixes may stay in the rest.
+    blocks = min(room, 2 * max_running * -(-context // block_size))
+    if blocks < 1:
+        raise ConfigError(
+            f"model {name!r}: no memory for the key-value cache: one block of {block_size} tokens"
+            f" takes {per_token * block_size} bytes; raise cache_gb, or choose a smaller dtype"
+        )
+    runner = Runner(
+        network,
+        cache_tokens=blocks * block_size,
+        block_size=block_size,
+        dtype=DTYPES[precision],
+        device=device,
+    )
+    tokenizer = Tokenizer(checkpoint.folder)
+    ends = _ends(config, checkpoint.generation_config(), tokenizer)
+    engine = Engine(
+        runner.run,
+        KVCache(blocks, block_size),
+        name=name,
+        vocabulary=shape.vocabulary,
+        context_tokens=context,
+        ends=ends,
+        max_running=max_running,
+        max_step_tokens=max_step_tokens,
+    )
+    return engine, tokenizer
+
+
+def _precision(dtype: str, config: Any, device: torch.device) -> str:
+    """What was asked for; "auto": as the checkpoint on a GPU, float32 on a CPU, where half
+    precision is only storage."""
+    if dtype == "auto":
+        if device.type == "cpu":
+            return "float32"
+        stored = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
+        return stored if stored in DTYPES else "bfloat16"
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype must be 'auto' or one of {', '.join(DTYPES)}, not {dtype!r}")
+    return dtype
+
+
+def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
+    if cache_gb is not None:
+        return int(cache_gb * 1e9)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
+    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * CPU_SHARE)
+
+
+def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
+    """The tokens that end a text, wherever the checkpoint names them."""
+    ends: set[int] = set()
+    for named in (generation.get("eos_token_id"), getattr(config, "eos_token_id", None)):
+        if isinstance(named, int):
+            ends.add(named)
+        elif isinstance(named, Iterable):
+            ends.update(named)
+    if tokenizer.end is not None:
+        ends.add(tokenizer.end)
+    return frozenset(ends)

@@ -1,0 +1,114 @@
+"""How does a step that was planned become tensors, and run?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from wherry.errors import ConfigError
+from wherry.llm.attention import Attention, Span, StepInputs
+from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
+from wherry.llm.linear import best_for
+from wherry.llm.model import ARCHITECTURES, Decoder, Shape
+from wherry.llm.scheduler import Chunk
+
+
+class Network(Protocol):
+    """A decoder, whoever wrote it."""
+
+    shape: Shape
+
+    def forward(self, step: StepInputs, attention: Attention) -> Tensor: ...
+
+
+class Runner:
+    """The model and its cache on one device."""
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        cache_tokens: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.network = network
+        self.device = device
+        self._block_size = block_size
+        shape = network.shape
+        self.attention = Attention(
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_size=shape.head_size,
+            tokens=cache_tokens,
+            dtype=dtype,
+            device=device,
+        )
+
+    @torch.inference_mode()
+    def run(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Compute a step. The logits of those chunks that are their sequence's last, in order."""
+        return self.network.forward(self._inputs(chunks), self.attention)
+
+    def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        asked: list[int] = []
+        spans: list[Span] = []
+        size = self._block_size
+        for chunk in chunks:
+            sequence, stop = chunk.sequence, chunk.start + chunk.count
+            blocks = sequence.table.blocks
+            spans.append(
+                Span(len(tokens), chunk.count, stop, _pieces(sequence.table.extents, size, stop))
+            )
+            tokens += sequence.tokens[chunk.start : stop]
+            positions += range(chunk.start, stop)
+            slots += [blocks[p // size] * size + p % size for p in range(chunk.start, stop)]
+            if chunk.is_last:
+                asked.append(len(tokens) - 1)
+        packed = torch.tensor([tokens, positions, slots]).to(self.device)
+        return StepInputs(
+            packed[0],
+            packed[1],
+            packed[2],
+            torch.tensor(asked, dtype=torch.long, device=self.device),
+            spans,
+        )
+
+
+def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tuple[int, int]]:
+    """The cache's tokens that hold the first `tokens` of a sequence."""
+    pieces: list[tuple[int, int]] = []
+    for block, count in extents:
+        length = min(tokens, count * size)
+        if length > 0:
+            pieces.append((block * size, length))
+        tokens -= length
+    return pieces
+
+
+def load_network(
+    checkpoint: Checkpoint, *, dtype: str, quantize: str = "", device: torch.device
+) -> Network:
+    """The decoder of a checkpoint, in the given precision."""
+    config = checkpoint.config()
+    kind = (getattr(config, "architectures", None) or ["?"])[0]
+    if kind not in ARCHITECTURES:
+        raise ConfigError(f"{checkpoint.folder.name}: architecture {kind} is not supported")
+    with checkpoint.tensors() as tensors:
+
+        def weights(name: str) -> Tensor:
+            return tensor(tensors, name, DTYPES[dtype], device)
+
+        return Decoder(config, weights, best_for(device, DTYPES[dtype]))
+
+
+def cache_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
+    """What one token's keys and values take in all layers."""
+    return 2 * shape.layers * shape.kv_heads * shape.head_size * dtype.itemsize

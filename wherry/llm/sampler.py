@@ -1,0 +1,185 @@
+"""Which token follows, for all sequences of a step at once?
+
+A random choice is the place of one number between 0 and 1 on the line of probabilities. The
+number depends on the sequence's seed and how far it is, and on nothing else: the same seed gives
+the same text in any batch, and after a preemption.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import torch
+from torch import Tensor
+
+from wherry.llm.sequence import Sequence
+
+#: How many candidates are sorted first. They nearly always hold all that top_p and min_p leave;
+#: sorting the whole vocabulary takes twenty times as long.
+CANDIDATES = 128
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token, and the log probabilities if they were asked for: before temperature, penalties
+    and masks, as the model has them."""
+
+    token: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@torch.inference_mode()
+def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
+    """Choose for each row of `logits` the token that follows its sequence."""
+    reported = [row for row, s in enumerate(sequences) if s.sampling.logprobs is not None]
+    logprobs = logits[reported].float().log_softmax(-1) if reported else None
+    logits = _adjusted(logits, sequences)
+    random = [row for row, s in enumerate(sequences) if s.sampling.temperature > 0]
+    if not random:
+        tokens = logits.argmax(-1).tolist()
+    elif len(random) == len(sequences):
+        tokens = _draw(logits.float(), sequences)
+    else:
+        tokens = logits.argmax(-1).tolist()
+        drawn = _draw(logits[random].float(), [sequences[row] for row in random])
+        for row, token in zip(random, drawn, strict=True):
+            tokens[row] = token
+    sampled = [Sampled(token) for token in tokens]
+    if logprobs is not None:
+        for place, row in enumerate(reported):
+            sampled[row] = _report(logprobs[place], tokens[row], sequences[row])
+    return sampled
+
+
+def random_number(seed: int, place: int) -> float:
+    """A number in [0, 1) that only these two decide."""
+    digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), place), digest_size=8).digest()
+    return int(int.from_bytes(digest, "little") >> 11) * 2.0**-53
+
+
+# What a request changes about the logits
+
+
+def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
+    """The logits with biases, penalties and masks; the same tensor if nobody has any."""
+    own = logits
+    for row, sequence in enumerate(sequences):
+        sampling = sequence.sampling
+        early = sequence.generated_tokens < sampling.min_tokens
+        penalised = (
+            sampling.repetition_penalty != 1.0
+            or sampling.presence_penalty
+            or sampling.frequency_penalty
+        )
+        if not (early or penalised or sampling.logit_bias or sequence.constraint):
+            continue
+        if own is logits:
+            own = logits.float().clone()
+        line = own[row]
+        if penalised:
+            _penalise(line, sequence)
+        if sampling.logit_bias:
+            tokens = torch.tensor(list(sampling.logit_bias), device=line.device)
+            line[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=line.device)
+        if early and sequence.ends:
+            line[torch.tensor(list(sequence.ends), device=line.device)] = _NEVER
+        if sequence.constraint is not None:
+            sequence.constraint.mask(line)
+    return own
+
+
+def _penalise(line: Tensor, sequence: Sequence) -> None:
+    sampling, counts = sequence.sampling, sequence.occurrences
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.tensor(list({*sequence.tokens}), device=line.device)
+        values = line[seen]
+        factor = sampling.repetition_penalty
+        line[seen] = torch.where(values < 0, values * factor, values / factor)
+    if counts and (sampling.presence_penalty or sampling.frequency_penalty):
+        tokens = torch.tensor(list(counts), device=line.device)
+        times = torch.tensor(list(counts.values()), device=line.device)
+        line[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * times
+
+
+# The choice
+
+
+def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
+    """One token for each row, by its probabilities."""
+    device = logits.device
+    temperatures = torch.tensor([s.sampling.temperature for s in sequences], device=device)
+    numbers = torch.tensor(
+        [random_number(s.seed, s.generated_tokens) for s in sequences],
+        dtype=torch.float64,
+        device=device,
+    )
+    # Relative to the greatest, so that a tiny temperature overflows nowhere.
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]
+    filtered = [row for row, s in enumerate(sequences) if _filters(s, logits.shape[1])]
+    if not filtered:
+        return _place(logits.softmax(-1), numbers).tolist()
+    tokens = [0] * len(sequences)
+    free = [row for row in range(len(sequences)) if row not in set(filtered)]
+    if free:
+        drawn = _place(logits[free].softmax(-1), numbers[free]).tolist()
+        for row, token in zip(free, drawn, strict=True):
+            tokens[row] = token
+    chosen = [sequences[row] for row in filtered]
+    for row, token in zip(
+        filtered, _filtered(logits[filtered], numbers[filtered], chosen), strict=True
+    ):
+        tokens[row] = token
+    return tokens
+
+
+def _filters(sequence: Sequence, vocabulary: int) -> bool:
+    sampling = sequence.sampling
+    return sampling.top_p < 1 or sampling.min_p > 0 or 0 < sampling.top_k < vocabulary
+
+
+def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> list[int]:
+    """For rows that leave out improbable tokens: top_k first, then top_p of what it leaves, then
+    min_p, as transformers does it."""
+    vocabulary, device = logits.shape[1], logits.device
+    top_k = torch.tensor([s.sampling.top_k or vocabulary for s in sequences], device=device)
+    top_p = torch.tensor([s.sampling.top_p for s in sequences], device=device)[:, None]
+    min_p = torch.tensor([s.sampling.min_p for s in sequences], device=device)[:, None]
+    wanted = [s.sampling.top_k for s in sequences if 0 < s.sampling.top_k <= 8 * CANDIDATES]
+    count = min(vocabulary, max([CANDIDATES, *wanted]))
+    while True:
+        values, tokens = logits.topk(count, -1)
+        by_k = torch.arange(count, device=device) < top_k[:, None]
+        # Of all tokens that top_k leaves, whether they are among the candidates or not.
+        kept = values.masked_fill(~by_k, _NEVER)
+        whole = torch.where(top_k <= count, kept.logsumexp(-1), logits.logsumexp(-1))
+        probabilities = (kept - whole[:, None]).exp()
+        before = probabilities.cumsum(-1) - probabilities
+        keep = by_k & (before < top_p) & (values >= values[:, :1] + min_p.log())
+        # Would a further candidate have been kept, too?
+        cut = keep[:, -1] & (top_k > count)
+        if count == vocabulary or not bool(cut.any()):
+            break
+        count = vocabulary
+    places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
+    drawn: list[int] = tokens.gather(1, places[:, None])[:, 0].tolist()
+    return drawn
+
+
+def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
+    """Where on each line of probabilities, laid end to end, its number falls."""
+    line = probabilities.cumsum(-1, dtype=torch.float64)
+    places = torch.searchsorted(line, (numbers * line[:, -1])[:, None], right=True)[:, 0]
+    return places.clamp_(max=probabilities.shape[1] - 1)
+
+
+def _report(logprobs: Tensor, token: int, sequence: Sequence) -> Sampled:
+    count = sequence.sampling.logprobs or 0
+    values, tokens = logprobs.topk(count)
+    alternatives = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+    return Sampled(token, float(logprobs[token]), alternatives)

@@ -1,0 +1,95 @@
+"""How do texts and conversations become a checkpoint's tokens, and tokens become text?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wherry.errors import InvalidRequest
+
+
+class Tokenizer:
+    """A checkpoint's own tokenizer and chat template."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self.inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        self._bytes = _byte_alphabet()
+        #: Does the vocabulary write bytes as characters of that alphabet?
+        pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
+        self._byte_level = any("\u0120" in piece for piece in pieces)
+
+    @property
+    def end(self) -> int | None:
+        """The token that ends a text."""
+        found: int | None = self.inner.eos_token_id
+        return found
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self.inner.chat_template)
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text, with what the checkpoint puts before each text if `special`."""
+        tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
+        return tokens
+
+    def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
+        backend = getattr(self.inner, "backend_tokenizer", None)
+        if backend is not None:  # past some layers of Python, which cost more than the decoding
+            fast: str = backend.decode(list(tokens), skip_special_tokens=skip_special)
+            return fast
+        slow: str = self.inner.decode(list(tokens), skip_special_tokens=skip_special)
+        return slow
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """A conversation as the tokens its checkpoint was trained on.
+
+        `options` go to the template; `add_generation_prompt` is on. What the template refuses is
+        an InvalidRequest with its own words.
+        """
+        from jinja2.exceptions import TemplateError
+
+        if not self.has_chat_template:
+            raise InvalidRequest(
+                "this model has no chat template: send a prompt instead of messages"
+            )
+        try:
+            text: str = self.inner.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] if tools else None,
+                tokenize=False,
+                **{"add_generation_prompt": True, **(options or {})},
+            )
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
+        return self.encode(text, special=False)
+
+    def piece(self, token: int) -> tuple[str, bytes]:
+        """One token by itself: as text, and as the bytes it stands for."""
+        raw: str = self.inner.convert_ids_to_tokens(token) or ""
+        text = self.decode([token], skip_special=False)
+        if self._byte_level and raw and all(character in self._bytes for character in raw):
+            return text, bytes(self._bytes[character] for character in raw)
+        if len(raw) == 6 and raw.startswith("<0x"):  # SentencePiece's way to write a byte
+            return text, bytes([int(raw[3:5], 16)])
+        if raw.startswith("\u2581"):
+            return raw.replace("\u2581", " "), raw.replace("\u2581", " ").encode()
+        return text, text.encode()
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level vocabularies write each byte as a printable character: which is which."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in set(printable))
+    alphabet.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    return alphabet

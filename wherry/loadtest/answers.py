@@ -1,0 +1,185 @@
+"""What does an answer's body tell: when its pieces came, how many tokens it has, an error?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+
+
+class AnswerReader(Protocol):
+    """Reads one answer as its bytes come. `first` and `gaps`: when the first piece came, and the
+    seconds between the others; all pieces of one read came at the same moment."""
+
+    first: float | None
+    gaps: list[float]
+    tokens_in: int
+    tokens_out: int
+
+    def feed(self, data: bytes, now: float) -> None: ...
+
+    def ended(self) -> str:
+        """The answer is complete: what is wrong with it, or nothing."""
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+
+
+class _Choice(msgspec.Struct):
+    text: Any = None
+    delta: _Delta | None = None
+    finish_reason: Any = None
+
+
+class _OpenAi(msgspec.Struct):
+    """A chunk of a stream, or a whole answer."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_DECODER: Final = msgspec.json.Decoder(_OpenAi)
+
+
+class Whole:
+    """A whole OpenAI answer: its usage counts the tokens."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.gaps: list[float] = []
+        self.tokens_in = self.tokens_out = 0
+        self._pieces: list[bytes] = []
+
+    def feed(self, data: bytes, now: float) -> None:
+        self._pieces.append(data)
+
+    def ended(self) -> str:
+        try:
+            answer = _DECODER.decode(b"".join(self._pieces))
+        except msgspec.DecodeError as error:
+            return f"not an OpenAI answer: {error}"
+        if answer.usage is not None:
+            self.tokens_in = answer.usage.prompt_tokens
+            self.tokens_out = answer.usage.completion_tokens
+        return _error_text(answer.error)
+
+
+class Events:
+    """A stream of server-sent events; each event with content is a piece (a token)."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.gaps: list[float] = []
+        self.tokens_in = self.tokens_out = 0
+        self._last = 0.0
+        self._rest = b""
+        self._problem = ""
+
+    def feed(self, data: bytes, now: float) -> None:
+        data = self._rest + data if self._rest else data
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
+        for event in events:
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:"):
+                    self._line(line[5:].strip(), now)
+
+    def ended(self) -> str:
+        if self._rest.strip():
+            rest, self._rest = self._rest, b""
+            self.feed(rest + b"\n\n", self._last)
+        return self._problem or ("" if self.first is not None else "a stream without any piece")
+
+    def _line(self, data: bytes, now: float) -> None:
+        raise NotImplementedError
+
+    def _piece(self, now: float) -> None:
+        self.tokens_out += 1
+        if self.first is None:
+            self.first = now
+        else:
+            self.gaps.append(now - self._last)
+        self._last = now
+
+    def _fails(self, problem: str) -> None:
+        self._problem = self._problem or problem[:300]
+
+
+class OpenAiEvents(Events):
+    """Chat and completion chunks. The stream's own usage, if it sends one, counts the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._done = False
+
+    def _line(self, data: bytes, now: float) -> None:
+        if data == b"[DONE]":
+            self._done = True
+            return
+        try:
+            chunk = _DECODER.decode(data)
+        except msgspec.DecodeError as error:
+            return self._fails(f"not an OpenAI event: {error}")
+        if chunk.error is not None:
+            return self._fails(_error_text(chunk.error))
+        if any(_has_content(choice) for choice in chunk.choices):
+            self._piece(now)
+        if chunk.usage is not None:
+            self.tokens_in = chunk.usage.prompt_tokens
+            self.tokens_out = chunk.usage.completion_tokens or self.tokens_out
+
+    def ended(self) -> str:
+        problem = super().ended()
+        return problem or ("" if self._done else "the stream ended without [DONE]")
+
+
+class V2Events(Events):
+    """generate_stream: every event is a response; one with an `error` is the last."""
+
+    def _line(self, data: bytes, now: float) -> None:
+        if data == b"[DONE]":
+            return
+        self._piece(now)
+        if b'"error"' in data:
+            try:
+                event = msgspec.json.decode(data)
+            except msgspec.DecodeError as error:
+                return self._fails(f"an event that is no JSON: {error}")
+            if isinstance(event, dict) and event.get("error"):
+                self._fails(_error_text(event["error"]))
+
+
+def _has_content(choice: _Choice) -> bool:
+    delta = choice.delta
+    return bool(choice.text) or (
+        delta is not None
+        and bool(delta.content or delta.reasoning_content or delta.reasoning or delta.tool_calls)
+    )
+
+
+def _error_text(error: Any) -> str:
+    if not error:
+        return ""
+    if isinstance(error, dict):
+        return str(error.get("message", error))
+    return str(error)
+
+
+#: By what a target's `Wire.reads` says.
+READERS: Final[Mapping[str, Callable[[], AnswerReader]]] = {
+    "openai": Whole,
+    "openai_events": OpenAiEvents,
+    "v2_events": V2Events,
+}

@@ -1,0 +1,137 @@
+"""What does a load process do? (`python -m wherry.loadtest.child`: it runs plans until its stdin
+ends.)
+
+The command that started it keeps the terminal, the display and the server's statistics, so that
+none of them slows the load down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+from wherry.loadtest.engine import Engine
+from wherry.loadtest.messages import (
+    Begin,
+    Done,
+    Failed,
+    Frames,
+    FromChild,
+    Progress,
+    Ready,
+    Run,
+    Stop,
+    ToChild,
+    frame,
+)
+from wherry.loadtest.record import Recorder
+
+#: Seconds between two reports of progress.
+EVERY = 0.25
+#: Latencies in one of them, at most.
+RECENT = 500
+
+
+def main() -> None:
+    # What anything prints must not come between the frames.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(output))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # Windows
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+async def _serve(output: int) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    inbox: asyncio.Queue[ToChild | None] = asyncio.Queue()
+    listening = loop.create_task(_listen(reader, inbox))
+    while isinstance(message := await inbox.get(), Run):
+        try:
+            await _run(message, inbox, output)
+        except Exception:  # noqa: BLE001 - the command shows it
+            _say(output, Failed(traceback.format_exc()))
+    listening.cancel()
+
+
+async def _listen(reader: asyncio.StreamReader, inbox: asyncio.Queue[ToChild | None]) -> None:
+    frames = Frames(ToChild)
+    while data := await reader.read(2**20):
+        for message in frames.feed(data):
+            inbox.put_nowait(message)
+    inbox.put_nowait(None)
+
+
+async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> None:
+    engine = Engine(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
+    await engine.prepare()
+    _say(output, Ready())
+    message = await inbox.get()
+    at = message.at if isinstance(message, Begin) else time.perf_counter()
+    await asyncio.sleep(at - time.perf_counter())
+    cpu, began = time.process_time(), time.perf_counter()
+    running = asyncio.ensure_future(engine.run(at))
+    if not isinstance(message, Begin):
+        engine.stop(message.because if isinstance(message, Stop) else "the command ended")
+    seen = 0
+    asked = asyncio.ensure_future(inbox.get())
+    while not running.done():
+        await asyncio.wait([running, asked], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            stop = asked.result()
+            engine.stop(stop.because if isinstance(stop, Stop) else "the command ended")
+            asked = asyncio.ensure_future(inbox.get())
+            await running
+        _say(output, _progress(engine, seen))
+        seen = len(engine.recorder)
+    asked.cancel()
+    await running
+    _say(
+        output,
+        Done(
+            records=engine.recorder.packed(),
+            samples=engine.samples,
+            stopped_because=engine.stopped_because,
+            cpu_seconds=time.process_time() - cpu,
+            seconds=time.perf_counter() - began,
+        ),
+    )
+
+
+def _progress(engine: Engine, seen: int) -> Progress:
+    recorder: Recorder = engine.recorder
+    step = max(1, (len(recorder) - seen) // RECENT)
+    recent = [
+        ended - intended
+        for ended, intended in zip(
+            recorder.ended[seen::step], recorder.intended[seen::step], strict=True
+        )
+    ]
+    return Progress(
+        answered=len(recorder),
+        failed=recorder.failures,
+        in_flight=engine.in_flight,
+        recent=recent[:RECENT],
+    )
+
+
+def _say(output: int, message: FromChild) -> None:
+    data = memoryview(frame(message))
+    while data:
+        data = data[os.write(output, data) :]
+
+
+if __name__ == "__main__":
+    main()

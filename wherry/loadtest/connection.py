@@ -1,0 +1,213 @@
+"""How does one prepared request become one answered request, at little cost?
+
+An asyncio protocol over httptools: the request's bytes are ready before the run, the answer is
+only read as far as somebody needs it. One request at a time, no task, no future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Literal, Protocol
+
+import httptools
+import msgspec
+
+from wherry.loadtest.answers import READERS, AnswerReader
+from wherry.loadtest.record import OK
+
+#: An answer that is kept in memory ends here.
+MAX_ANSWER_BYTES = 64 * 2**20
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A request, ready to be sent as often as wanted."""
+
+    data: bytes
+    rows: int = 1
+    tokens_in: int = 0
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests go, and what is read of the answers."""
+
+    host: str = "127.0.0.1"
+    port: int = 80
+    uds: str | None = None
+    tls: bool = False
+    ssl_ca: str | None = None
+    #: Accept any certificate.
+    insecure: bool = False
+    #: "status": nothing but the status; "openai": a whole JSON answer with its usage;
+    #: "openai_events", "v2_events": a stream of server-sent events; "grpc": a gRPC status.
+    reads: Literal["status", "openai", "openai_events", "v2_events", "grpc"] = "status"
+    #: gRPC: what goes with each call. (Over HTTP it stands in the request.)
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+class Owner(Protocol):
+    def answered(self, connection: Connection, outcome: str, now: float) -> None:
+        """The connection's request has ended; its figures stand in the connection."""
+
+    def closed(self, connection: Connection) -> None:
+        """The connection is gone while it had nothing to do."""
+
+    def keep(self, farewell: asyncio.Future[Any]) -> None:
+        """Wait for this at the end of the run: a connection takes its time to close."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time.
+
+    Outcomes are `record.OK` or the kind of error; `message` then says more.
+    """
+
+    def __init__(self, owner: Owner | None, caller: int) -> None:
+        self.owner = owner
+        self.caller = caller
+        self.request: Encoded | None = None
+        self.intended = 0.0
+        self.sent = 0.0
+        self.message = ""
+        self.transport: asyncio.Transport | None = None
+        self.reader: AnswerReader | None = None
+        self._first_chunk: bytes | None = None
+        self._last_chunk = b""
+
+    def __repr__(self) -> str:
+        state = "gone" if self.transport is None else "busy" if self.request else "idle"
+        return f"<Connection of caller {self.caller}: {state}>"
+
+    @property
+    def usable(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
+    def send(self, request: Encoded, intended: float, sent: float) -> None:
+        """Send it. `sent` is now, or when somebody began to connect for it."""
+        assert self.transport is not None
+        self.request = request
+        self.intended = intended
+        self.sent = sent
+        self.transport.write(request.data)
+
+    def abandon(self) -> None:
+        """Close at once and say nothing more."""
+        self.owner = None
+        if self.transport is not None:
+            self.transport.abort()
+
+    def fail(self, outcome: str, message: str = "") -> None:
+        """The request ends here, and the connection with it."""
+        owner, self.message = self.owner, message
+        self.abandon()
+        self.transport = None
+        if owner is not None:
+            if self.request is not None:
+                owner.answered(self, outcome, perf_counter())
+            else:
+                owner.closed(self)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self._parser = httptools.HttpResponseParser(self)
+        if self.owner is None:
+            transport.abort()  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        if self._first_chunk is None:
+            self._first_chunk = data
+        self._last_chunk = data
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.fail("malformed answer", str(error))
+        except _TooLarge:
+            self.fail("answer too large", f"more than {MAX_ANSWER_BYTES} bytes")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        if self.request is not None and self._first_chunk and _ends_with_eof(self._first_chunk):
+            self.on_message_complete()
+            return
+        seen = "in the middle of" if self._first_chunk else "before"
+        self.fail(f"connection closed {seen} the answer", str(error or ""))
+
+    # httptools
+
+    def on_message_complete(self) -> None:
+        now = perf_counter()
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        first, self._first_chunk = self._first_chunk or b"", None
+        if self.request is None:
+            return self.fail("an answer that nobody asked for")
+        outcome = OK
+        if status >= 300:
+            outcome = f"HTTP {status}"
+            self.message = message_in(first, self._last_chunk)
+        elif self.reader is not None:
+            problem = self.reader.ended()
+            if problem:
+                outcome, self.message = "error in the answer", problem
+        if self.transport is not None and not self._parser.should_keep_alive():
+            self.transport.close()
+        if self.owner is not None:
+            self.owner.answered(self, outcome, now)
+
+
+class ReadingConnection(Connection):
+    """One whose answers are read: whole ones for their usage, streams event by event."""
+
+    def __init__(self, owner: Owner | None, caller: int, reader: Callable[[], AnswerReader]):
+        super().__init__(owner, caller)
+        self._make_reader = reader
+        self._read_bytes = 0
+
+    def send(self, request: Encoded, intended: float, sent: float) -> None:
+        self.reader = self._make_reader()
+        self._read_bytes = 0
+        super().send(request, intended, sent)
+
+    def on_body(self, body: bytes) -> None:
+        self._read_bytes += len(body)
+        if self._read_bytes > MAX_ANSWER_BYTES:
+            raise _TooLarge
+        if self.reader is not None and self._parser.get_status_code() < 300:
+            self.reader.feed(body, perf_counter())
+
+
+def make_connection(wire: Wire, owner: Owner | None, caller: int) -> Connection:
+    reader = READERS.get(wire.reads)
+    return Connection(owner, caller) if reader is None else ReadingConnection(owner, caller, reader)
+
+
+class _TooLarge(Exception):
+    pass
+
+
+_HAS_LENGTH = re.compile(rb"\r\n(?:content-length|transfer-encoding)\s*:", re.IGNORECASE)
+
+
+def _ends_with_eof(first_chunk: bytes) -> bool:
+    """Is it an answer whose end is the connection's end?"""
+    head, end, _ = first_chunk.partition(b"\r\n\r\n")
+    return bool(end) and not _HAS_LENGTH.search(head)
+
+
+def message_in(first_chunk: bytes, last_chunk: bytes) -> str:
+    """What an error's answer says, as far as it is here; a JSON `error` if there is one."""
+    body = first_chunk.partition(b"\r\n\r\n")[2] or last_chunk
+    start, end = body.find(b"{"), body.rfind(b"}")
+    text = body[:300].decode(errors="replace").strip()
+    if 0 <= start < end:
+        try:
+            error = msgspec.json.decode(body[start : end + 1])["error"]
+            text = str(error.get("message", error) if isinstance(error, dict) else error)
+        except (msgspec.DecodeError, KeyError, TypeError):
+            pass
+    return text[:300]

@@ -1,0 +1,125 @@
+"""How is a server asked about itself, beside the load?"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from wherry.errors import ConfigError, WherryError
+from wherry.loadtest.connection import Wire
+
+
+class Unreachable(WherryError):
+    """The server does not answer at all."""
+
+
+class NotThere(WherryError):
+    """The server answers, with something else than what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's URL, taken apart."""
+
+    url: str
+    scheme: str
+    host: str
+    port: int
+    #: Path and query, as they stand in a request; "" or "/..." .
+    path: str
+    uds: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the Host header says."""
+        default = {"http": 80, "https": 443}.get(self.scheme)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == default or self.uds else f"{host}:{self.port}"
+
+    def wire(self, **more: Any) -> Wire:
+        return Wire(
+            host=self.host, port=self.port, uds=self.uds, tls=self.scheme == "https", **more
+        )
+
+
+def address(url: str) -> Address:
+    """From http://, https://, grpc:// or http+unix:///path/of/the.sock; else ConfigError."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no URL: {error}") from None
+    scheme, _, unix = parts.scheme.partition("+")
+    if scheme not in ("http", "https", "grpc", "grpcs") or unix not in ("", "unix"):
+        raise ConfigError(f"{url!r}: expected http://, https://, grpc:// or http+unix:// in front")
+    if unix:
+        return Address(url, scheme, "localhost", 0, "", unquote(parts.netloc + parts.path))
+    if not parts.hostname:
+        raise ConfigError(f"{url!r} names no host")
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    defaults = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}
+    return Address(url, scheme, parts.hostname, port or defaults[scheme], path)
+
+
+@dataclass(slots=True)
+class Control:
+    """Small requests to one server, each on a connection of its own. Blocks; any thread."""
+
+    address: Address
+    headers: Mapping[str, str] = field(default_factory=dict)
+    ssl_ca: str | None = None
+    insecure: bool = False
+    timeout: float = 5.0
+
+    def json(self, path: str, *, method: str = "GET") -> Any:
+        """The answer's JSON. Unreachable, or NotThere if it is another status or no JSON."""
+        connection = self._connection()
+        try:
+            connection.request(method, path, headers=dict(self.headers))
+            response = connection.getresponse()
+            body = response.read(16 * 2**20)
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            raise Unreachable(f"{self.address.url}: {why}; is a server running there?") from None
+        finally:
+            connection.close()
+        if response.status >= 300:
+            raise NotThere(
+                f"{method} {path} is {response.status}: {body[:200].decode(errors='replace')}"
+            )
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise NotThere(f"{method} {path}: {error}") from None
+
+    def _connection(self) -> http.client.HTTPConnection:
+        where = self.address
+        if where.uds is not None:
+            return _UnixConnection(where.uds, self.timeout)
+        if where.scheme == "https":
+            context = ssl.create_default_context(cafile=self.ssl_ca)
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            return http.client.HTTPSConnection(
+                where.host, where.port, timeout=self.timeout, context=context
+            )
+        return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)

@@ -1,0 +1,241 @@
+"""How is one plan carried out by several load processes, and how does Ctrl-C end it?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from wherry.errors import WherryError
+from wherry.loadtest.connection import Encoded, Wire
+from wherry.loadtest.messages import (
+    Begin,
+    Done,
+    Failed,
+    Frames,
+    FromChild,
+    Progress,
+    Ready,
+    Run,
+    Stop,
+    ToChild,
+    frame,
+)
+from wherry.loadtest.plan import Plan
+from wherry.loadtest.record import Recorder
+
+#: Seconds between "all are ready" and the common beginning.
+HEAD_START = 0.02
+
+
+class LoadFailure(WherryError):
+    """A load process ended before it was done; the message holds what it said."""
+
+
+@dataclass(slots=True)
+class Raw:
+    """What one run gave: a row for each request, and what it cost this machine."""
+
+    records: Recorder
+    began_at: float
+    ended_at: float
+    samples: dict[str, str] = field(default_factory=dict)
+    stopped_because: str = ""
+    #: CPU seconds and wall seconds of each load process.
+    client: list[tuple[float, float]] = field(default_factory=list)
+    interrupted: bool = False
+    #: CPU seconds and wall seconds of this process, where the models run in it.
+    process: tuple[float, float] | None = None
+
+
+@dataclass(slots=True)
+class Told:
+    """How far all load processes are, for the display."""
+
+    answered: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    recent: list[float] = field(default_factory=list)
+
+
+class Child:
+    """One load process, as its parent sees it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "wherry.loadtest.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,  # Ctrl-C is ours; we tell it
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input, self.output = self.process.stdin, self.process.stdout
+        self.frames = Frames(FromChild)
+        self.progress = Progress()
+
+    def say(self, message: ToChild) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it is gone; reading from it says so
+            self.input.write(frame(message))
+            self.input.flush()
+
+    def read(self) -> list[FromChild]:
+        """What it has said. Blocks unless there is something."""
+        data = os.read(self.output.fileno(), 2**20)
+        if not data:
+            code = self.process.wait()
+            raise LoadFailure(f"a load process ended with code {code}")
+        messages = self.frames.feed(data)
+        for message in messages:
+            if isinstance(message, Failed):
+                raise LoadFailure(f"a load process failed:\n{message.traceback}")
+        return messages
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.input.close()
+        try:
+            self.process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.output.close()
+
+
+class LoadProcesses:
+    """A number of load processes, used for one run after the other.
+
+    with LoadProcesses(2) as load:
+        raw = load.run(plan, wire, requests)
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+        self._children: list[Child] = []
+
+    def __enter__(self) -> LoadProcesses:
+        try:
+            for _ in range(self.count):
+                self._children.append(Child())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for child in self._children:
+            child.close()
+        self._children.clear()
+
+    @property
+    def pids(self) -> list[int]:
+        return [child.process.pid for child in self._children]
+
+    def run(
+        self,
+        plan: Plan,
+        wire: Wire,
+        requests: Sequence[Encoded],
+        *,
+        tell: Callable[[Told], object] = lambda told: None,
+        began: Callable[[], object] = lambda: None,
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> Raw:
+        """Carry the plan out. `tell` is called a few times a second, `began` once.
+
+        When `interrupted()` is true it ends at once, with what there is.
+        """
+        parts = [
+            (child, share)
+            for part, child in enumerate(self._children)
+            if (share := plan.share(part, len(self._children))) is not None
+        ]
+        step = max(1, len(requests) // max(1, len(parts)))
+        for part, (child, share) in enumerate(parts):
+            offset = part * step % max(1, len(requests))
+            child.say(
+                Run(
+                    plan=share,
+                    wire=wire,
+                    requests=[*requests],
+                    offset=offset,
+                    phase=part / len(parts),
+                )
+            )
+        children = [child for child, _ in parts]
+        with selectors.DefaultSelector() as selector:
+            for child in children:
+                child.progress = Progress()
+                selector.register(child.output, selectors.EVENT_READ, child)
+            return self._watch(children, selector, tell, began, interrupted)
+
+    def _watch(
+        self,
+        children: list[Child],
+        selector: selectors.BaseSelector,
+        tell: Callable[[Told], object],
+        began: Callable[[], object],
+        interrupted: Callable[[], bool],
+    ) -> Raw:
+        ready, done, stopped = 0, list[Done](), False
+        began_at = time.perf_counter()
+        while len(done) < len(children):
+            for key, _ in selector.select(0.1):
+                for message in key.data.read():
+                    match message:
+                        case Ready():
+                            ready += 1
+                            if ready == len(children) and not stopped:
+                                began()
+                                began_at = time.perf_counter() + HEAD_START
+                                for child in children:
+                                    child.say(Begin(began_at))
+                        case Progress():
+                            key.data.progress = message
+                        case Done():
+                            done.append(message)
+                            selector.unregister(key.fileobj)
+            tell(_told(children))
+            if interrupted() and not stopped:
+                stopped = True
+                for child in children:
+                    child.say(Stop("interrupted"))
+        return _joined(done, began_at, stopped)
+
+
+def _told(children: list[Child]) -> Told:
+    told = Told()
+    for child in children:
+        told.answered += child.progress.answered
+        told.failed += child.progress.failed
+        told.in_flight += child.progress.in_flight
+        told.recent += child.progress.recent
+    return told
+
+
+def _joined(done: list[Done], began_at: float, interrupted: bool) -> Raw:
+    records = Recorder()
+    samples: dict[str, str] = {}
+    reasons = []
+    for one in done:
+        records.merge(Recorder.unpacked(one.records))
+        samples = {**one.samples, **samples}
+        reasons.append(one.stopped_because)
+    ended_at = began_at + max((one.seconds for one in done), default=0.0)
+    return Raw(
+        records,
+        began_at,
+        ended_at,
+        samples,
+        next(filter(None, reasons), ""),
+        [(one.cpu_seconds, one.seconds) for one in done],
+        interrupted,
+    )

@@ -1,0 +1,95 @@
+"""What do the command and its load processes say to each other? (Frames over stdin and stdout.)"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from wherry.loadtest.connection import Encoded, Wire
+from wherry.loadtest.plan import Plan
+
+
+class Run(msgspec.Struct, tag=True, kw_only=True):
+    """Get ready for this; answered by `Ready`."""
+
+    plan: Plan
+    wire: Wire
+    requests: list[Encoded]
+    offset: int = 0
+    phase: float = 0.0
+
+
+class Begin(msgspec.Struct, tag=True):
+    """Begin at this moment of the machine's monotonic clock."""
+
+    at: float
+
+
+class Stop(msgspec.Struct, tag=True):
+    """End now, and say what there is."""
+
+    because: str
+
+
+class Ready(msgspec.Struct, tag=True):
+    pass
+
+
+class Progress(msgspec.Struct, tag=True, kw_only=True):
+    """How far it is; `recent` are some latencies since the last one."""
+
+    answered: int = 0
+    failed: int = 0
+    in_flight: int = 0
+    recent: list[float] = []
+
+
+class Done(msgspec.Struct, tag=True, kw_only=True):
+    """The run is over; answers the run, or a `Stop`."""
+
+    records: dict[str, Any]
+    samples: dict[str, str] = {}
+    stopped_because: str = ""
+    #: Of the process, while it ran.
+    cpu_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+class Failed(msgspec.Struct, tag=True):
+    """It could not be run: our mistake."""
+
+    traceback: str
+
+
+ToChild = Run | Begin | Stop
+FromChild = Ready | Progress | Done | Failed
+
+_LENGTH: Final = struct.Struct("<Q")
+
+
+def frame(message: ToChild | FromChild) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+class Frames:
+    """Messages out of bytes as they come."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """The messages that are complete now."""
+        self._buffer += data
+        found = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            found.append(self._decoder.decode(bytes(self._buffer[_LENGTH.size : end])))
+            del self._buffer[:end]
+        return found

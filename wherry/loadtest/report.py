@@ -1,0 +1,234 @@
+"""What is kept of a measurement: the report as JSON, and as CSV and JSONL for other tools?
+
+`SCHEMA` changes when a reader of the JSON would have to.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wherry.errors import ConfigError
+from wherry.loadtest.figures import Figures, Interval, Table
+from wherry.loadtest.observe import ServerSide
+from wherry.loadtest.plan import Load
+
+SCHEMA: Final = 1
+
+
+class ClientSide(msgspec.Struct, kw_only=True):
+    """What the load cost this machine."""
+
+    processes: int
+    #: Cores that the load processes kept busy, and the busiest one's share of a core.
+    cores: float
+    busiest: float
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One run: a load, and what came of it."""
+
+    #: What differs between the report's points, by name: callers, rate, rows, max_batch_size ...
+    settings: dict[str, Any]
+    repeat: int = 0
+    load: Load
+    rows: int = 1
+    figures: Figures
+    timeline: list[Interval]
+    server: ServerSide | None = None
+    #: Cores that the server kept busy, if it is on this machine.
+    server_cores: float | None = None
+    client: ClientSide
+    #: One message for each kind of error.
+    samples: dict[str, str] = {}
+    notes: list[str] = []
+    interrupted: bool = False
+    #: Why it ended before its time.
+    stopped: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its settings in a few words."""
+        return ", ".join(f"{name} {shown(value)}" for name, value in self.settings.items())
+
+
+class TargetFacts(msgspec.Struct, kw_only=True):
+    """What was measured."""
+
+    protocol: str
+    url: str
+    model: str | None = None
+    #: Where the inputs came from.
+    inputs: str = ""
+
+
+class Search(msgspec.Struct, kw_only=True):
+    """What `--find-max` looked for, and found."""
+
+    by: str
+    objective: str
+    found: float | None = None
+    #: The server's settings it was found with.
+    settings: dict[str, Any] = {}
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """Everything that one `wherry bench` has measured."""
+
+    schema: int = SCHEMA
+    tool: str = "wherry bench"
+    version: str = ""
+    started: str = ""
+    command: list[str] = []
+    machine: dict[str, Any] = {}
+    target: TargetFacts
+    points: list[Point] = []
+    searches: list[Search] = []
+    interrupted: bool = False
+
+    @property
+    def swept(self) -> list[str]:
+        """The settings that differ between points, in their order."""
+        names = dict.fromkeys(name for point in self.points for name in point.settings)
+        return [
+            name
+            for name in names
+            if len({msgspec.json.encode(point.settings.get(name)) for point in self.points}) > 1
+        ]
+
+
+def encode(report: Report) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report), indent=1)
+
+
+def read(path: str) -> Report:
+    """A report from its JSON. ConfigError if it is none, or of another schema."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"report {path}: {error.strerror}") from None
+    try:
+        schema = msgspec.json.decode(content)["schema"]
+        if schema != SCHEMA:
+            raise ConfigError(
+                f"report {path} has schema {schema}; this wherry reads schema {SCHEMA}"
+            )
+        return msgspec.json.decode(content, type=Report)
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise ConfigError(f"report {path}: not one of wherry bench: {error}") from None
+
+
+def shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def number(value: float) -> str:
+    """Three digits that count, thousands apart."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value else "0"
+
+
+# CSV: one line for each point
+
+_SPREAD = ("mean", "min", "p50", "p90", "p95", "p99", "p999", "max")
+
+
+def csv_rows(report: Report) -> Iterator[dict[str, Any]]:
+    names = list(dict.fromkeys(name for point in report.points for name in point.settings))
+    for point in report.points:
+        told = point.figures
+        row: dict[str, Any] = {name: point.settings.get(name, "") for name in names}
+        row |= {
+            "repeat": point.repeat,
+            "seconds": told.seconds,
+            "ok": told.ok,
+            "failed": told.failed,
+            "requests_per_second": told.requests_per_second,
+            "rows_per_second": told.rows_per_second,
+            "tokens_out_per_second": told.tokens_out_per_second,
+        }
+        for name in ("latency", "first_token", "inter_token"):
+            values = getattr(told, name)
+            for part in _SPREAD:
+                row[f"{name}_{part}_ms"] = "" if values is None else 1e3 * getattr(values, part)
+        server = point.server
+        row |= {
+            "server_queue_ms": "" if server is None else 1e3 * server.queue,
+            "server_compute_ms": "" if server is None else 1e3 * server.compute_infer,
+            "mean_batch_size": "" if server is None else server.mean_batch_size,
+            "server_cores": "" if point.server_cores is None else point.server_cores,
+            "client_cores": point.client.cores,
+        }
+        yield row
+
+
+def perf_rows(report: Report) -> Iterator[dict[str, Any]]:
+    """The columns of perf_analyzer's CSV, so that scripts for it go on working; microseconds."""
+    for point in report.points:
+        told, server, latency = point.figures, point.server, point.figures.latency
+        rate = "rate" in point.settings
+        name = "Request Rate" if rate else "Concurrency"
+        mean = latency.mean if latency is not None else 0.0
+        inside = 0.0
+        if server is not None:
+            inside = (
+                server.queue + server.compute_input + server.compute_infer + server.compute_output
+            )
+        row: dict[str, Any] = {
+            name: point.settings.get("rate" if rate else "callers", ""),
+            "Inferences/Second": round(told.rows_per_second, 3),
+            "Client Send": 0,
+            "Network+Server Send/Recv": _us(max(0.0, mean - inside)),
+            "Server Queue": _us(server.queue if server else 0.0),
+            "Server Compute Input": _us(server.compute_input if server else 0.0),
+            "Server Compute Infer": _us(server.compute_infer if server else 0.0),
+            "Server Compute Output": _us(server.compute_output if server else 0.0),
+            "Client Recv": 0,
+        }
+        for quantile in ("p50", "p90", "p95", "p99"):
+            row[f"{quantile} latency"] = _us(getattr(latency, quantile)) if latency else ""
+        row["Avg latency"] = _us(mean)
+        yield row
+
+
+def _us(seconds: float) -> int:
+    return round(1e6 * seconds)
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """A CSV with the rows' keys, all rows', as its header."""
+    out = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+# JSONL: one line for each request
+
+
+def jsonl(table: Table, begin: float, point: dict[str, Any]) -> Iterator[bytes]:
+    """Each request with its times in seconds from the run's beginning, in order of its end."""
+    for n in range(len(table.ended)):
+        outcome = table.outcomes[table.outcome[n]]
+        yield msgspec.json.encode(
+            {
+                **point,
+                "intended": round(float(table.intended[n] - begin), 7),
+                "sent": round(float(table.sent[n] - begin), 7),
+                "first": round(float(table.first[n] - begin), 7),
+                "ended": round(float(table.ended[n] - begin), 7),
+                "latency": round(float(table.ended[n] - table.intended[n]), 7),
+                "outcome": outcome,
+                "rows": int(table.rows[n]),
+                "tokens_in": int(table.tokens_in[n]),
+                "tokens_out": int(table.tokens_out[n]),
+            }
+        )

@@ -1,0 +1,191 @@
+"""How does one plan become one point of the report?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from wherry.loadtest import observe
+from wherry.loadtest.connection import Encoded
+from wherry.loadtest.figures import Interval, Table, Window, figures, timeline, window
+from wherry.loadtest.load import LoadProcesses, Raw, Told
+from wherry.loadtest.machine import is_here, listener
+from wherry.loadtest.plan import Closed, Plan
+from wherry.loadtest.report import ClientSide, Point, TargetFacts, number
+from wherry.loadtest.targets import Target
+
+#: A share of a core from which on the client counts as the limit.
+BUSY = 0.9
+
+
+class Subject(Protocol):
+    """What is measured: a server, or models in this process."""
+
+    @property
+    def facts(self) -> TargetFacts: ...
+
+    @property
+    def streams(self) -> bool: ...
+
+    def observer(self) -> observe.Observer: ...
+
+    def run(
+        self,
+        plan: Plan,
+        rows: int,
+        tell: Callable[[Told], object],
+        interrupted: Callable[[], bool],
+    ) -> Raw: ...
+
+
+@dataclass(slots=True)
+class Served:
+    """A server, reached over the network by load processes."""
+
+    target: Target
+    load: LoadProcesses
+    #: Its process, if we started it.
+    pid: int | None = None
+    _requests: dict[int, list[Encoded]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        where = self.target.address
+        if self.pid is None and where.uds is None and is_here(where.host):
+            self.pid = listener(where.port)
+
+    @property
+    def facts(self) -> TargetFacts:
+        target = self.target
+        return TargetFacts(
+            protocol=target.protocol, url=target.url, model=target.model, inputs=target.source
+        )
+
+    @property
+    def streams(self) -> bool:
+        return self.target.wire.reads.endswith("_events")
+
+    def observer(self) -> observe.Observer:
+        target = self.target
+        if target.control is None:
+            return observe.Observer(target.statistics or (lambda: None), pid=self.pid)
+        return observe.over_http(target.control, target.stats_path, target.batching_path, self.pid)
+
+    def run(
+        self,
+        plan: Plan,
+        rows: int,
+        tell: Callable[[Told], object],
+        interrupted: Callable[[], bool],
+    ) -> Raw:
+        if rows not in self._requests:
+            self._requests[rows] = self.target.requests(rows)
+        return self.load.run(
+            plan, self.target.wire, self._requests[rows], tell=tell, interrupted=interrupted
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A point, and the rows behind it."""
+
+    point: Point
+    table: Table
+    begin: float
+
+
+def measure(
+    subject: Subject,
+    plan: Plan,
+    *,
+    rows: int = 1,
+    settings: dict[str, Any] | None = None,
+    repeat: int = 0,
+    tell: Callable[[Told], object] = lambda told: None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Measured:
+    """Carry out the plan, watch the server meanwhile, and make sense of it."""
+    with subject.observer() as observer:
+        raw = subject.run(plan.check(), rows, tell, interrupted)
+    table = Table.of(raw.records)
+    seen = window(table, raw.began_at, raw.ended_at, warmup=plan.warmup, duration=plan.duration)
+    told = figures(
+        table, seen, open_load=not isinstance(plan.load, Closed), streams=subject.streams
+    )
+    line = timeline(table, seen)
+    _with_server(line, observer, seen)
+    point = Point(
+        settings=settings or {},
+        repeat=repeat,
+        load=plan.load,
+        rows=rows,
+        figures=told,
+        timeline=line,
+        server=observer.server_side(seen.start, seen.stop),
+        server_cores=_cores(raw, observer, seen),
+        client=_client(raw),
+        samples=raw.samples,
+        interrupted=raw.interrupted,
+        stopped="" if raw.interrupted else raw.stopped_because,
+    )
+    point.notes = notes(point, raw, plan)
+    return Measured(point, table, raw.began_at)
+
+
+def _with_server(line: list[Interval], observer: observe.Observer, seen: Window) -> None:
+    for at, queued, size in observer.over_time():
+        for interval in line:
+            if interval.at <= at - seen.begin < interval.at + interval.seconds:
+                interval.queued = queued if queued is not None else interval.queued
+                interval.batch_size = size if size is not None else interval.batch_size
+
+
+def _cores(raw: Raw, observer: observe.Observer, seen: Window) -> float | None:
+    if raw.process is not None:
+        used, seconds = raw.process
+        return used / max(1e-9, seconds)
+    return observer.server_cores(seen.start, seen.stop)
+
+
+def _client(raw: Raw) -> ClientSide:
+    shares = [cpu / max(1e-9, seconds) for cpu, seconds in raw.client]
+    return ClientSide(processes=len(shares), cores=sum(shares), busiest=max(shares, default=0.0))
+
+
+def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
+    """What the reader must know to believe the figures, or not to."""
+    found = []
+    told, client = point.figures, point.client
+    if point.stopped:
+        found.append(f"stopped early: {point.stopped}")
+    if raw.interrupted:
+        found.append("interrupted: these are the figures so far")
+    if plan.warmup and not told.warmup_excluded:
+        found.append("it ended within the warm-up: its figures are of the warm-up")
+    if client.busiest >= BUSY:
+        found.append(
+            f"the client is at its limit: a load process used {100 * client.busiest:.0f} % of a"
+            " core, so that the target may take more than this; use more --processes, on cores"
+            " of their own"
+        )
+    late, latency = told.lateness, told.latency
+    if late is not None and latency is not None and late.p99 > max(0.002, 0.2 * latency.p50):
+        waited = "all connections were busy" if _held_back(point, plan) else "the client was late"
+        found.append(
+            f"1 % of the requests were sent {number(1e3 * late.p99)} ms or more too late"
+            f" ({waited}); latency counts from the intended moment"
+        )
+    if told.failed:
+        kinds = ", ".join(f"{count} x {kind}" for kind, count in list(told.errors.items())[:3])
+        found.append(f"{_percent(told.error_share)} failed: {kinds}")
+    if not told.ok and not told.failed:
+        found.append("not one request ended in the measured time")
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"
+
+
+def _held_back(point: Point, plan: Plan) -> bool:
+    return any(interval.in_flight >= plan.connections for interval in point.timeline)

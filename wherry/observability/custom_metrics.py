@@ -1,0 +1,169 @@
+"""Which numbers does a model count itself, beside those that a server counts of it?
+
+One store for all instances of a model: they report what they add, set and observe, so that a
+counter survives a worker that dies.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from math import isinf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Kind(IntEnum):
+    """As Triton numbers them."""
+
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+@dataclass(slots=True)
+class Line:
+    """One metric of a family: the labels are its name."""
+
+    value: float = 0.0
+    #: Of a histogram: how many values lie up to each bound, and above the last.
+    counts: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Family:
+    """Metrics of one name."""
+
+    name: str
+    description: str
+    kind: Kind
+    bounds: tuple[float, ...] = ()
+    lines: dict[Labels, Line] = field(default_factory=dict)
+
+
+class CustomMetrics:
+    """The metrics of one model. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._families: dict[str, Family] = {}
+
+    def measure(
+        self,
+        name: str,
+        description: str,
+        kind: Kind,
+        labels: Labels,
+        bounds: Sequence[float] | None,
+        action: str,
+        value: float,
+    ) -> None:
+        """`action` is "add", "set" or "observe". A family is as whoever names it first says."""
+        with self._lock:
+            family = self._families.get(name)
+            if family is None:
+                family = Family(name, description, kind, tuple(bounds or ()))
+                self._families[name] = family
+            line = family.lines.get(labels)
+            if line is None:
+                line = Line(counts=[0] * (len(family.bounds) + 1))
+                family.lines[labels] = line
+            if action == "set":
+                line.value = value
+                return
+            line.value += value
+            if action == "observe":
+                line.counts[bisect_left(family.bounds, value)] += 1
+
+    def value(self, name: str, labels: Labels) -> float:
+        with self._lock:
+            family = self._families.get(name)
+            line = None if family is None else family.lines.get(labels)
+            return 0.0 if line is None else line.value
+
+    def families(self) -> list[Family]:
+        """Copies of all of them."""
+        with self._lock:
+            return [
+                Family(
+                    one.name,
+                    one.description,
+                    one.kind,
+                    one.bounds,
+                    {
+                        labels: Line(line.value, list(line.counts))
+                        for labels, line in one.lines.items()
+                    },
+                )
+                for one in self._families.values()
+            ]
+
+
+def merged(stores: Iterable[CustomMetrics]) -> list[Family]:
+    """Families of several models; those of one name are one family, with the sums of what has the
+    same labels. A model that uses a name for another kind is left out, and so are names of the
+    server's own."""
+    families: dict[str, Family] = {}
+    for store in stores:
+        for family in store.families():
+            if family.name.startswith(("wherry_", "nv_")):
+                continue
+            known = families.setdefault(family.name, family)
+            if known is family or (known.kind, known.bounds) != (family.kind, family.bounds):
+                continue
+            for labels, line in family.lines.items():
+                sum_ = known.lines.get(labels)
+                if sum_ is None:
+                    known.lines[labels] = line
+                else:
+                    sum_.value += line.value
+                    sum_.counts = [a + b for a, b in zip(sum_.counts, line.counts, strict=True)]
+    return list(families.values())
+
+
+def as_prometheus(family: Family) -> Metric:
+    """A family as prometheus_client shows it."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+
+    metric: Metric
+    if family.kind is Kind.HISTOGRAM:
+        metric = HistogramMetricFamily(family.name, family.description)
+        for labels, line in family.lines.items():
+            _add_histogram(metric, family, dict(labels), line)
+        return metric
+    if family.kind is Kind.COUNTER and family.name.endswith("_total"):
+        metric = CounterMetricFamily(family.name, family.description)
+    elif family.kind is Kind.COUNTER:
+        # Triton's counters may have other names, which stay: Prometheus then calls them untyped.
+        metric = Metric(family.name, family.description, "unknown")
+    else:
+        metric = GaugeMetricFamily(family.name, family.description)
+    for labels, line in family.lines.items():
+        metric.add_sample(family.name, dict(labels), line.value)
+    return metric
+
+
+def _add_histogram(metric: Metric, family: Family, labels: dict[str, str], line: Line) -> None:
+    count = 0
+    for bound, here in zip((*family.bounds, float("inf")), line.counts, strict=True):
+        count += here
+        metric.add_sample(
+            f"{family.name}_bucket", {**labels, "le": "+Inf" if isinf(bound) else str(bound)}, count
+        )
+    metric.add_sample(f"{family.name}_count", labels, count)
+    metric.add_sample(f"{family.name}_sum", labels, line.value)
+
+
+__all__ = ["CustomMetrics", "Family", "Kind", "Labels", "as_prometheus", "merged"]

@@ -1,0 +1,223 @@
+"""How is a configuration written as JSON, and what may stand in the JSON of a load request?
+
+As protobuf's own JSON: numbers may be strings, enums names or numbers, and `maxBatchSize` is
+`max_batch_size`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from wherry.repository.normalise import normalised
+from wherry.repository.schema import (
+    BadConfig,
+    Field,
+    Path,
+    Problem,
+    fields_of,
+    one_of_twice,
+    out_of_range,
+    unknown,
+)
+from wherry.repository.triton_config import TritonConfig
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+_WRONG = object()
+
+
+def from_json(source: bytes | str | Mapping[str, Any], *, what: str = "config") -> TritonConfig:
+    """A configuration from JSON text, or from what that holds. BadConfig says all that is wrong."""
+    reader = _Reader()
+    config = reader.message(TritonConfig, _object(source, what), ())
+    if reader.problems:
+        raise BadConfig(f"{what}: {problem}" for problem in reader.problems)
+    return config
+
+
+def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> TritonConfig:
+    """`config` with the members of a JSON object in place of its own (RFC 7396): messages and
+    maps are merged, lists are replaced, null takes away."""
+    given = _object(patch, "patch")
+    return from_json(_merged(said(config), _in_our_names(TritonConfig, given)), what="patch")
+
+
+def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
+    """As Triton shows a configuration: every plain field is there, with its default, and what is
+    silent is normalised; `gpus` are those that there are."""
+    return _filled(normalised(config, gpus))
+
+
+def said(config: TritonConfig) -> dict[str, Any]:
+    """Only what the configuration says."""
+    return _said(config)
+
+
+class _Reader:
+    """Reads one document; what is wrong is collected."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def message(self, cls: type[M], value: Any, path: Path) -> M:
+        if not isinstance(value, Mapping):
+            self._wrong(path, f"expected an object, not {_kind_of(value)}")
+            return cls()
+        fields = fields_of(cls)
+        found: dict[str, Any] = {}
+        for name, given in value.items():
+            field = fields.get(name) or fields.get(_snake_case(name))
+            if field is None:
+                self._wrong((*path, name), unknown(name, fields))
+            elif given is not None:  # null is as good as nothing
+                found[field.name] = self._field(field, given, (*path, field.name))
+        twice = one_of_twice(cls, found)
+        if twice:
+            self._wrong(path, twice)
+        attributes = {fields[name].attribute: value for name, value in found.items()}
+        return cls(**{name: v for name, v in attributes.items() if v is not _WRONG})
+
+    def _field(self, field: Field, value: Any, path: Path) -> Any:
+        if field.key is not None:
+            if not isinstance(value, Mapping):
+                return self._wrong(path, f"expected an object, not {_kind_of(value)}")
+            return {
+                self._key(field.key, key, path): self._one(field, one, (*path, key))
+                for key, one in value.items()
+            }
+        if field.many:
+            if not isinstance(value, list | tuple):
+                return self._wrong(path, f"expected a list, not {_kind_of(value)}")
+            return [self._one(field, one, (*path, i)) for i, one in enumerate(value)]
+        return self._one(field, value, path)
+
+    def _key(self, kind: type, key: str, path: Path) -> Any:
+        if kind is int:
+            return self._number(int, key, (*path, key))
+        return key
+
+    def _one(self, field: Field, value: Any, path: Path) -> Any:
+        if field.is_message:
+            return self.message(field.kind, value, path)
+        if field.is_enum:
+            return self._enum(field.kind, value, path)
+        if field.kind is bool or field.kind is str:
+            if type(value) is not field.kind:
+                wanted = "true or false" if field.kind is bool else "a string"
+                return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
+            return value
+        number = self._number(field.kind, value, path)
+        if field.kind is int and number is not _WRONG:
+            problem = out_of_range(field, number)
+            return self._wrong(path, problem) if problem else number
+        return number
+
+    def _number(self, kind: type, value: Any, path: Path) -> Any:
+        try:
+            number = _number(kind, value)
+        except (ValueError, OverflowError):
+            wanted = "a whole number" if kind is int else "a number"
+            return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
+        return number
+
+    def _enum(self, names: tuple[str, ...], value: Any, path: Path) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+            return names[value]
+        if isinstance(value, str) and value in names:
+            return value
+        return self._wrong(path, unknown(str(value), names, "value"))
+
+    def _wrong(self, path: Path, text: str) -> Any:
+        self.problems.append(Problem(path, text))
+        return _WRONG
+
+
+def _number(kind: type, value: Any) -> Any:
+    """Also from text, and 8.0 for a whole number; ValueError or OverflowError if it is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError
+    number = kind(value)
+    if kind is int and not isinstance(value, str) and number != value:
+        raise ValueError
+    return number
+
+
+def _object(source: bytes | str | Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    if isinstance(source, Mapping):
+        return source
+    try:
+        value = msgspec.json.decode(source)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadConfig([f"{what}: it is no JSON: {error}"]) from None
+    if not isinstance(value, dict):
+        raise BadConfig([f"{what}: expected an object, not {_kind_of(value)}"])
+    return value
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not isinstance(new, Mapping):
+        return new
+    merged = dict(old) if isinstance(old, Mapping) else {}
+    for name, value in new.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), value)
+    return merged
+
+
+def _in_our_names(cls: Any, value: Any) -> Any:
+    """A patch whose fields are called as in triton_config.py, so that it meets what it patches."""
+    if not isinstance(value, Mapping):
+        return value
+    fields = fields_of(cls)
+    named: dict[str, Any] = {}
+    for name, given in value.items():
+        field = fields.get(name) or fields.get(_snake_case(name))
+        if field is None:
+            named[name] = given
+        elif field.is_message and not field.many:
+            named[field.name] = _in_our_names(field.kind, given)
+        else:
+            named[field.name] = given
+    return named
+
+
+def _filled(message: msgspec.Struct) -> dict[str, Any]:
+    return {
+        name: _json_of(value, _filled)
+        for name, field in fields_of(type(message)).items()
+        if (value := getattr(message, field.attribute)) is not None
+    }
+
+
+def _said(message: msgspec.Struct) -> dict[str, Any]:
+    return {
+        name: _json_of(value, _said)
+        for name, field in fields_of(type(message)).items()
+        if not field.is_silent(value := getattr(message, field.attribute))
+    }
+
+
+def _json_of(value: Any, of_message: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return of_message(value)
+    if isinstance(value, list):
+        return [_json_of(one, of_message) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _json_of(one, of_message) for key, one in value.items()}
+    return value
+
+
+def _snake_case(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
+
+
+def _kind_of(value: Any) -> str:
+    kinds = {bool: "true or false", str: "a string", dict: "an object", list: "a list"}
+    text = kinds.get(type(value), "a number" if isinstance(value, int | float) else "null")
+    return f"{value!r}" if isinstance(value, str | int | float) and len(str(value)) < 40 else text

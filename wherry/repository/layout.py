@@ -1,0 +1,196 @@
+"""Which models do these folders hold, in which versions, and what is wrong with them?
+
+    REPOSITORY/MODEL/config.pbtxt, labels, 1/model.py, 2/model.py
+
+Nothing is kept: each call looks at the files as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from wherry.repository import pbtxt
+from wherry.repository.schema import BadConfig
+from wherry.repository.triton_config import TritonConfig, VersionPolicy
+from wherry.repository.validate import without_effect
+
+#: A configuration is read whole; one that is larger is none.
+MAX_CONFIG_BYTES = 16 << 20
+
+#: Files that a running model writes: they are no change of it.
+_NOT_PART_OF_IT = ("__pycache__", ".git")
+
+#: Name, modification time and size of every file of a model: it changes when one of them does.
+Fingerprint = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One model as its files describe it."""
+
+    name: str
+    folder: str
+    config: TritonConfig = field(default_factory=TritonConfig)
+    #: Those that the version policy chooses, lowest first.
+    versions: tuple[int, ...] = ()
+    #: Why it cannot be loaded: all reasons, each with its file and line if it has one.
+    problems: tuple[str, ...] = ()
+    #: What is not as it seems, but no reason not to load it.
+    notices: tuple[str, ...] = ()
+
+
+def scan(repositories: Sequence[str], *, config_name: str | None = None) -> list[Found]:
+    """Every model of the repositories, by name. A folder that cannot be read is an OSError."""
+    return [
+        look(name, repositories, config_name=config_name) for name in sorted(names(repositories))
+    ]
+
+
+def names(repositories: Sequence[str]) -> set[str]:
+    """The folders that are models."""
+    return {
+        entry.name
+        for repository in repositories
+        for entry in os.scandir(repository)
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__pycache__"
+    }
+
+
+def look(name: str, repositories: Sequence[str], *, config_name: str | None = None) -> Found:
+    """One model of the repositories. FileNotFoundError if there is none of this name."""
+    folders = folders_of(name, repositories)
+    if not folders:
+        raise FileNotFoundError(name)
+    if len(folders) > 1:
+        # By number: clients are told, and need not know where they are.
+        roots = [os.path.abspath(repository) for repository in repositories]
+        places = " and ".join(str(roots.index(os.path.dirname(f)) + 1) for f in folders)
+        problem = f"{name}: it is in the repositories {places}: none of them is served"
+        return Found(name, folders[0], problems=(problem,))
+    return read(folders[0], config_name=config_name)
+
+
+def is_name(name: str) -> bool:
+    """Is this a name within a folder? A client says it: it must not lead out of the repository."""
+    return bool(name) and not name.startswith(".") and not {"/", os.sep, "\0"} & set(name)
+
+
+def folders_of(name: str, repositories: Sequence[str]) -> list[str]:
+    """Where a model of this name is; more than one place is one too many."""
+    if not is_name(name):
+        return []
+    folders = dict.fromkeys(os.path.join(os.path.abspath(r), name) for r in repositories)
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def read(
+    folder: str, *, config: TritonConfig | None = None, config_name: str | None = None
+) -> Found:
+    """The model of this folder; with `config` in place of what its file says."""
+    name = os.path.basename(folder)
+    problems: list[str] = []
+    if config is None:
+        try:
+            config = _config(folder, config_name)
+        except BadConfig as error:
+            problems += error.problems
+            config = TritonConfig()
+    if config.name not in ("", name):
+        problems.append(f"{name}: name: {config.name!r} is not the folder's name")
+    config = msgspec.structs.replace(config, name=name)
+    there, ignored = _versions(folder)
+    if config.is_ensemble and not there:
+        there = [1]  # it has no files: a folder for each version would be empty
+    versions = chosen(config.version_policy, there)
+    notices = [f"folder {entry!r} is no version: those are whole numbers" for entry in ignored]
+    notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
+    wanted = _specific(config.version_policy)
+    notices += [f"version {version} is not there" for version in sorted(wanted - set(there))]
+    if not there:
+        problems.append(f"{name}: it has no version: put the model's file into the folder {name}/1")
+    elif not versions:
+        problems.append(f"{name}: version_policy chooses none of its versions {there}")
+    problems += _missing_labels(name, folder, config)
+    return Found(name, folder, config, tuple(versions), tuple(problems), tuple(notices))
+
+
+def chosen(policy: VersionPolicy | None, there: Sequence[int]) -> list[int]:
+    """Which of the versions to serve, lowest first; without a policy the highest one."""
+    versions = sorted(there)
+    if policy is not None and policy.all is not None:
+        return versions
+    if policy is not None and policy.specific is not None:
+        return [version for version in versions if version in policy.specific.versions]
+    count = policy.latest.num_versions if policy is not None and policy.latest is not None else 1
+    return versions[-count:]
+
+
+def fingerprint(folder: str) -> Fingerprint:
+    """Changes whenever a file of the model does. What goes away meanwhile is left out."""
+    return tuple(sorted(_files(folder)))
+
+
+def _files(folder: str) -> Iterator[tuple[str, int, int]]:
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _NOT_PART_OF_IT]
+        for name in (*files, *folders):
+            path = os.path.join(parent, name)
+            try:
+                about = os.stat(path)
+            except OSError:
+                continue
+            # A folder's own time changes with what is left out here, too.
+            size = about.st_size if name in files else 0
+            yield path, about.st_mtime_ns if name in files else 0, size
+
+
+def _config(folder: str, config_name: str | None) -> TritonConfig:
+    """What the model's configuration file says; nothing if it has none."""
+    name = os.path.basename(folder)
+    for file in ([f"configs/{config_name}.pbtxt"] if config_name else []) + ["config.pbtxt"]:
+        where = f"{name}/{file}"
+        try:
+            with open(os.path.join(folder, file), "rb") as source:
+                text = source.read(MAX_CONFIG_BYTES + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise BadConfig([f"{where}: {error.strerror}"]) from None
+        if len(text) > MAX_CONFIG_BYTES:
+            raise BadConfig([f"{where}: it has more than {MAX_CONFIG_BYTES} bytes"])
+        try:
+            return pbtxt.parse(text.decode(), where)
+        except UnicodeDecodeError as error:
+            line = text[: error.start].count(b"\n") + 1
+            raise BadConfig([f"{where}:{line}: it is not UTF-8 text"]) from None
+    return TritonConfig()
+
+
+def _versions(folder: str) -> tuple[list[int], list[str]]:
+    """The versions that are there, and the folders whose names only look like one."""
+    there: list[int] = []
+    ignored: list[str] = []
+    for entry in os.scandir(folder):
+        if not entry.is_dir() or not entry.name.lstrip("vV")[:1].isdigit():
+            continue
+        if entry.name.isascii() and entry.name.isdigit() and entry.name[0] != "0":
+            there.append(int(entry.name))
+        else:
+            ignored.append(entry.name)
+    return sorted(there), sorted(ignored)
+
+
+def _specific(policy: VersionPolicy | None) -> set[int]:
+    return set(policy.specific.versions if policy and policy.specific else ())
+
+
+def _missing_labels(name: str, folder: str, config: TritonConfig) -> list[str]:
+    return [
+        f"{name}: output[{index}].label_filename: there is no file {output.label_filename!r}"
+        for index, output in enumerate(config.output)
+        if output.label_filename and not os.path.isfile(os.path.join(folder, output.label_filename))
+    ]

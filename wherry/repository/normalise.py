@@ -1,0 +1,68 @@
+"""What does Triton write into a configuration where that is silent, before it shows it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from wherry.repository.triton_config import (
+    InstanceGroup,
+    Latest,
+    Optimization,
+    PinnedMemory,
+    SequenceBatching,
+    TritonConfig,
+    VersionPolicy,
+)
+
+#: Triton's own default for max_sequence_idle_microseconds.
+IDLE_MICROSECONDS = 1_000_000
+
+
+def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
+    """A copy for people and clients. Not for running it: what is silent is free to be tuned."""
+    config = replace(
+        config,
+        version_policy=config.version_policy or VersionPolicy(latest=Latest(num_versions=1)),
+    )
+    full = [config.max_batch_size] if config.max_batch_size > 0 else []
+    if config.dynamic_batching is not None:
+        sizes = config.dynamic_batching.preferred_batch_size or full
+        config.dynamic_batching = replace(config.dynamic_batching, preferred_batch_size=sizes)
+    if config.sequence_batching is not None:
+        config.sequence_batching = _sequence(config.sequence_batching, full)
+    if config.is_ensemble:
+        return config
+    optimization = config.optimization or Optimization()
+    config.optimization = replace(
+        optimization,
+        input_pinned_memory=optimization.input_pinned_memory or PinnedMemory(enable=True),
+        output_pinned_memory=optimization.output_pinned_memory or PinnedMemory(enable=True),
+    )
+    groups = config.instance_group or [InstanceGroup()]
+    config.instance_group = [
+        _group(group, f"{config.name}_{index}", gpus) for index, group in enumerate(groups)
+    ]
+    return config
+
+
+def _sequence(batching: SequenceBatching, full: list[int]) -> SequenceBatching:
+    idle = batching.max_sequence_idle_microseconds or IDLE_MICROSECONDS
+    oldest = batching.oldest
+    if oldest is not None:
+        oldest = replace(oldest, preferred_batch_size=oldest.preferred_batch_size or full)
+    return replace(batching, max_sequence_idle_microseconds=idle, oldest=oldest)
+
+
+def _group(group: InstanceGroup, name: str, gpus: Sequence[int]) -> InstanceGroup:
+    kind = group.kind
+    if kind == "KIND_AUTO":
+        kind = "KIND_GPU" if group.gpus or gpus else "KIND_CPU"
+    return replace(
+        group,
+        name=group.name or name,
+        kind=kind,
+        count=group.count or 1,
+        gpus=group.gpus or (list(gpus) if kind == "KIND_GPU" else []),
+    )

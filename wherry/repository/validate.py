@@ -1,0 +1,254 @@
+"""Does a configuration make sense, and which parts of it have no effect here?
+
+Pure: what needs the model's files or its neighbours is found elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from wherry.repository.ensemble_graph import graph_problems
+from wherry.repository.schema import Path, Problem
+from wherry.repository.triton_config import (
+    DynamicBatching,
+    Input,
+    InstanceGroup,
+    Output,
+    SequenceBatching,
+    TritonConfig,
+    Warmup,
+)
+
+
+def problems_of(config: TritonConfig) -> Iterator[Problem]:
+    """What cannot be meant. What a model's own file may complete later is no problem."""
+    if config.max_batch_size < 0:
+        yield Problem(("max_batch_size",), "must not be negative")
+    batched = config.max_batch_size > 0
+    inputs: Sequence[Input | Output] = config.input
+    outputs: Sequence[Input | Output] = config.output
+    for kind, tensors in (("input", inputs), ("output", outputs)):
+        yield from _twice((kind,), [tensor.name for tensor in tensors], kind)
+        for index, tensor in enumerate(tensors):
+            yield from _tensor((kind, index), tensor, batched)
+    yield from _versions(config)
+    for index, group in enumerate(config.instance_group):
+        yield from _group(("instance_group", index), group)
+    if config.dynamic_batching is not None:
+        yield from _dynamic(config.dynamic_batching, config.max_batch_size)
+    if config.sequence_batching is not None:
+        yield from _sequence(config.sequence_batching, config.max_batch_size)
+    for index, sample in enumerate(config.model_warmup):
+        yield from _warmup(("model_warmup", index), sample, config)
+    yield from _file(("default_model_filename",), config.default_model_filename)
+    yield from _ensemble(config)
+    if config.decoupled and config.response_cache is not None and config.response_cache.enable:
+        yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
+
+
+def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
+    """Fields that are accepted and change nothing, and why: said once when the model is loaded."""
+    for name, why in _WITHOUT_EFFECT.items():
+        if getattr(config, name):
+            yield name, why
+    for name, why in _GROUP_WITHOUT_EFFECT.items():
+        if any(getattr(group, name) for group in config.instance_group):
+            yield f"instance_group.{name}", why
+    if config.optimization is not None:
+        for name, why in _OPTIMIZATION_WITHOUT_EFFECT.items():
+            if getattr(config.optimization, name) not in (None, 0, False, "PRIORITY_DEFAULT"):
+                yield f"optimization.{name}", why
+
+
+_WITHOUT_EFFECT: Final = {
+    "runtime": "a backend is Python here: there is no library to choose",
+    "cc_model_filenames": "one file serves every compute capability",
+    "model_operations": "backends here load no operation libraries; import them in a model.py",
+    "model_repository_agents": "there are no repository agents",
+}
+_GROUP_WITHOUT_EFFECT: Final = {
+    "secondary_devices": "there are no secondary devices",
+    "profile": "profiles are TensorRT's",
+    "passive": "a passive group is not loaded",
+    "host_policy": "instances are not bound to host policies",
+}
+_OPTIMIZATION_WITHOUT_EFFECT: Final = {
+    "priority": "models share the device without priorities",
+    "cuda": "CUDA graphs and streams are the model's own business",
+    "gather_kernel_buffer_threshold": "inputs are gathered on the CPU",
+    "eager_batching": "batches are gathered while the instance waits",
+}
+
+
+def _tensor(path: Path, tensor: Input | Output, batched: bool) -> Iterator[Problem]:
+    if not tensor.name:
+        yield Problem(path, "it needs a name")
+    if tensor.data_type == "TYPE_INVALID":
+        yield Problem((*path, "data_type"), "it needs a data_type")
+    if not tensor.dims:
+        yield Problem((*path, "dims"), "it needs dims, without the batch dimension: [ 1 ] or more")
+    yield from _dims((*path, "dims"), tensor.dims)
+    if tensor.reshape is not None:
+        shape = tensor.reshape.shape
+        yield from _dims((*path, "reshape", "shape"), shape)
+        if not shape and not batched:
+            yield Problem((*path, "reshape"), "an empty shape needs max_batch_size > 0")
+        elif _size(shape) != _size(tensor.dims) or shape.count(-1) != tensor.dims.count(-1):
+            yield Problem(
+                (*path, "reshape"), f"{shape} does not hold the elements of dims {tensor.dims}"
+            )
+    if isinstance(tensor, Output):
+        yield from _file((*path, "label_filename"), tensor.label_filename)
+    elif tensor.allow_ragged_batch and not batched:
+        yield Problem((*path, "allow_ragged_batch"), "it needs max_batch_size > 0")
+
+
+def _file(path: Path, name: str | None) -> Iterator[Problem]:
+    """Files are the model's own: whoever may load a model must not read others by it."""
+    if name and (name.startswith("/") or ".." in name.split("/")):
+        yield Problem(path, f"{name!r} must be a file of the model's folder")
+
+
+def _dims(path: Path, dims: Sequence[int]) -> Iterator[Problem]:
+    for index, size in enumerate(dims):
+        if size == 0 or size < -1:
+            yield Problem((*path, index), f"{size} must be at least 1, or -1 for any size")
+
+
+def _size(dims: Iterable[int]) -> int:
+    return math.prod(size for size in dims if size != -1)
+
+
+def _versions(config: TritonConfig) -> Iterator[Problem]:
+    policy = config.version_policy
+    if policy is None:
+        return
+    if policy.latest is not None and policy.latest.num_versions < 1:
+        yield Problem(("version_policy", "latest", "num_versions"), "must be at least 1")
+    if policy.specific is not None:
+        path: Path = ("version_policy", "specific", "versions")
+        if not policy.specific.versions:
+            yield Problem(path, "it names no version")
+        for index, version in enumerate(policy.specific.versions):
+            if version < 1:
+                yield Problem((*path, index), f"{version} is no version: they begin at 1")
+
+
+def _group(path: Path, group: InstanceGroup) -> Iterator[Problem]:
+    if group.count > 4096:
+        yield Problem((*path, "count"), f"{group.count} instances are too many")
+    if group.gpus and group.kind in ("KIND_CPU", "KIND_MODEL"):
+        yield Problem((*path, "gpus"), f"{group.kind} has no gpus")
+    yield from _twice((*path, "gpus"), group.gpus, "GPU")
+
+
+def _dynamic(batching: DynamicBatching, max_batch_size: int) -> Iterator[Problem]:
+    path: Path = ("dynamic_batching",)
+    yield from _preferred(path, batching.preferred_batch_size, max_batch_size)
+    levels = batching.priority_levels
+    if levels and not 1 <= batching.default_priority_level <= levels:
+        yield Problem(
+            (*path, "default_priority_level"),
+            f"must be set, from 1 to priority_levels ({levels})",
+        )
+    for level in batching.priority_queue_policy:
+        if not 1 <= level <= levels:
+            yield Problem(
+                (*path, "priority_queue_policy", level),
+                f"there is no priority level {level}; priority_levels is {levels}",
+            )
+
+
+def _preferred(path: Path, sizes: Sequence[int], max_batch_size: int) -> Iterator[Problem]:
+    for index, size in enumerate(sizes):
+        where: Path = (*path, "preferred_batch_size", index)
+        if size < 1:
+            yield Problem(where, f"{size} must be at least 1")
+        elif max_batch_size and size > max_batch_size:
+            yield Problem(where, f"{size} is more than max_batch_size ({max_batch_size})")
+
+
+def _sequence(batching: SequenceBatching, max_batch_size: int) -> Iterator[Problem]:
+    path: Path = ("sequence_batching",)
+    if batching.oldest is not None:
+        sizes = batching.oldest.preferred_batch_size
+        yield from _preferred((*path, "oldest"), sizes, max_batch_size)
+    direct = batching.direct
+    if direct is not None and not 0 <= direct.minimum_slot_utilization <= 1:
+        yield Problem((*path, "direct", "minimum_slot_utilization"), "must lie between 0 and 1")
+    names = [control.name for control in batching.control_input]
+    yield from _twice((*path, "control_input"), names, "control input")
+    kinds: list[str] = []
+    for index, given in enumerate(batching.control_input):
+        where: Path = (*path, "control_input", index)
+        if not given.name:
+            yield Problem(where, "it needs a name")
+        for number, control in enumerate(given.control):
+            kinds.append(control.kind)
+            values = (control.int32_false_true, control.fp32_false_true, control.bool_false_true)
+            pairs = [pair for pair in values if pair]
+            inside: Path = (*where, "control", number)
+            if control.kind == "CONTROL_SEQUENCE_CORRID":
+                if pairs:
+                    yield Problem(inside, "the correlation id has no values for false and true")
+                if control.data_type == "TYPE_INVALID":
+                    yield Problem(inside, "the correlation id needs a data_type")
+            elif len(pairs) != 1 or len(pairs[0]) != 2:
+                yield Problem(
+                    inside,
+                    "it needs two values, for false and true, in one of int32_false_true,"
+                    " fp32_false_true and bool_false_true",
+                )
+    for kind, count in Counter(kinds).items():
+        if count > 1:
+            yield Problem((*path, "control_input"), f"{kind} is there {count} times")
+    yield from _twice((*path, "state"), [s.input_name for s in batching.state], "input_name")
+    yield from _twice((*path, "state"), [s.output_name for s in batching.state], "output_name")
+    for index, state in enumerate(batching.state):
+        if not state.input_name or not state.output_name:
+            yield Problem((*path, "state", index), "it needs an input_name and an output_name")
+        yield from _dims((*path, "state", index, "dims"), state.dims)
+        for number, initial in enumerate(state.initial_state):
+            where = (*path, "state", index, "initial_state", number, "data_file")
+            yield from _file(where, initial.data_file)
+
+
+def _warmup(path: Path, sample: Warmup, config: TritonConfig) -> Iterator[Problem]:
+    most = max(1, config.max_batch_size)
+    if sample.batch_size > most and (config.max_batch_size or config.input):
+        yield Problem((*path, "batch_size"), f"{sample.batch_size} is more than {most}")
+    names = [tensor.name for tensor in config.input]
+    for name, given in sample.inputs.items():
+        where: Path = (*path, "inputs", name)
+        if names and name not in names:
+            yield Problem(where, f"the model has no input {name!r}; its inputs are {names}")
+        if given.data_type == "TYPE_INVALID":
+            yield Problem((*where, "data_type"), "it needs a data_type")
+        for index, size in enumerate(given.dims):
+            if size < 1:
+                yield Problem((*where, "dims", index), f"{size} must be at least 1")
+        sources = (given.zero_data, given.random_data, given.input_data_file)
+        yield from _file((*where, "input_data_file"), given.input_data_file)
+        if all(source is None for source in sources):
+            yield Problem(where, "it needs one of zero_data, random_data and input_data_file")
+
+
+def _ensemble(config: TritonConfig) -> Iterator[Problem]:
+    if not config.is_ensemble:
+        return
+    path: Path = ("ensemble_scheduling",)
+    if config.platform not in ("", "ensemble") or config.backend not in ("", "ensemble"):
+        yield Problem(path, "an ensemble has the platform 'ensemble' and no backend")
+    for text in graph_problems(config):
+        yield Problem(path, text)
+
+
+def _twice(path: Path, names: Sequence[Any], what: str) -> Iterator[Problem]:
+    seen: set[Any] = set()
+    for index, name in enumerate(names):
+        if name in seen and name != "":
+            yield Problem((*path, index), f"{what} {name!r} is there already")
+        seen.add(name)

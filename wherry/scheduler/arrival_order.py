@@ -1,0 +1,48 @@
+"""Which answers may leave now, if they are to leave in the order in which the requests came?
+
+An error waits for nobody and holds nobody up; only answers are kept in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class ArrivalOrder(Generic[Request, Answer]):
+    """Requests that were let in and have not left yet. Pure; the caller holds a lock."""
+
+    def __init__(self) -> None:
+        #: In order of arrival; with their answers, as far as they are there.
+        self._here: dict[Request, list[Answer]] = {}
+
+    def __len__(self) -> int:
+        return len(self._here)
+
+    def arrived(self, request: Request) -> None:
+        self._here[request] = []
+
+    def answered(self, request: Request, answer: Answer) -> list[tuple[Request, Answer]]:
+        """The answers that may leave now, in their order; maybe not this one yet."""
+        if request not in self._here:
+            return [(request, answer)]
+        self._here[request].append(answer)
+        return self._first()
+
+    def left(self, request: Request) -> list[tuple[Request, Answer]]:
+        """It needs no answer any more. The answers that have waited for it."""
+        self._here.pop(request, None)
+        return self._first()
+
+    def _first(self) -> list[tuple[Request, Answer]]:
+        leaving: list[tuple[Request, Answer]] = []
+        for request, answers in self._here.items():
+            if not answers:
+                break
+            leaving.append((request, answers[0]))
+        for request, _ in leaving:
+            del self._here[request]
+        return leaving

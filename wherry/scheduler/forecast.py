@@ -1,0 +1,74 @@
+"""How long will a batch take, and how long a request that comes now?
+
+Learnt from the batches that have run. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wherry.request import InferRequest
+from wherry.scheduler.curve import BatchCurve
+
+
+class Forecast:
+    """What runs on `instances` equal instances, and what it has taken so far."""
+
+    def __init__(self, instances: int = 1) -> None:
+        self.instances = instances
+        self.curve = BatchCurve()
+        self.busy = 0
+        self.running_rows = 0
+        #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
+        self.work_per_row = 1.0
+
+    def began(self, rows: int) -> None:
+        self.busy += 1
+        self.running_rows += rows
+
+    def ended(self, requests: Sequence[InferRequest], seconds: float | None) -> None:
+        """A batch is over; None: there is nothing to learn from its time."""
+        rows = sum([request.rows for request in requests])
+        self.busy -= 1
+        self.running_rows -= rows
+        if seconds is not None:
+            work = rows * max([request.cost for request in requests])
+            self.work_per_row += 0.1 * (work / rows - self.work_per_row)
+            self.learn(work, seconds)
+
+    def learn(self, work: float, seconds: float) -> None:
+        if seconds > 0:  # a coarse clock may not have moved
+            self.curve.learn(max(1, round(work)), seconds)
+
+    def batch_seconds(self, rows: float) -> float:
+        """Of a batch of so many rows; 0.0 while nothing is known."""
+        return self.curve.seconds(rows * self.work_per_row) if self.curve else 0.0
+
+    def waiting_seconds(self, rows_ahead: float, most: int) -> float:
+        """Until a request starts behind so many rows, in batches of at most `most`; 0.0 while
+        nothing is known or an instance is about to take it."""
+        if not self.curve or (self.busy < self.instances and rows_ahead < most):
+            return 0.0
+        running = 0.0
+        if self.busy:
+            rows = self.running_rows / self.busy
+            running = self.batch_seconds(rows) / 2
+            most = max(most, round(rows))  # a request with many rows is a batch of its own
+        before = running + rows_ahead // most * self.batch_seconds(most)
+        return before / self.instances
+
+    def answer_seconds(self, rows_ahead: float, most: int) -> float:
+        """`waiting_seconds` and its own batch, or 0.0 likewise."""
+        waiting = self.waiting_seconds(rows_ahead, most)
+        return waiting and waiting + self.batch_seconds(rows_ahead % most + 1)
+
+    def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
+        """For people, with so many rows in the queue."""
+        return {
+            "batch_seconds": [list(point) for point in self.curve.points()],
+            "fixed_seconds": self.curve.fixed(),
+            "row_seconds": self.curve.slope(),
+            "work_per_row": self.work_per_row,
+            "waiting_seconds": self.waiting_seconds(queued_rows, most),
+        }
