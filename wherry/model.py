@@ -46,7 +46,7 @@ class Caller(Protocol):
 
 
 #: What infer() takes beside the inputs: no input may have such a name.
-RESERVED = ("timeout", "priority", "sequence")
+RESERVED = ("timeout", "priority", "sequence_step")
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
-        sequence: SequenceStep | None = None,
+        sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
         """Run one row, batched with whoever else calls: the value of the only output, or a dict.
@@ -288,7 +288,7 @@ class Runtime:
                 if isinstance(outcome, Failure):
                     raise outcome.as_exception()
                 return loaded.row(outcome)
-        return loaded.row(self._call(loaded, columns, 1, timeout, priority, sequence).outputs)
+        return loaded.row(self._call(loaded, columns, 1, timeout, priority, sequence_step).outputs)
 
     def infer_batch(
         self,
@@ -314,14 +314,14 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
-        sequence: SequenceStep | None = None,
+        sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
         loaded = self.model(model)
         columns = loaded.row_columns(args, inputs)
         answer = await self.answer(
-            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         return loaded.row(answer.outputs)
 
@@ -361,7 +361,7 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
-        sequence: SequenceStep | None = None,
+        sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Iterator[Any]:
         """The responses of a generator model as they come. Closing the iterator cancels."""
@@ -376,7 +376,7 @@ class Runtime:
             reply,
             timeout=timeout,
             priority=priority,
-            sequence=sequence,
+            sequence=sequence_step,
         )
         loaded.submit([request])
         try:
@@ -394,14 +394,14 @@ class Runtime:
         *args: Any,
         timeout: float | None = None,
         priority: int = 0,
-        sequence: SequenceStep | None = None,
+        sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
         loaded = self.model(model)
         columns = loaded.row_columns(args, inputs)
         responses = self.responses(
-            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence
+            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         async with aclosing(responses):
             async for response in responses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -178,6 +179,39 @@ def test_ctrl_c_before_anything_is_measured_ends_it_quietly(app: str, tmp_path: 
         made.process.send_signal(signal.SIGINT)
         assert made.wait() == 130
     assert "Traceback" not in made.err
+
+
+def test_ctrl_c_while_the_model_loads_leaves_no_server_behind(tmp_path: Path) -> None:
+    loading = tmp_path / "loading"
+    app = tmp_path / "bench_never_ready.py"
+    os.mkfifo(loading)
+    app.write_text(
+        "import threading, wherry\n"
+        "class Never(wherry.Model):\n"
+        "    def load(self, device):\n"
+        f"        open({str(loading)!r}, 'w').close()\n"
+        "        threading.Event().wait()\n"
+        "    def execute(self, text: list[str]) -> list[str]:\n"
+        "        return text\n"
+    )
+    with bench(tmp_path, str(app)) as made:
+        loading.read_text()  # until it loads
+        made.process.send_signal(signal.SIGINT)
+        assert made.wait() == 130
+    assert "Traceback" not in made.err
+    serving = [
+        cmdline
+        for cmdline in Path("/proc").glob("[0-9]*/cmdline")
+        if str(app).encode() in _read(cmdline)
+    ]
+    assert serving == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def test_the_highest_load_is_searched(app: str, tmp_path: Path) -> None:

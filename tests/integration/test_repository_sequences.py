@@ -117,7 +117,7 @@ def served(folder: Path, text: str, **how: Any) -> Iterator[Runtime]:
 
 
 def add(runtime: Runtime, x: int, id: int | str, *, start: bool = False, end: bool = False) -> int:
-    return int(runtime.infer("adder", X=[x], sequence=SequenceStep(id, start, end))["SUM"][0])
+    return int(runtime.infer("adder", X=[x], sequence_step=SequenceStep(id, start, end))["SUM"][0])
 
 
 def save_onnx(folder: Path) -> None:
@@ -175,7 +175,7 @@ def test_an_onnx_file_gets_its_state_back_from_the_server(
         assert add(runtime, 5, 2**64 - 1) == 106
         assert add(runtime, 3, 7, end=True) == 106
         assert add(runtime, 1, 7, start=True) == 101
-        assert runtime.infer("adder", X=[4], sequence=SequenceStep(7, end=True)).keys() <= {
+        assert runtime.infer("adder", X=[4], sequence_step=SequenceStep(7, end=True)).keys() <= {
             "SUM",
             "WHO",
         }

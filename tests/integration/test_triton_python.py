@@ -194,7 +194,7 @@ def test_a_client_that_leaves_is_seen_by_is_cancelled(
     stream.close()  # type: ignore[attr-defined]
 
     until(lambda: "cancelled after" in caplog.text)
-    assert not instances(rt, "repeat")[0].open_requests
+    until(lambda: not instances(rt, "repeat")[0].open_requests)
 
 
 def test_a_reader_that_does_not_read_is_given_up(rt: wherry.Runtime) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import importlib.util
 import itertools
@@ -64,10 +63,13 @@ def bench(args: argparse.Namespace) -> int:
         run = Run(args, asked, display, interrupts, out)
         try:
             run.carry_out()
+        except ConfigError:
+            raise
         except WherryError as error:
-            if isinstance(error, ConfigError):
-                raise
             run.failure = str(error)
+        except KeyboardInterrupt:
+            if interrupts.insisted:
+                raise
     if run.report is not None and run.report.points:
         print_report(run.report)
         out.write(run.report)
@@ -127,7 +129,9 @@ class Asked:
         warmup = _seconds("--warmup", args.warmup)
         if warmup is None:
             warmup = 0.0 if counted else min(DEFAULT_WARMUP, (duration or 0.0) / 5)
-        key = args.api_key or os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0] or None
+        of_the_server = (f.partition("=")[2] for f in args.serve if f.startswith("--api-key="))
+        of_the_shell = os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0]
+        key = args.api_key or next(of_the_server, of_the_shell) or None
         sending = Sending(
             protocol=args.protocol,
             model=args.model,
@@ -250,6 +254,7 @@ class Run:
         search = Search(whole=by == "callers", start=1.0 if by == "callers" else 10.0)
         told = reports.Search(by=by, objective=str(objective))
         self.report.searches.append(told)
+        first = len(self.report.points)
         told.settings = settings
         while (tried := search.next()) is not None and not self.interrupts.asked():
             load: Load = (
@@ -263,33 +268,36 @@ class Run:
             kept_up = by == "callers" or point.figures.requests_per_second > 0.9 * tried
             search.tell(tried, objective.met(point.figures) and kept_up)
             told.found = search.found
+        self.report.points[first:] = sorted(
+            self.report.points[first:], key=lambda point: float(point.settings[by])
+        )
 
     @contextmanager
     def _subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
         """What the points with these server settings are measured on."""
-        target = self.args.target or os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
-        sending = self.asked.sending
         with ExitStack() as stack:
-            if "://" not in target and self.args.local:
-                yield stack.enter_context(self._local(target, settings))
-                return
-            if self.args.local:
-                raise ConfigError("--local calls models in this process: name app.py, not a URL")
-            pid = None
-            if "://" not in target:
-                self.display.say(f"starting wherry serve {target}")
-                server = stack.enter_context(
-                    serving(target, self.args.serve, self._model_to_set(target, settings), settings)
-                )
-                target, pid = server.url, server.pid
-                self.display.say(f"it is ready at {target}")
-                if any(flag.startswith("--api-key=") for flag in self.args.serve):
-                    key = next(f for f in self.args.serve if f.startswith("--api-key="))
-                    sending = dataclasses.replace(sending, api_key=key.partition("=")[2])
-            elif settings or self.args.serve:
-                raise ConfigError("--set and --serve start a server: name app.py, not a URL")
-            found = find(target, sending)
-            yield Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
+            with self.interrupts.at_once():
+                subject = self._start(stack, settings)
+            yield subject
+
+    def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Subject:
+        target = self.args.target or os.environ.get(f"{PREFIX}URL", DEFAULT_URL)
+        is_url = "://" in target
+        if is_url and self.args.local:
+            raise ConfigError("--local calls models in this process: name app.py, not a URL")
+        if is_url and (settings or self.args.serve):
+            raise ConfigError("--set and --serve start a server: name app.py, not a URL")
+        if self.args.local:
+            return stack.enter_context(self._local(target, settings))
+        pid = None
+        if not is_url:
+            self.display.say(f"starting wherry serve {target}")
+            model = self._model_to_set(target, settings)
+            server = stack.enter_context(serving(target, self.args.serve, model, settings))
+            target, pid = server.url, server.pid
+            self.display.say(f"it is ready at {target}")
+        found = find(target, self.asked.sending)
+        return Served(found, stack.enter_context(LoadProcesses(self.args.processes)), pid)
 
     @contextmanager
     def _local(self, target: str, settings: dict[str, Any]) -> Iterator[Subject]:
@@ -347,6 +355,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._asked = False
+        self._at_once = False
+        #: It was said twice.
+        self.insisted = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -367,10 +378,20 @@ class Interrupts:
         while not self._asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """In this block the first one ends what is done, too: a model that loads for minutes."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
-            raise KeyboardInterrupt
+        self.insisted = self._asked
         self._asked = True
+        if self.insisted or self._at_once:
+            raise KeyboardInterrupt
 
 
 @dataclass(slots=True)

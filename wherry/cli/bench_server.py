@@ -15,6 +15,9 @@ from wherry.cli.settings import OPTIONS, PREFIX, read_settings
 from wherry.errors import WherryError
 from wherry.testing import ServerProcess
 
+#: Seconds for the models to load. Ctrl-C ends the waiting.
+LOADING = 3600.0
+
 
 @contextmanager
 def serving(
@@ -27,7 +30,7 @@ def serving(
             path = Path(folder) / "wherry.toml"
             path.write_text(_merged(flags, model, settings), encoding="utf-8")
             flags = [*_without_config(flags), "--config", str(path)]
-        server = ServerProcess(target, *flags, own_group=True)
+        server = ServerProcess(target, *flags, own_group=True, ready_timeout=LOADING)
         try:
             server.__enter__()
         except RuntimeError as error:

@@ -72,9 +72,9 @@ def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) 
     step = None if loaded.config.sequence is None else SequenceStep(1, start=True, end=True)
     try:
         if loaded.signature.streams:
-            result: Any = list(runtime.stream(loaded.name, sequence=step, **row))
+            result: Any = list(runtime.stream(loaded.name, sequence_step=step, **row))
         else:
-            result = runtime.infer(loaded.name, sequence=step, **row)
+            result = runtime.infer(loaded.name, sequence_step=step, **row)
     except WherryError as error:
         print_line(f"  example  {as_json(row)}\n           FAILED: {error}")
         return False

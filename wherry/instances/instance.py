@@ -20,7 +20,7 @@ Respond = Callable[[int, Columns], bool]
 
 
 class Answers(Protocol):
-    """Whom an instance tells what comes of a request whose batch may long have ended. Any thread."""
+    """Whom an instance tells what comes of a request whose batch may long be over. Any thread."""
 
     def now(self) -> float:
         """The runtime's clock."""
@@ -97,7 +97,7 @@ class Instance(ABC):
         """Requests that have outlived their batch, or still may. Any thread."""
         return ()
 
-    def cancel(self, request: InferRequest) -> None:
+    def cancel(self, request: InferRequest) -> None:  # noqa: B027 - most have nothing to tell
         """Nobody waits for this request any more, should it be here. Any thread."""
 
     def not_ready_reason(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -120,6 +121,9 @@ class LLM(StepModel):
         }
 
     def load(self, device: Device) -> None:
+        # Threads that wait for work by spinning take it from everybody else; read by OpenMP when
+        # torch is first imported, so this is for worker processes.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         from wherry.llm.loading import load_engine
 
         self.engine, self.tokenizer = load_engine(

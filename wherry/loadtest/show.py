@@ -19,8 +19,13 @@ from wherry.loadtest.offline import Cell, OfflineReport, recommended
 from wherry.loadtest.plan import Plan, describe
 from wherry.loadtest.report import Point, Report, Search, number, shown
 
-#: Columns of a table that goes to a file or a pipe.
+#: Width of a table that goes to a file or a pipe.
 PIPED_WIDTH = 200
+#: Columns that a narrow terminal does without.
+FIRST_TO_GO = (
+    "max ms", "first p99", "client cores", "compute ms", "server cores", "queue ms", "p99 ms",
+    "tokens/s of one", "between ms", "rows/s", "batch",
+)  # fmt: skip
 
 
 STYLES = {"better": "green", "worse": "red"}
@@ -30,9 +35,9 @@ def ms(seconds: float | None) -> str:
     return "" if seconds is None else number(1e3 * seconds)
 
 
-def table_of(points: list[Point], title: str = "") -> Table:
-    """A line for each point; columns that say nothing are left out."""
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+def table_of(points: list[Point], width: int = PIPED_WIDTH) -> Table:
+    """A line for each point; columns that say nothing are left out, and those of least interest
+    until the rest fits."""
     columns: list[tuple[str, Callable[[Point], str]]] = [
         (name, lambda point, name=name: shown(point.settings.get(name, "")))  # type: ignore[misc]
         for name in dict.fromkeys(name for point in points for name in point.settings)
@@ -61,10 +66,16 @@ def table_of(points: list[Point], title: str = "") -> Table:
             ("server cores", lambda p: "" if p.server_cores is None else f"{p.server_cores:.2f}")
         )
     columns.append(("client cores", lambda point: f"{point.client.cores:.2f}"))
-    for name, _ in columns:
+    cells = {name: [value(point) for point in points] for name, value in columns}
+    for name in FIRST_TO_GO:
+        if sum(max(map(len, [head, *column])) + 2 for head, column in cells.items()) <= width:
+            break
+        cells.pop(name, None)
+    table = Table(box=None, pad_edge=False)
+    for name in cells:
         table.add_column(name, justify="right", no_wrap=True)
-    for point in points:
-        table.add_row(*(value(point) for _, value in columns))
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
     return table
 
 
@@ -97,7 +108,7 @@ def print_report(report: Report, out: Console | None = None) -> None:
     out = out or console(sys.stdout)
     out.print(headline(report), soft_wrap=True)
     if report.points:
-        out.print(table_of(report.points))
+        out.print(table_of(report.points, out.width))
     said: dict[str, list[str]] = {}
     for point in report.points:
         for note in point.notes:
@@ -233,17 +244,22 @@ class Display:
 
     def begin(self, plan: Plan, label: str) -> Callable[[Told], None]:
         """A run begins; what it is told makes the living line."""
-        began = time.perf_counter()
-        self._last = (began, 0)
+        began: float | None = None
         recent: list[float] = []
 
         def tell(told: Told) -> None:
+            nonlocal began
             if self._live is None:
                 return
             now = time.perf_counter()
-            if now - self._last[0] < 0.2:
-                return
-            rate = (told.answered - self._last[1]) / (now - self._last[0])
+            if began is None:
+                if not (told.answered or told.in_flight):
+                    return  # it connects
+                began, self._last = now - 0.25, (now - 0.25, 0)  # they tell every 0.25 s
+            passed = now - self._last[0]
+            if passed < 0.2 or (told.answered == self._last[1] and passed < 1.0):
+                return  # nothing new is known
+            rate = (told.answered - self._last[1]) / passed
             self._last = (now, told.answered)
             recent[:] = (recent + told.recent)[-2000:]
             self._live.update(self._with(_line(plan, label, now - began, told, rate, recent)))
@@ -265,7 +281,8 @@ class Display:
             )
 
     def _with(self, line: Text) -> Group:
-        return Group(table_of(self._points), line) if self._points else Group(line)
+        width = self._console.width
+        return Group(table_of(self._points, width), line) if self._points else Group(line)
 
 
 def _line(
@@ -276,11 +293,11 @@ def _line(
         share = seconds / plan.duration
     elif plan.requests:
         share = told.answered / plan.requests
-    bar = "━" * round(20 * min(1.0, share))
-    text = Text()
+    bar = "━" * round(12 * min(1.0, share))
+    text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{label or describe(plan.load)}  ", style="bold")
     text.append(bar, style="green")
-    text.append("━" * (20 - len(bar)), style="dim")
+    text.append("━" * (12 - len(bar)), style="dim")
     end = f" / {plan.duration:g}" if plan.duration else ""
     text.append(f"  {seconds:.1f}{end} s  {number(rate)}/s")
     if recent:

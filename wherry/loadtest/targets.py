@@ -282,10 +282,8 @@ def _grpc(where: Address, sending: Sending) -> Target:
     rows, source = rows_for(model, sending, list)
 
     def requests(size: int) -> list[Encoded]:
-        return [
-            over_grpc.encode(control.schema, model, version, batch)
-            for batch in inputs.batches(rows, size)
-        ]
+        made = inputs.batches(rows, size)
+        return [over_grpc.encode(control.schema, model, version, batch) for batch in made]
 
     watching = over_grpc.GrpcControl(where, sending.all_headers(), timeout=1.0)
     wire = Wire(

