@@ -17,6 +17,7 @@ NAMES = (
     "mixed_lengths",
     "overload",
     "startup",
+    "triton_python",
 )
 
 

@@ -28,7 +28,7 @@ def written_model(
 ) -> RepositoryModel:
     """A model of this code."""
     folder = tmp_path / name / "1"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.py").write_text(code)
     return backend_for(str(folder.parent), "1", patched(TritonConfig(), {"name": name, **patch}))
 

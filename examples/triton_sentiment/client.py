@@ -5,10 +5,14 @@
 
 Twenty threads with tritonclient, as in the seed: 100 and 102 requests of a sentence, requests of 1
 to 6 sentences, and the same number of sentences in requests of 1, 2, 4, 8 and 16. The batch sizes
-are those of the server's statistics. A real Triton can stand behind the URL as well.
+are those of the server's statistics.
+
+If the server lets models be loaded (--model-control-mode=explicit --load-model=sentiment), the
+first two loops run once more with a preferred size of 10 and a delay of 0.2 s, and of 20 s.
 """
 
 import argparse
+import json
 import random
 import threading
 import time
@@ -19,6 +23,7 @@ from statistics import mean
 
 import numpy as np
 import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
 
 THREADS = 20
 SENTENCES = (
@@ -101,6 +106,16 @@ def run(client: Client, what: str, requests: Sequence[Sequence[str]]) -> None:
     )
 
 
+def delayed(client: Client, seconds: float) -> None:
+    """Load the model again with this delay, and 10 rows as the preferred size."""
+    config = client.connection.get_model_config("sentiment")
+    config["dynamic_batching"] = {
+        "preferred_batch_size": [10],
+        "max_queue_delay_microseconds": round(seconds * 1e6),
+    }
+    client.connection.load_model("sentiment", config=json.dumps(config))
+
+
 def sentences(count: int) -> list[str]:
     return [SENTENCES[n % len(SENTENCES)] for n in range(count)]
 
@@ -118,6 +133,16 @@ def main() -> None:
             many = [sentences(size) for _ in range(160 // size)]
             # Triton refuses more rows than max_batch_size; here they are split and joined.
             run(client, f"160 sentences, {size} in a request", many)
+        for delay in (0.2, 20.0):
+            try:
+                delayed(client, delay)
+            except InferenceServerException as error:
+                print(f"a delay of {delay} s: not tried, {error.message()}")
+                return
+            for count in (100, 102):
+                what = f"{count} requests, delay of {delay} s"
+                run(client, what, [[s] for s in sentences(count)])
+        client.connection.load_model("sentiment")  # as its config.pbtxt says
 
 
 if __name__ == "__main__":

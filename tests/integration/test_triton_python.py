@@ -550,6 +550,32 @@ def test_a_file_that_cannot_be_used_is_an_error_that_says_why(
         written_model(tmp_path, code)
 
 
+def test_files_beside_the_model_can_be_imported(tmp_path: Path) -> None:
+    code = """
+import beside
+import numpy as np
+import helper
+import triton_python_backend_utils as pb_utils
+from .helper import WHO
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        told = np.array([helper.WHO + WHO + beside.WHO], dtype=np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", told)]) for _ in requests]
+"""
+    (tmp_path / "written" / "1").mkdir(parents=True)
+    (tmp_path / "written" / "1" / "helper.py").write_text("WHO = 'helper '")
+    (tmp_path / "written" / "beside.py").write_text("WHO = 'beside'")
+    with running(written_model(tmp_path, code)) as rt:
+        assert rt.infer("written", X=[1.0])["Y"] == [b"helper helper beside"]
+
+
 def test_each_instance_has_a_process_and_one_that_completed_the_config_is_the_first() -> None:
     model = python_model("upper", instance_group=[{"count": 2}])
     with running(model) as rt:
@@ -941,6 +967,31 @@ class TritonPythonModel:
             numbers = [number for number in range(100) if number % 15]
             list(readers.map(partial(read, rt), numbers))
         until(lambda: not instances(rt, "written")[0].open_requests)
+
+
+def test_execute_itself_sees_that_its_callers_time_is_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    code = """
+import time
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        while not requests[0].is_cancelled():
+            time.sleep(0.001)
+        print("it is over")
+"""
+    with running(written_model(tmp_path, code)) as rt:
+        with pytest.raises(wherry.DeadlineExceeded):
+            rt.infer("written", X=[1.0], timeout=0.1)
+        until(lambda: "it is over" in caplog.text)
 
 
 def test_a_model_that_hangs_is_killed_after_execution_timeout(tmp_path: Path) -> None:

@@ -544,7 +544,8 @@ def test_requests_that_lack_an_optional_input_never_share_a_batch_with_those_tha
     with Runtime(optional) as rt:
 
         async def main() -> None:
-            calls = [rt.ainfer("optional", str(n), **({"b": n} if n % 2 else {})) for n in range(6)]
+            given: list[dict[str, Any]] = [{"b": n} if n % 2 else {} for n in range(6)]
+            calls = [rt.ainfer("optional", str(n), **given[n]) for n in range(6)]
             gate.open(3)
             assert await asyncio.gather(*calls) == list("012345")
 

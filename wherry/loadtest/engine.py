@@ -152,7 +152,7 @@ class Engine:
             return
         self._loops[caller] -= 1
         self._to_begin -= 1
-        self._begin(caller, connection, perf_counter())
+        self._begin(caller, connection)
 
     # Open: moments
 
@@ -191,11 +191,17 @@ class Engine:
 
     # Either
 
-    def _begin(self, caller: int, connection: Connection | None, intended: float) -> None:
+    def _begin(
+        self, caller: int, connection: Connection | None, intended: float | None = None
+    ) -> None:
+        """Send the next request; a caller's is meant to start now."""
         request = next(self._requests)
         self.in_flight += 1
+        now = perf_counter()
+        if intended is None:
+            intended = now
         if connection is not None and connection.usable:
-            connection.send(request, intended, perf_counter())
+            connection.send(request, intended, now)
         else:
             if connection is not None:
                 connection.abandon()
@@ -266,35 +272,37 @@ class Engine:
 
     def answered(self, connection: Connection, outcome: str, now: float) -> None:
         request, reader = connection.request, connection.reader
+        intended, sent = connection.intended, connection.sent
         assert request is not None
-        connection.request = None
+        connection.request = connection.reader = None
         self.in_flight -= 1
+        if not connection.usable:
+            self._connections.discard(connection)
+        # The next request goes out first: the server works on it while we write this one down.
+        self._next_on(connection)
         if reader is None:
-            self.recorder.add(
-                connection.intended, connection.sent, now, now, outcome, request.rows,
-                request.tokens_in,
-            )  # fmt: skip
+            self.recorder.add(intended, sent, now, now, outcome, request.rows, request.tokens_in)
         else:
-            connection.reader = None
             first = now if reader.first is None else reader.first
+            tokens_in = reader.tokens_in or request.tokens_in
             self.recorder.add(
-                connection.intended, connection.sent, first, now, outcome, request.rows,
-                reader.tokens_in or request.tokens_in, reader.tokens_out, reader.gaps,
+                intended, sent, first, now, outcome, request.rows, tokens_in, reader.tokens_out,
+                reader.gaps,
             )  # fmt: skip
         if outcome != OK:
             self.samples.setdefault(outcome, connection.message)
-        if not connection.usable:
-            self._connections.discard(connection)
-        if self._closed is not None:
-            if self._thinks is None:
-                self._next_of(connection.caller, connection)
-            else:
-                self._later(next(self._thinks), self._next_of, connection.caller, connection)
-            return
-        if connection.usable:
-            self._idle.append(connection)
-        self._send_backlog()
-        self._end_if_over()
+
+    def _next_on(self, connection: Connection) -> None:
+        """The connection has its answer; what it does now."""
+        if self._closed is None:
+            if connection.usable:
+                self._idle.append(connection)
+            self._send_backlog()
+            self._end_if_over()
+        elif self._thinks is None:
+            self._next_of(connection.caller, connection)
+        else:
+            self._later(next(self._thinks), self._next_of, connection.caller, connection)
 
     def closed(self, connection: Connection) -> None:
         """A connection that had nothing to do is gone; whoever needs one makes a new one."""

@@ -201,13 +201,18 @@ class Link:
         self, started: int, ns: int, failure: list[str] | None, outcomes: list[Any]
     ) -> None:
         """A batch has been run. An outcome is a response, None (it comes by itself, or has),
-        "again", or "failed"."""
+        "again", or "failed".
+
+        The list is emptied, so that the slab's part of the inputs is free again with this very
+        message, if nobody keeps them: whoever calls this holds none of the requests, too.
+        """
         with self._sending:
             tensors = self._outgoing()
             answers = [
                 one if one is None or isinstance(one, str) else self._body(one, tensors)
                 for one in outcomes
             ]
+            outcomes.clear()
             self._send(["executed", started, ns, failure, answers], tensors)
         self._send_late()
 
@@ -225,7 +230,9 @@ class Link:
 
     def requests(self, wanted: list[Any], incoming: Incoming) -> list[Any]:
         """What execute() is given."""
-        return [self._request(one, incoming) for one in wanted]
+        requests = [self._request(one, incoming) for one in wanted]
+        incoming.slab = None  # from now on only their arrays keep it in use
+        return requests
 
     def _request(self, wanted: list[Any], incoming: Incoming) -> Any:
         key, id, correlation_id, flags, timeout, parameters, names, decoupled, inputs = wanted

@@ -299,12 +299,12 @@ class Channel:
                 self._in = bytearray(_BUFFER_BYTES)
         elif len(self._in) - self._read < _HEADER.size:
             self._make_room(_HEADER.size)
-        if self._wait is not None:
-            self._wait(select.POLLIN)
         try:
             with memoryview(self._in) as data:
                 size, ancillary, _, _ = self._socket.recvmsg_into([data[self._filled :]], _ONE_FILE)
-        except BlockingIOError:
+        except BlockingIOError:  # often something is there: whoever calls has just been told so
+            assert self._wait is not None
+            self._wait(select.POLLIN)
             return
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

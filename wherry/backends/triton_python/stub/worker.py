@@ -177,7 +177,7 @@ class Worker:
 
     def _execute(self, message: list[Any], incoming: Any) -> None:
         """Give the model one list of requests, and the server what came of each."""
-        requests = self._link.requests(message[2], incoming)
+        requests: Any = self._link.requests(message[2], incoming)
         started = perf_counter_ns()
         self._link.executing = True
         failure: list[str] | None = None
@@ -192,16 +192,15 @@ class Worker:
             outcomes = ["failed" if one._exchange.end() else None for one in requests]
         finally:
             self._link.executing = False
-        self._tell(started, failure, outcomes, requests)
-
-    def _tell(self, started: int, failure: Any, outcomes: list[Any], requests: list[Any]) -> None:
         ns = perf_counter_ns() - started
+        exchanges = [request._exchange for request in requests]
+        requests = result = None
         try:
             self._link.executed(started, ns, failure, outcomes)
         except (ValueError, TypeError) as error:  # somebody's response cannot be sent
-            for request in requests:
-                request._exchange.ended = True
-            self._link.executed(started, ns, _described(error), ["failed"] * len(requests))
+            for exchange in exchanges:
+                exchange.ended = True
+            self._link.executed(started, ns, _described(error), ["failed"] * len(exchanges))
 
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
         """What came of each request. Raises if the model returned something else than it must."""

@@ -1,0 +1,108 @@
+"""How is a recorded request sent to a server, and what of its answer is kept?
+
+Everything is JSON: a request is what goes over the wire, an answer is what a client can see.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import zlib
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf import json_format
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+Request = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class Address(NamedTuple):
+    """Where a server listens."""
+
+    http: str
+    grpc: str
+
+
+def send(address: Address, request: Request) -> Answer:
+    return send_http(address, request) if "http" in request else send_grpc(address, request)
+
+
+def send_http(address: Address, request: Request) -> Answer:
+    method, path = request["http"].split(" ", 1)
+    connection = http.client.HTTPConnection(address.http, timeout=20)
+    try:
+        connection.request(method, path, http_body(request), request.get("headers", {}))
+        response = connection.getresponse()
+        return http_answer(response, response.read())
+    finally:
+        connection.close()
+
+
+def http_body(request: Request) -> bytes | None:
+    """The JSON, or the text as it is; then the tensors, each in hex; all of it compressed."""
+    if "text" in request:
+        body = request["text"].encode()
+    elif "json" in request:
+        body = json.dumps(request["json"]).encode()
+    elif "tensors" in request:
+        body = b""
+    else:
+        return None
+    body += b"".join(bytes.fromhex(tensor) for tensor in request.get("tensors", ()))
+    coding = request.get("headers", {}).get("Content-Encoding")
+    return {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding, bytes)(body)
+
+
+def http_answer(response: http.client.HTTPResponse, body: bytes) -> Answer:
+    names = ("Content-Type", "Content-Encoding", "Accept-Encoding")
+    headers = {name: response.headers[name] for name in names if name in response.headers}
+    answer: Answer = {"status": response.status, "headers": headers}
+    coding = headers.get("Content-Encoding")
+    if coding is not None:
+        body = gzip.decompress(body) if coding == "gzip" else zlib.decompress(body)
+    if "Inference-Header-Content-Length" in response.headers:
+        length = int(response.headers["Inference-Header-Content-Length"])
+        answer["json"] = json.loads(body[:length])
+        answer["tensors"] = body[length:].hex()
+    elif headers.get("Content-Type", "").startswith("text/event-stream"):
+        events = body.decode().split("\n\n")
+        answer["events"] = [json.loads(event.removeprefix("data: ")) for event in events if event]
+    elif body:
+        try:
+            answer["json"] = json.loads(body)
+        except ValueError:
+            answer["text"] = body.decode()
+    return answer
+
+
+def send_grpc(address: Address, request: Request) -> Answer:
+    """`messages`: one, or all of a stream; `raw`: bytes that need not be a message."""
+    method = request["grpc"]
+    with grpc.insecure_channel(address.grpc) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        try:
+            if "raw" in request:
+                path = f"/inference.GRPCInferenceService/{method}"
+                answer = channel.unary_unary(path)(base64.b64decode(request["raw"]), timeout=20)
+                return {"code": "OK", "raw": base64.b64encode(answer).decode()}
+            messages = [parsed(method, message) for message in request["messages"]]
+            if method == "ModelStreamInfer":
+                answers = list(stub.ModelStreamInfer(iter(messages), timeout=20))
+            else:
+                answers = [getattr(stub, method)(messages[0], timeout=20)]
+        except grpc.RpcError as e:
+            return {"code": e.code().name, "error": e.details()}
+    return {"code": "OK", "messages": [plain(answer) for answer in answers]}
+
+
+def parsed(method: str, message: dict[str, Any]) -> Any:
+    name = "ModelInferRequest" if method == "ModelStreamInfer" else f"{method}Request"
+    return json_format.ParseDict(message, getattr(service_pb2, name)())
+
+
+def plain(message: Any) -> Any:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)

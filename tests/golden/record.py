@@ -1,0 +1,98 @@
+"""What does a real Triton answer to every request of cases.py?
+
+    python -m tests.golden.record --tritonserver "tritonserver --cache-directory /x/caches"
+
+writes answers.json anew; the command gets this folder's repository and its ports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tests.golden.calls import Address, Answer, send
+from tests.golden.cases import cases
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE / "repository"
+ANSWERS = HERE / "answers.json"
+NOT_AT_THE_START = {"broken", "extra"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tritonserver", required=True, help="the command, with its own options")
+    command = shlex.split(parser.parse_args().tritonserver)
+    with tritonserver(command) as address:
+        recorded = [
+            {**case, "steps": [{**step, "answer": answer(address, step)} for step in case["steps"]]}
+            for case in cases()
+        ]
+    lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in recorded)
+    ANSWERS.write_text(f"[\n{lines}\n]\n")
+
+
+def models() -> list[str]:
+    return sorted(f.name for f in REPOSITORY.iterdir() if f.name not in NOT_AT_THE_START)
+
+
+@contextmanager
+def tritonserver(command: list[str]) -> Iterator[Address]:
+    http, rpc, metrics = free_ports(3)
+    options = [
+        f"--model-repository={REPOSITORY}", f"--http-port={http}", f"--grpc-port={rpc}",
+        f"--metrics-port={metrics}", "--model-control-mode=explicit",
+        "--cache-config=local,size=1048576", *(f"--load-model={name}" for name in models()),
+    ]  # fmt: skip
+    process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
+    try:
+        address = Address(f"127.0.0.1:{http}", f"127.0.0.1:{rpc}")
+        with grpc.insecure_channel(address.grpc) as channel:
+            grpc.channel_ready_future(channel).result(timeout=120)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def free_ports(number: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    try:
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def answer(address: Address, step: dict[str, Any]) -> Answer | None:
+    """None for what must not be sent to Triton."""
+    return None if step.get("not_sent") else settled(address, step)
+
+
+def settled(address: Address, step: dict[str, Any], *, patience: int = 200) -> Answer:
+    """The answer; an unload takes its time, so `until` waits for a model that is on its way."""
+    for _ in range(patience):
+        got = send(address, step)
+        name = step.get("until")
+        listed = got.get("json") or got.get("messages", [{}])[0].get("models", [])
+        states = [m.get("state") for m in listed if m["name"] == name] if name else []
+        if not {"UNLOADING", "LOADING"} & set(states) and not (
+            name and step.get("json") and "READY" in states
+        ):
+            break
+        time.sleep(0.05)
+    return got
+
+
+if __name__ == "__main__":
+    main()
