@@ -9,6 +9,7 @@ import base64
 import gzip
 import http.client
 import json
+import time
 import zlib
 from typing import Any, NamedTuple
 
@@ -28,12 +29,24 @@ class Address(NamedTuple):
 
 
 def send(address: Address, request: Request) -> Answer:
+    if "after_unload_of" in request:
+        wait_for_unload(address, request["after_unload_of"])
     return send_http(address, request) if "http" in request else send_grpc(address, request)
+
+
+def wait_for_unload(address: Address, model: str) -> None:
+    """An unload is answered at once and takes its time."""
+    for _ in range(400):
+        index = send_http(address, {"http": "POST /v2/repository/index"})["json"]
+        if any(m["name"] == model and m.get("state") == "UNAVAILABLE" for m in index):
+            return
+        time.sleep(0.025)
+    raise TimeoutError(f"model {model!r} is still not unloaded")
 
 
 def send_http(address: Address, request: Request) -> Answer:
     method, path = request["http"].split(" ", 1)
-    connection = http.client.HTTPConnection(address.http, timeout=20)
+    connection = http.client.HTTPConnection(address.http, timeout=10)
     try:
         connection.request(method, path, http_body(request), request.get("headers", {}))
         response = connection.getresponse()
@@ -67,7 +80,7 @@ def http_answer(response: http.client.HTTPResponse, body: bytes) -> Answer:
     if "Inference-Header-Content-Length" in response.headers:
         length = int(response.headers["Inference-Header-Content-Length"])
         answer["json"] = json.loads(body[:length])
-        answer["tensors"] = body[length:].hex()
+        take_tensors(answer["json"]["outputs"], body[length:])
     elif headers.get("Content-Type", "").startswith("text/event-stream"):
         events = body.decode().split("\n\n")
         answer["events"] = [json.loads(event.removeprefix("data: ")) for event in events if event]
@@ -79,6 +92,17 @@ def http_answer(response: http.client.HTTPResponse, body: bytes) -> Answer:
     return answer
 
 
+def take_tensors(outputs: list[dict[str, Any]], body: bytes) -> None:
+    """Each output gets its own bytes, in hex: the order of outputs says nothing to a client."""
+    start = 0
+    for output in outputs:
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is not None:
+            output["binary"] = body[start : start + size].hex()
+            start += size
+    assert start == len(body), f"{len(body) - start} bytes too many"
+
+
 def send_grpc(address: Address, request: Request) -> Answer:
     """`messages`: one, or all of a stream; `raw`: bytes that need not be a message."""
     method = request["grpc"]
@@ -87,16 +111,17 @@ def send_grpc(address: Address, request: Request) -> Answer:
         try:
             if "raw" in request:
                 path = f"/inference.GRPCInferenceService/{method}"
-                answer = channel.unary_unary(path)(base64.b64decode(request["raw"]), timeout=20)
+                answer = channel.unary_unary(path)(base64.b64decode(request["raw"]), timeout=10)
                 return {"code": "OK", "raw": base64.b64encode(answer).decode()}
             messages = [parsed(method, message) for message in request["messages"]]
             if method == "ModelStreamInfer":
-                answers = list(stub.ModelStreamInfer(iter(messages), timeout=20))
+                answers = list(stub.ModelStreamInfer(iter(messages), timeout=10))
             else:
-                answers = [getattr(stub, method)(messages[0], timeout=20)]
+                answers = [getattr(stub, method)(messages[0], timeout=10)]
         except grpc.RpcError as e:
             return {"code": e.code().name, "error": e.details()}
-    return {"code": "OK", "messages": [plain(answer) for answer in answers]}
+    whole = method == "ModelStatistics"
+    return {"code": "OK", "messages": [plain(answer, whole) for answer in answers]}
 
 
 def parsed(method: str, message: dict[str, Any]) -> Any:
@@ -104,5 +129,13 @@ def parsed(method: str, message: dict[str, Any]) -> Any:
     return json_format.ParseDict(message, getattr(service_pb2, name)())
 
 
-def plain(message: Any) -> Any:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+def plain(message: Any, whole: bool) -> Any:
+    """`whole`: with the fields that are 0."""
+    made = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=whole
+    )
+    response = made.get("infer_response", made)
+    contents = response.pop("raw_output_contents", [])
+    for output, content in zip(response.get("outputs", []), contents, strict=True):
+        output["binary"] = content
+    return made

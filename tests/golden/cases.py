@@ -898,7 +898,7 @@ def control() -> Cases:
         load("extra"),
         infer("extra", x),
         unload("extra"),
-        {**post("/v2/repository/index"), "until": "extra"},
+        {**post("/v2/repository/index"), "after_unload_of": "extra"},
         infer("extra", x),
         get("/v2/models/extra"),
         get("/v2/models/extra/ready"),
@@ -909,7 +909,7 @@ def control() -> Cases:
     yield "load and unload over gRPC", [
         rpc("RepositoryModelLoad", {"model_name": "extra"}),
         rpc("RepositoryModelUnload", {"model_name": "extra"}),
-        {**rpc("RepositoryIndex"), "until": "extra"},
+        {**rpc("RepositoryIndex"), "after_unload_of": "extra"},
         rpc("RepositoryModelLoad", {"model_name": "extra"}),
         rpc("ModelReady", {"name": "extra"}),
         otherwise(REASON, rpc("RepositoryModelLoad", {"model_name": "none"}), code="NOT_FOUND"),
@@ -975,7 +975,7 @@ def control() -> Cases:
     ]
     yield "an ensemble goes with its member", [
         unload("classes"),
-        {**post("/v2/repository/index", {"ready": True}), "until": "classes"},
+        {**post("/v2/repository/index", {"ready": True}), "after_unload_of": "classes"},
         get("/v2/models/two_steps/ready"),
         infer("two_steps", {**A, "name": "A"}, {**B, "name": "B"}),
         load("two_steps"),
@@ -984,7 +984,7 @@ def control() -> Cases:
     ]
     yield "dependents", [
         unload("streamed", unload_dependents=True),
-        {**post("/v2/repository/index"), "until": "repeat"},
+        {**post("/v2/repository/index"), "after_unload_of": "repeat"},
         get("/v2/models/repeat/ready"),
         load("streamed"),
         get("/v2/models/repeat/ready"),

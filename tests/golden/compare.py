@@ -60,7 +60,19 @@ def by_request(answer: Answer) -> Answer:
     return {**answer, "messages": groups}
 
 
+def named(values: list[Any]) -> Any:
+    """Outputs, models of an index or of statistics: what has a name has no order."""
+    if not values or not all(isinstance(v, dict) and "name" in v for v in values):
+        return values
+    found = {f"{v['name']} {v.get('version', '')}": v for v in values}
+    return found if len(found) == len(values) else values
+
+
 def compared(place: str, theirs: Any, ours: Any, shape_only: bool) -> Iterator[str]:
+    if isinstance(theirs, list) and isinstance(ours, list):
+        theirs, ours = named(theirs), named(ours)
+        if shape_only and isinstance(theirs, list) and isinstance(ours, list):
+            theirs, ours = (x[: min(1, len(theirs), len(ours))] for x in (theirs, ours))
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in sorted(theirs.keys() | ours.keys()):
             if key not in ours:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -37,6 +39,8 @@ def parrot(
     for place, word in enumerate(words[:most]):
         if word == "break":
             raise ValueError("broke")
+        if word == "surrogate":
+            word = "\ud83d"
         last = place + 1 == min(len(words), most)
         reason = ("stop" if len(words) <= most else "length") if last else ""
         for index in range(n):
@@ -195,6 +199,19 @@ def test_refusals_look_as_openais_clients_expect(
     assert error["code"] == ("model_not_found" if status == 404 else None)
 
 
+def test_a_missing_key_is_refused_as_openai_does() -> None:
+    with wherry.Server(shout, port=0, api_keys=["right"]) as server:
+        url = f"{server.url}/v1"
+        with (
+            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as client,
+            pytest.raises(openai.AuthenticationError) as error,
+        ):
+            client.models.list()
+        assert error.value.type == "authentication_error"
+        with openai.OpenAI(base_url=url, api_key="right") as client:
+            assert [model.id for model in client.models.list()] == ["shout"]
+
+
 def test_an_error_before_the_first_piece_has_its_own_status(client: openai.OpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="crashed"):
         client.chat.completions.create(model="parrot", messages=user("crash"), stream=True)
@@ -206,6 +223,29 @@ def test_an_error_in_the_middle_is_the_last_event(client: openai.OpenAI) -> None
     with pytest.raises(openai.APIError, match="broke"):
         seen.extend(chunk.choices[0].delta.content for chunk in stream)
     assert seen == ["", "a"]
+
+
+def test_text_that_is_no_unicode_ends_its_stream_with_an_error(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model="parrot", messages=user("a surrogate"), stream=True
+    )
+    with pytest.raises(openai.APIError, match="internal error"):
+        list(stream)
+    answer = client.chat.completions.create(model="parrot", messages=user("a b"))
+    assert answer.choices[0].message.content == "a b"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, -1])
+def test_a_body_that_does_not_come_to_its_end_costs_nobody_anything(
+    server: wherry.Server, client: openai.OpenAI, cut: int
+) -> None:
+    body = json.dumps({"model": "parrot", "messages": user("x"), "stream": True}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        connection.sendall(head.encode() + body[:cut])
+    answer = client.chat.completions.create(model="parrot", messages=user("still here"))
+    assert answer.choices[0].message.content == "still here"
 
 
 def test_a_client_that_leaves_ends_its_generation(client: openai.OpenAI) -> None:

@@ -504,12 +504,13 @@ def test_draining_waits_for_requests_that_outlive_their_batch() -> None:
 
 def test_what_outlives_the_time_to_drain_is_told_and_its_model_too() -> None:
     """Else finalize(), which waits for the thread that answers, would never end."""
-    with running("repeat") as rt:
+    with running("repeat") as rt, ThreadPoolExecutor(1) as readers:
         stream = rt.stream("repeat", TIMES=[-1])
         next(stream)
+        reads = readers.submit(lambda: sum(1 for _ in stream))
         rt.unload("repeat", drain_timeout=0.1)
         with pytest.raises(wherry.ModelNotReady, match="unloading"):
-            list(stream)
+            reads.result()
 
 
 # Life

@@ -55,7 +55,7 @@ class Shape:
             head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
             vocabulary=config.vocab_size,
             max_positions=config.max_position_embeddings,
-            norm_eps=config.rms_norm_eps,
+            norm_eps=getattr(config, "rms_norm_eps", 1e-6),
             windows=_windows(config),
         )
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
 from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
 from wherry.llm.linear import best_for
 from wherry.llm.model import ARCHITECTURES, Decoder, Shape
 from wherry.llm.scheduler import Chunk
+
+log = logging.getLogger("wherry")
 
 
 class Network(Protocol):
@@ -100,7 +102,10 @@ def load_network(
     config = checkpoint.config()
     kind = (getattr(config, "architectures", None) or ["?"])[0]
     if kind not in ARCHITECTURES:
-        raise ConfigError(f"{checkpoint.folder.name}: architecture {kind} is not supported")
+        from wherry.llm.fallback import TransformersNetwork
+
+        log.warning("no model of our own for this architecture", extra={"architecture": kind})
+        return TransformersNetwork(checkpoint, dtype=dtype, device=device)
     with checkpoint.tensors() as tensors:
 
         def weights(name: str) -> Tensor:

@@ -8,6 +8,14 @@ from typing import Any
 
 from wherry.errors import InvalidRequest
 
+#: Arguments of transformers' apply_chat_template that are no variables of a template. A template
+#: that came with a request would be code of the caller's that runs between everybody's tokens.
+OURS = {
+    "chat_template", "conversation", "max_length", "messages", "padding", "return_dict",
+    "return_assistant_tokens_mask", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
+    "truncation",
+}  # fmt: skip
+
 
 class Tokenizer:
     """A checkpoint's own tokenizer and chat template."""
@@ -56,12 +64,12 @@ class Tokenizer:
         `options` go to the template; `add_generation_prompt` is on. What the template refuses is
         an InvalidRequest with its own words.
         """
-        from jinja2.exceptions import TemplateError
-
         if not self.has_chat_template:
             raise InvalidRequest(
                 "this model has no chat template: send a prompt instead of messages"
             )
+        for name in OURS & (options or {}).keys():
+            raise InvalidRequest(f"template: {name!r} is not for a request to set")
         try:
             text: str = self.inner.apply_chat_template(
                 [dict(message) for message in messages],
@@ -69,7 +77,7 @@ class Tokenizer:
                 tokenize=False,
                 **{"add_generation_prompt": True, **(options or {})},
             )
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        except Exception as error:  # a template is the checkpoint's code: anything may come
             raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
         return self.encode(text, special=False)
 

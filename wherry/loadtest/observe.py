@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,11 +114,11 @@ class Observer:
 
 
 def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look] | None:
-    """The look nearest to the start, and the first one after the stop, or the last there is."""
+    """The last look before the start and the first one after the stop, as far as there are."""
     if len(looks) < 2:
         return None
     times = [look.at for look in looks]
-    first = min(range(len(looks) - 1), key=lambda n: abs(times[n] - start))
+    first = max(0, bisect_right(times, start) - 1)
     last = min(len(looks) - 1, bisect_left(times, stop))
     return (looks[first], looks[last]) if times[first] < times[last] else None
 

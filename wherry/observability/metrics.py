@@ -184,6 +184,30 @@ class Metrics:
         yield from map(as_prometheus, merged(store for store in stores if store is not None))
 
 
+#: A language model's gauges: the metric, its name there, what it means.
+GENERATION = (
+    ("wherry_llm_requests_running", "running", "Sequences that are in the steps."),
+    ("wherry_llm_requests_waiting", "waiting", "Sequences that wait for room in the steps."),
+    ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Key-value blocks in use, of all."),
+    ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Tokens of prompts computed."),
+    ("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
+    (
+        "wherry_llm_prefix_cache_queries",
+        "prefix_cache_queries_total",
+        "Tokens of prompts looked up among known prefixes.",
+    ),
+    ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, those found there."),
+    (
+        "wherry_llm_preemptions",
+        "preemptions_total",
+        "Sequences put back, since the key-value blocks ran out.",
+    ),
+    ("wherry_llm_steps", "steps_total", "Steps of the engine."),
+    ("wherry_llm_step_seconds", "step_seconds_total", "What these took."),
+    ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
+)
+
+
 class ModelValues:
     """The numbers of one model at one moment."""
 
@@ -195,6 +219,8 @@ class ModelValues:
         self.running = len(runner.running())
         self.instances = list(runner.instances)
         self.learnt = runner.explain()
+        #: What a model that works in steps says of itself, by instance.
+        self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
         counted = loaded.statistics
         with counted.lock:
             self.success_count, self.success_ns = counted.success.count, counted.success.ns
@@ -217,6 +243,8 @@ class ModelValues:
             self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
             self.request_seconds = _cumulative(counted.request_seconds)
             self.queue_seconds = _cumulative(counted.queue_seconds)
+            self.first_response_seconds = _cumulative(counted.first_response_seconds)
+            self.next_response_seconds = _cumulative(counted.next_response_seconds)
             self.batch_sizes = _batch_size_buckets(counted.batch_sizes)
             self.busy_ns = {
                 "input": sum(b.compute_input.ns for b in counted.batch_sizes.values()),
@@ -321,6 +349,39 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
     )
     yield from (batch_size, batch_cut, queue_depth, running, restarts, rss, ready)
     yield from learnt_metrics(models)
+    yield from step_metrics(models)
+
+
+def step_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """Of models that work in steps; for language models with vLLM's meanings."""
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+    )
+
+    first = HistogramMetricFamily(
+        "wherry_first_response_seconds",
+        "From a request's arrival to its first response, of models that work in steps.",
+        labels=LABELS,
+    )
+    following = HistogramMetricFamily(
+        "wherry_next_response_seconds",
+        "From one response to the next, of models that work in steps.",
+        labels=LABELS,
+    )
+    for values in models:
+        first.add_metric(values.labels, *values.first_response_seconds)
+        following.add_metric(values.labels, *values.next_response_seconds)
+    yield from (first, following)
+    for name, key, documentation in GENERATION:
+        kind = CounterMetricFamily if key.endswith("_total") else GaugeMetricFamily
+        family = kind(name, documentation, labels=[*LABELS, "instance"])
+        for values in models:
+            for instance, gauges in values.gauges.items():
+                if key in gauges:
+                    family.add_metric([*values.labels, instance], gauges[key])
+        yield family
 
 
 def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:

@@ -22,25 +22,28 @@ class BatchCurve:
         #: The values, made non-decreasing: what `seconds` reads.
         self._smooth: list[float] = []
         self._stale = False
-        self.largest = 0
         #: Decayed sums for a straight line through all batches.
-        self._line = [0.0] * 5
+        self._line = (0.0, 0.0, 0.0, 0.0, 0.0)
 
     def learn(self, rows: int, seconds: float) -> None:
-        size = _bucket(rows)
+        size = rows if rows <= EXACT_SIZES else _bucket(rows)
         known = self._seconds.get(size)
         if known is None:
             insort(self._sizes, size)
-            self._seconds[size] = seconds
+            mean = seconds
         else:
-            self._seconds[size] = known + self.memory * (seconds - known)
-        self.largest = max(self.largest, size)
+            mean = known + self.memory * (seconds - known)
+        self._seconds[size] = mean
         # The noise is in proportion: to the average, or one lucky batch would rule the line.
-        weight = self._seconds[size] ** -2
-        sample = (1.0, rows, seconds, rows * rows, rows * seconds)
-        self._line = [
-            0.998 * total + weight * x for total, x in zip(self._line, sample, strict=True)
-        ]
+        weight = mean**-2
+        n, x, y, xx, xy = self._line
+        self._line = (
+            0.998 * n + weight,
+            0.998 * x + weight * rows,
+            0.998 * y + weight * seconds,
+            0.998 * xx + weight * rows * rows,
+            0.998 * xy + weight * rows * seconds,
+        )
         self._stale = True
 
     def __bool__(self) -> bool:
@@ -88,6 +91,10 @@ class BatchCurve:
 
     def _smoothen(self) -> None:
         """What decreases is noise: such neighbours share their mean (pool adjacent violators)."""
+        self._stale = False
+        self._smooth = [self._seconds[size] for size in self._sizes]
+        if self._smooth == sorted(self._smooth):
+            return
         pools: list[tuple[float, int]] = []
         for size in self._sizes:
             mean, count = self._seconds[size], 1
@@ -97,7 +104,6 @@ class BatchCurve:
                 count += many
             pools.append((mean, count))
         self._smooth = [mean for mean, count in pools for _ in range(count)]
-        self._stale = False
 
     def _last_slope(self) -> float:
         """Seconds a row beyond the largest size, from sizes far enough apart for the noise.
@@ -112,7 +118,5 @@ class BatchCurve:
 
 
 def _bucket(rows: int) -> int:
-    if rows <= EXACT_SIZES:
-        return rows
     step = 1 << (rows.bit_length() - 4)
     return rows // step * step

@@ -29,13 +29,15 @@ class Forecast:
 
     def ended(self, requests: Sequence[InferRequest], seconds: float | None) -> None:
         """A batch is over; None: there is nothing to learn from its time."""
-        rows = sum([request.rows for request in requests])
+        rows, cost = requests[0].rows, requests[0].cost
+        if len(requests) > 1:
+            rows = sum([request.rows for request in requests])
+            cost = max([request.cost for request in requests])
         self.busy -= 1
         self.running_rows -= rows
         if seconds is not None:
-            work = rows * max([request.cost for request in requests])
-            self.work_per_row += 0.1 * (work / rows - self.work_per_row)
-            self.learn(work, seconds)
+            self.work_per_row += 0.1 * (cost - self.work_per_row)
+            self.learn(rows * cost, seconds)
 
     def learn(self, work: float, seconds: float) -> None:
         if seconds > 0:  # a coarse clock may not have moved

@@ -46,7 +46,7 @@ def test_a_server_that_began_anew_or_tells_something_else_is_unknown() -> None:
     assert difference({"x": 1}, stats(1, {1: 1})) is None
 
 
-def test_the_looks_nearest_to_the_window_are_taken() -> None:
+def test_the_looks_that_enclose_the_window_are_taken() -> None:
     looks = [Look(float(at), stats(10 * at, {1: 10 * at}), cpu_seconds=0.5 * at) for at in range(6)]
     observer = Observer(looks=looks)
     side = observer.server_side(1.1, 3.5)

@@ -20,6 +20,7 @@ from wherry.frontends.http.exchange import Exchange, Limits, error_body
 from wherry.frontends.http.groups import group_of
 from wherry.frontends.http.kserve import KServe
 from wherry.frontends.http.model_path import Entry, Handlers
+from wherry.frontends.http.openai.errors import error_object
 from wherry.frontends.http.openai.routes import OpenAI
 from wherry.frontends.http.page import page
 from wherry.frontends.http.repository import RepositoryRoutes
@@ -148,7 +149,10 @@ class HttpApp:
 
     def _refuse_without_key(self, exchange: Exchange) -> None:
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
-        respond(exchange, error_body(self._keys.REFUSAL), status=401, headers=[challenge])
+        of_openai = exchange.request.path.startswith("/v1/")
+        refusal = self._keys.REFUSAL
+        body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
+        respond(exchange, body, status=401, headers=[challenge])
 
     # Health and metrics
 

@@ -107,13 +107,23 @@ class Answer(ABC):
 
 
 class ChatAnswer(Answer):
-    """Messages of the assistant; with `tools`, calls of them are taken out of the text."""
+    """Messages of the assistant; with `tools`, calls of them are taken out of the text.
+
+    `most_calls`: what goes beyond is left out, for callers that can do with one only.
+    """
 
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
 
-    def __init__(self, model: str, request_id: str, tools: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        model: str,
+        request_id: str,
+        tools: Collection[str] = (),
+        most_calls: int | None = None,
+    ) -> None:
         super().__init__(model, request_id)
         self._tools = tools
+        self._most_calls = most_calls
         self._texts: dict[int, ToolText] = {}
 
     def add(self, piece: Piece) -> list[Json]:
@@ -148,6 +158,8 @@ class ChatAnswer(Answer):
         for call in calls:
             made = message.setdefault("tool_calls", [])
             number = len(made)
+            if number == self._most_calls:
+                break
             made.append(
                 {
                     "id": call_id(f"{self.id}{piece.index}", number),

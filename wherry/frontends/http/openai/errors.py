@@ -36,7 +36,7 @@ TYPES = {
 }
 
 
-def error_object(error: Exception, status: int, message: str) -> bytes:
+def error_object(error: Exception | None, status: int, message: str) -> bytes:
     code: str | None = None
     if isinstance(error, UnknownModel):
         code = "model_not_found"

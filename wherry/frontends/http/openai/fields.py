@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,11 @@ from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.http.openai.errors import BadField
 
 Fields = TypeVar("Fields", bound="Request")
+
+#: What 64 bits hold: a larger number could not even be carried to the model.
+Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+#: How many alternatives' log probabilities may be asked for.
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=20)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -31,26 +36,26 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: int | None = None
+    n: Whole | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop: str | list[str] | None = None
-    seed: int | None = None
+    seed: Whole | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
 
     # Beyond OpenAI
-    top_k: int | None = None
+    top_k: Whole | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
+    min_tokens: Whole | None = None
+    stop_token_ids: list[Whole] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     #: 1 runs first.
-    priority: int | None = None
+    priority: Whole | None = None
 
     # Accepted: they say nothing about the answer.
     user: msgspec.Raw = msgspec.Raw()
@@ -90,10 +95,10 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def _logit_bias(self) -> dict[int, float] | None:
         if self.logit_bias is None:
             return None
-        try:
-            return {int(token): bias for token, bias in self.logit_bias.items()}
-        except ValueError:
-            raise BadField("logit_bias", "its keys must be token ids") from None
+        for token in self.logit_bias:
+            if not (token.isascii() and token.isdecimal() and len(token) < 19):
+                raise BadField("logit_bias", f"its keys must be token ids, not {token[:40]!r}")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
 
 
 class FunctionSpec(msgspec.Struct, kw_only=True):
@@ -135,10 +140,10 @@ class ChatRequest(Request):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Alternatives | None = None
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
@@ -147,7 +152,7 @@ class ChatRequest(Request):
     # Beyond OpenAI, as vLLM names them.
     guided_json: dict[str, Any] | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
     guided_grammar: str | None = None
     #: Variables of the chat template.
     chat_template_kwargs: dict[str, Any] | None = None
@@ -222,9 +227,9 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """POST /v1/completions."""
 
-    prompt: str | list[str | int | list[int]]
-    max_tokens: int | None = None
-    logprobs: int | None = None
+    prompt: str | list[str | Whole | list[Whole]]
+    max_tokens: Whole | None = None
+    logprobs: Alternatives | None = None
     echo: bool | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -232,13 +237,14 @@ class CompletionRequest(Request):
 
     def prompts(self) -> list[str | list[int]]:
         """One or several, each a text or tokens."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, str):
-            return [prompt]
-        kinds = {type(part) for part in prompt}
-        if len(kinds) != 1:
+        given: Any = self.prompt
+        kinds = {str} if isinstance(given, str) else {type(part) for part in given}
+        if len(kinds) > 1:
             raise BadField("prompt", "must hold texts, or tokens, or lists of tokens")
-        return [prompt] if kinds == {int} else list(prompt)
+        prompts = [given] if isinstance(given, str) or kinds == {int} else list(given)
+        if not prompts or not all(prompts):
+            raise BadField("prompt", "is empty")
+        return prompts
 
     def sampling(self) -> dict[str, Any]:
         if self.suffix:
@@ -249,6 +255,8 @@ class CompletionRequest(Request):
             raise BadField("echo", "the prompt's own logprobs are not supported")
         if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
             raise BadField("echo", "only of a prompt that is text")
+        if self.add_special_tokens is False:
+            raise BadField("add_special_tokens", "send tokens where special ones are unwanted")
         sampling = super().sampling()
         if self.max_tokens is not None:
             sampling["max_tokens"] = self.max_tokens
@@ -263,7 +271,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     model: str
     input: str | list[str | int | list[int]]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
+    dimensions: Whole | None = None
     user: msgspec.Raw = msgspec.Raw()
 
     def texts(self) -> list[str]:
@@ -290,7 +298,7 @@ def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
     if text.startswith("Object contains unknown field"):
         name = text.split("`")[1]
         path = f"{field}.{name}" if field else name
-        close = difflib.get_close_matches(name, kind.__struct_fields__, n=1)
+        close = difflib.get_close_matches(name, kind.__struct_fields__, n=1, cutoff=0.75)
         hint = f"; did you mean '{close[0]}'?" if close and not field else ""
         return BadField(path, f"is not a field that is known here{hint}")
     if text.startswith("Object missing required field"):
@@ -322,6 +330,8 @@ def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     else:
         made["content"] = ""
     if "tool_calls" in made:
+        if not isinstance(made["tool_calls"], list):
+            raise BadField(f"{where}.tool_calls", "must be a list of calls")
         made["tool_calls"] = [
             _call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(made["tool_calls"])
         ]
@@ -338,10 +348,12 @@ def _text(content: Any, where: str) -> str:
     for i, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get({"refusal": "refusal"}.get(str(kind), "text")) if kind else None
-        if kind not in ("text", "refusal") or not isinstance(text, str):
+        if kind not in ("text", "refusal"):
             raise BadField(
                 f"{where}[{i}]", f"only parts of type 'text' are supported, not {kind!r}"
             )
+        if not isinstance(text, str):
+            raise BadField(f"{where}[{i}].{kind}", "must be a text")
         texts.append(text)
     return "".join(texts)
 

@@ -15,7 +15,7 @@ from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.model_path import Entry
 from wherry.frontends.http.openai.answers import Answer, piece_of
-from wherry.frontends.http.openai.errors import BadField, described, error_object, fail
+from wherry.frontends.http.openai.errors import BadField, described, fail
 from wherry.frontends.http.openai.fields import Request
 from wherry.frontends.http.sse import EventStream
 from wherry.loaded_model import LoadedModel
@@ -168,9 +168,9 @@ class Generation:
                 self._events.abandon()
             fail(self._exchange, error)
             return
-        status, _, _ = described(self._exchange, error)
+        _, body, _ = described(self._exchange, error)
         self._unread.append(Reply(_nobody))
-        self._events.send(error_object(error, status, str(error)))
+        self._events.send(body)
         self._events.end()
 
 

@@ -91,7 +91,10 @@ class OpenAI:
             loaded = self._model(wanted.model, "chat")
             names = [tool.function.name for tool in wanted.tools or () if tool.function]
             answer = ChatAnswer(
-                wanted.model, new_request_id(), () if wanted.tool_choice == "none" else names
+                wanted.model,
+                new_request_id(),
+                () if wanted.tool_choice == "none" else names,
+                most_calls=1 if wanted.parallel_tool_calls is False else None,
             )
             Generation(self._entry, exchange, loaded, wanted, answer).submit([chat_inputs(wanted)])
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told

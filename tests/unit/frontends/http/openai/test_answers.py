@@ -47,6 +47,14 @@ def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
     assert [choice["finish_reason"] for choice in choices] == ["stop", "stop"]
 
 
+def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    answer = ChatAnswer("m", "x", {"add"}, most_calls=1)
+    chunks = answer.add(Piece(0, call + call, "stop"))
+    assert len([chunk for chunk in chunks if "tool_calls" in chunk["delta"]]) == 1
+    assert len(answer.whole()["choices"][0]["message"]["tool_calls"]) == 1
+
+
 def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
     answer = ChatAnswer("m", "x", {"add"})
     chunks = answer.add(Piece(0, '<tool_call>{"name": "add", "argum'))

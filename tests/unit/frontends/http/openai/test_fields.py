@@ -71,6 +71,11 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"messages": "hi"}, "messages", "expected array"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid enum"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "is not a field that is known here$"),
+        ({"seed": 2**70}, "seed", "expected int <="),
+        ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected int <= 20"),
+        ({"guided_choice": []}, "guided_choice", "length >= 1"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
@@ -95,6 +100,9 @@ def test_a_missing_model_is_named() -> None:
     [
         ({"top_logprobs": 2}, "needs logprobs"),
         ({"logit_bias": {"the": 1}}, "must be token ids"),
+        ({"logit_bias": {"-1": 1}}, "must be token ids"),
+        ({"logit_bias": {"9" * 5000: 1}}, "must be token ids"),
+        ({"logit_bias": {"\u0663": 1}}, "must be token ids"),
     ],
 )
 def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], problem: str) -> None:
@@ -109,6 +117,7 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], prob
         ({"best_of": 3}, "best_of"),
         ({"echo": True, "logprobs": 1}, "echo"),
         ({"echo": True, "prompt": [1, 2]}, "echo"),
+        ({"add_special_tokens": False}, "add_special_tokens"),
     ],
 )
 def test_what_completions_do_not_do_is_refused_by_name(
@@ -131,7 +140,13 @@ def test_a_prompt_is_one_or_several_texts_or_tokens(prompt: Any, prompts: list[A
     assert completion(prompt=prompt).prompts() == prompts
 
 
-@pytest.mark.parametrize("prompt", [[], ["a", 1], [[1], "a"]])
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""], [[1], []]])
+def test_an_empty_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(BadField, match="prompt: is empty"):
+        completion(prompt=prompt).prompts()
+
+
+@pytest.mark.parametrize("prompt", [["a", 1], [[1], "a"]])
 def test_prompts_of_several_kinds_are_refused(prompt: Any) -> None:
     with pytest.raises(BadField, match="prompt: must hold"):
         completion(prompt=prompt).prompts()
@@ -179,6 +194,8 @@ def test_a_conversation_is_what_a_chat_template_takes() -> None:
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": 3}, "messages[0].tool_calls"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
     ],
 )
 def test_a_message_that_no_template_takes_is_named(message: dict[str, Any], field: str) -> None:

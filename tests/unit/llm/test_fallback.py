@@ -1,0 +1,78 @@
+"""Do architectures that are not written here run through transformers' modules?"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    MambaConfig,
+    MixtralConfig,
+)
+from transformers.utils import logging
+
+from tests.unit.llm import tiny
+from wherry.errors import ConfigError
+from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.engine import Engine
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.runner import Runner, load_network
+from wherry.llm.sampling import Sampling
+
+CPU = torch.device("cpu")
+WITH_HEAD_SIZE = {**tiny.SIZES, "head_dim": 8, "bos_token_id": 2, "pad_token_id": 0}
+OTHERS: dict[str, Any] = {
+    "gemma3": Gemma3TextConfig(**WITH_HEAD_SIZE, sliding_window=16),
+    "gpt2": GPT2Config(
+        vocab_size=300, n_embd=48, n_layer=3, n_head=6, n_positions=256, bos_token_id=0,
+        eos_token_id=1,
+    ),
+    "mixtral": MixtralConfig(**WITH_HEAD_SIZE, num_local_experts=4),
+}  # fmt: skip
+
+
+def saved(config: Any, folder: Path) -> Path:
+    torch.manual_seed(0)
+    logging.disable_progress_bar()
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_their_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    folder = saved(OTHERS[family], tmp_path / family)
+    network = load_network(Checkpoint(folder), dtype="float32", device=CPU)
+    runner = Runner(network, cache_tokens=240, block_size=4, dtype=torch.float32, device=CPU)
+    engine = Engine(
+        runner.run,
+        KVCache(60, 4),
+        name=family,
+        vocabulary=300,
+        context_tokens=200,
+        max_step_tokens=16,
+    )
+    dice = torch.Generator().manual_seed(4)
+    prompts = [torch.randint(3, 250, (length,), generator=dice).tolist() for length in (5, 30, 44)]
+    wish = Sampling(temperature=0.0, max_tokens=20, ignore_eos=True)
+    sequences = [engine.add(prompt, wish)[0] for prompt in prompts]
+    while engine.busy:
+        engine.step()
+    for prompt, sequence in zip(prompts, sequences, strict=True):
+        assert sequence.tokens[len(prompt) :] == tiny.reference(folder, prompt, 20)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (Gemma2Config(**WITH_HEAD_SIZE), "soft caps"),
+        (MambaConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2), "no decoder with"),
+    ],
+)
+def test_what_would_give_wrong_tokens_is_refused(config: Any, problem: str, tmp_path: Path) -> None:
+    folder = saved(config, tmp_path / "other")
+    with pytest.raises(ConfigError, match=problem):
+        load_network(Checkpoint(folder), dtype="float32", device=CPU)

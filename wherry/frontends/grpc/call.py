@@ -1,0 +1,319 @@
+"""How does one call run on its stream of an HTTP/2 connection?
+
+`Call` is the transport's Rpc: it makes messages of the stream's bytes, and of the application's
+answer what the client's window and the connection take at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from wherry.frontends.grpc import frames, heads
+from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, packed, unpacked
+from wherry.frontends.grpc.proto import Method
+from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
+
+if TYPE_CHECKING:
+    from wherry.frontends.grpc.h2 import Connection
+
+STREAM_WINDOW: Final = 2**20
+"""What a client may send of one call unasked. A message that has begun may always be finished."""
+
+JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
+"""Up to here, copying a message into one piece costs less than sending two."""
+
+_HEADS: Final = {coding: heads.answer_head(coding) for coding in heads.CODINGS}
+_OK: Final = heads.trailers("OK")
+
+
+class Call(Rpc):
+    """One call of one method, from its head to its last byte."""
+
+    __slots__ = (
+        "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_queue",
+        "_trailers", "_waiting", "begun_at", "coding", "deadline", "half_closed", "id", "method",
+        "paused", "receive_window", "send_window", "status", "withheld",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream_id: int,
+        head: heads.Head,
+        method: Method,
+        *,
+        send_window: int,
+        coding: str,
+    ) -> None:
+        self.path = head.path
+        self.metadata = head.metadata
+        self.timeout = head.timeout
+        self.message = b""
+        self.ended = False
+        self.on_message = self.on_half_close = self.on_leave = None
+        self.id = stream_id
+        self.method = method
+        #: How the call has ended; who leaves has not waited for that.
+        self.status = "CANCELLED"
+        #: When the application got it, and when it must be over; by the loop's clock.
+        self.begun_at: float | None = None
+        self.deadline: float | None = None
+        self._connection = connection
+
+        # In
+        self.coding = head.coding
+        self.half_closed = False
+        self.receive_window = STREAM_WINDOW
+        self.paused = False
+        #: Bytes that the client gets no new window for while the call is paused.
+        self.withheld = 0
+        self._assembly: Assembly | None = None
+        self._has_message = False
+        self._waiting: deque[tuple[bool, Buffer]] = deque()
+        self._end_waits = False
+
+        # Out
+        self.send_window = send_window
+        self._coding = coding
+        self._headed = False
+        self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
+        self._trailers: bytes | None = None
+
+    # From the client
+
+    def feed(self, data: memoryview) -> None:
+        """The next bytes of the stream."""
+        if self.ended:
+            return  # but not all of it is sent
+        try:
+            if self._assembly is None:
+                if self._is_all(data):
+                    return
+                self._assembly = Assembly(self._complete, self._connection.max_message_bytes)
+            self._assembly.feed(data)
+        except BadMessage as error:
+            self._refuse(error)
+
+    def _is_all(self, data: memoryview) -> bool:
+        """The way of nearly all requests: one message in one frame."""
+        if len(data) < PREFIX.size or self._has_message or self.method.takes_stream:
+            return False
+        flag, length = PREFIX.unpack_from(data)
+        if flag or length != len(data) - PREFIX.size or length > self._connection.max_message_bytes:
+            return False
+        self.message = bytes(data[PREFIX.size :])
+        self._has_message = True
+        return True
+
+    def place(self) -> memoryview | None:
+        """Where the next bytes may be put straight away (then say so: `placed`)."""
+        return None if self._assembly is None or self.ended else self._assembly.place()
+
+    def placed(self, count: int) -> None:
+        assert self._assembly is not None
+        try:
+            self._assembly.placed(count)
+        except BadMessage as error:
+            self._refuse(error)
+
+    def half_close(self) -> None:
+        """The client's stream has ended."""
+        self.half_closed = True
+        if self.ended:
+            return
+        if self._assembly is not None and not self._assembly.between:
+            self._refuse(BadMessage("INTERNAL", "the client's stream ends within a message"))
+        elif not self.method.takes_stream:
+            if self._has_message:
+                self._connection.begin(self)
+            else:
+                self._refuse(BadMessage("UNIMPLEMENTED", "no message for a method that takes one"))
+        elif self.paused or self._waiting:
+            self._end_waits = True
+        else:
+            self.tell(self.on_half_close)
+
+    def grant(self) -> None:
+        """Let the client send on."""
+        if self.half_closed or self.ended:
+            return
+        wanted = STREAM_WINDOW
+        if self._assembly is not None:
+            wanted = max(wanted, self._assembly.missing)
+        if self.receive_window < wanted // 2:
+            self._connection.write(frames.window_update(self.id, wanted - self.receive_window))
+            self.receive_window = wanted
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            # Not now: whoever resumes is in the middle of something.
+            asyncio.get_running_loop().call_soon(self._catch_up)
+
+    def _complete(self, compressed: bool, message: Buffer) -> None:
+        if self.method.takes_stream:
+            if self.paused or self._waiting:
+                self._waiting.append((compressed, message))
+            else:
+                self._hand_on(compressed, message)
+        elif self._has_message:
+            raise BadMessage("UNIMPLEMENTED", "a second message for a method that takes one")
+        else:
+            self.message = self._plain(compressed, message)
+            self._has_message = True
+
+    def _hand_on(self, compressed: bool, message: Buffer) -> None:
+        plain = self._plain(compressed, message)
+        if self.on_message is None:
+            return  # of a method that takes a stream, but wants no more of it
+        self.tell(self.on_message, plain)
+        if self.ended and self._assembly is not None:
+            self._assembly.over = True
+
+    def _plain(self, compressed: bool, message: Buffer) -> Buffer:
+        if not compressed:
+            return message
+        return unpacked(message, self.coding, self._connection.max_message_bytes)
+
+    def _catch_up(self) -> None:
+        """Hand on what came while the call was paused."""
+        try:
+            while self._waiting and not self.paused and not self.ended:
+                self._hand_on(*self._waiting.popleft())
+        except BadMessage as error:
+            self._refuse(error)
+        if self.paused or self.ended:
+            return
+        withheld, self.withheld = self.withheld, 0
+        self._connection.credit(withheld)
+        self.grant()
+        if self._end_waits:
+            self._end_waits = False
+            self.tell(self.on_half_close)
+
+    def _refuse(self, error: BadMessage) -> None:
+        """The client's stream cannot be read: its call ends, and so does what it has begun."""
+        if self._assembly is not None:
+            self._assembly.over = True
+        if not self.ended:
+            self.tell(self.on_leave)
+            self.fail(error.code, str(error))
+
+    def expire(self, now: float) -> None:
+        """End the call if its deadline has passed: the client may not be there to do that."""
+        if self.deadline is not None and now >= self.deadline:
+            self.tell(self.on_leave)
+            self.fail("DEADLINE_EXCEEDED", "the call's deadline has passed")
+
+    # To the client
+
+    def respond(self, message: bytes) -> None:
+        if self.ended:
+            return
+        prefix, payload = packed(message, self._coding)
+        size = len(prefix) + len(payload)
+        if size > self._connection.room(self) or not self.half_closed:
+            self._send(prefix, payload, None)
+            self.finish()
+            return
+        block, stream_id = _HEADS[self._coding], self.id
+        pieces = (
+            frames.head(len(block), frames.HEADERS, frames.END_HEADERS, stream_id), block,
+            frames.head(size, frames.DATA, 0, stream_id), prefix, payload,
+            frames.head(
+                len(_OK), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream_id
+            ), _OK,
+        )  # fmt: skip
+        self._connection.write(b"".join(pieces))
+        self._connection.sent(size)
+        self.ended = True
+        self.status = "OK"
+        self._connection.over(self)
+        self.forget()
+
+    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+        if not self.ended:
+            self._send(*packed(message, self._coding), sent)
+
+    def _send(self, prefix: bytes, payload: bytes, sent: Callable[[], None] | None) -> None:
+        connection = self._connection
+        if not self._headed:
+            self._headed = True
+            block = _HEADS[self._coding]
+            connection.write(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
+        if len(payload) <= JOINED_BYTES:
+            self._queue.append((memoryview(prefix + payload), sent))
+        else:
+            self._queue.append((memoryview(prefix), None))
+            self._queue.append((memoryview(payload), sent))
+        connection.want_to_write(self)
+
+    def finish(self) -> None:
+        if not self.ended:
+            self._end("OK", _OK)
+
+    def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
+        if not self.ended:
+            self._end(code, heads.trailers(code, text, metadata))
+
+    def _end(self, status: str, block: bytes) -> None:
+        self.ended = True
+        self.status = status
+        self._trailers = block
+        if not self._queue:
+            self._write_end()
+        self.forget()
+
+    def _write_end(self) -> None:
+        assert self._trailers is not None
+        block = self._trailers if self._headed else heads.trailers_only(self._trailers)
+        data = self._connection.header_frames(self.id, frames.END_STREAM, block)
+        if not self.half_closed:
+            data += frames.reset(self.id, frames.NO_ERROR)  # nobody reads what is still to come
+        self._connection.write(data)
+        self._connection.over(self)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether messages wait for the client's window."""
+        return bool(self._queue)
+
+    def write_some(self, most: int) -> None:
+        """One DATA frame of what waits; the call's end behind the last."""
+        queue = self._queue
+        pieces: list[Buffer] = [b""]
+        taken: list[Callable[[], None]] = []
+        size = 0
+        while queue and size < most:
+            buffer, sent = queue[0]
+            piece = buffer[: most - size]
+            pieces.append(piece)
+            size += len(piece)
+            if len(piece) < len(buffer):
+                queue[0] = buffer[len(piece) :], sent
+            else:
+                queue.popleft()
+                if sent is not None:
+                    taken.append(sent)
+        pieces[0] = frames.head(size, frames.DATA, 0, self.id)
+        self.send_window -= size
+        self._connection.write_buffers(pieces)
+        self._connection.sent(size)
+        if self._trailers is not None and not queue:
+            self._write_end()
+        for sent in taken:
+            self.tell(sent)
+
+    def drop(self) -> None:
+        """The stream is gone: nothing more of it goes out or comes in."""
+        if self._assembly is not None:
+            self._assembly.over = True
+        self._queue.clear()
+        self._waiting.clear()
+        self.leave()

@@ -1,0 +1,132 @@
+"""What do the frames of an HTTP/2 connection look like, and what may be wrong with one? (RFC 9113)
+
+Pure bytes, no connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client says first, before its first frame."""
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
+CONTINUATION: Final = 9
+
+ACK: Final = 0x1  # of SETTINGS and PING
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+
+NO_ERROR: Final = 0x0
+PROTOCOL_ERROR: Final = 0x1
+INTERNAL_ERROR: Final = 0x2
+FLOW_CONTROL_ERROR: Final = 0x3
+STREAM_CLOSED: Final = 0x5
+FRAME_SIZE_ERROR: Final = 0x6
+REFUSED_STREAM: Final = 0x7
+COMPRESSION_ERROR: Final = 0x9
+ENHANCE_YOUR_CALM: Final = 0xB
+
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS = 1, 2, 3
+INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 4, 5, 6
+
+DEFAULT_WINDOW: Final = 2**16 - 1
+DEFAULT_FRAME_BYTES: Final = 2**14
+MAX_WINDOW: Final = 2**31 - 1
+MAX_STREAM_ID: Final = 2**31 - 1
+
+HEAD_BYTES: Final = 9
+#: Length (its upper eight bits, its lower sixteen), type, flags, stream.
+HEAD: Final = struct.Struct(">BHBBL")
+_SETTING: Final = struct.Struct(">HL")
+_PRIORITY_BYTES: Final = 5
+
+
+class ConnectionFault(Exception):
+    """The client broke the protocol: the connection ends with a GOAWAY that says so."""
+
+    def __init__(self, code: int, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+class StreamFault(Exception):
+    """The client broke the protocol within one stream, which is reset."""
+
+    def __init__(self, code: int, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
+def head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    return HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, stream_id)
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
+    return head(len(payload), kind, flags, stream_id) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*item) for item in values.items()))
+
+
+def goaway(last_stream_id: int, code: int, text: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, struct.pack(">LL", last_stream_id, code) + text.encode())
+
+
+def reset(stream_id: int, code: int) -> bytes:
+    return frame(RST_STREAM, 0, stream_id, code.to_bytes(4))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4))
+
+
+def header_frames(stream_id: int, flags: int, block: bytes, max_frame_bytes: int) -> bytes:
+    """A header block, in as many frames as it takes."""
+    if len(block) <= max_frame_bytes:
+        return frame(HEADERS, flags | END_HEADERS, stream_id, block)
+    pieces = [block[i : i + max_frame_bytes] for i in range(0, len(block), max_frame_bytes)]
+    frames = [frame(HEADERS, flags, stream_id, pieces[0])]
+    frames += [frame(CONTINUATION, 0, stream_id, piece) for piece in pieces[1:-1]]
+    frames.append(frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1]))
+    return b"".join(frames)
+
+
+def read_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Names (numbers) and values, checked; unknown ones are among them."""
+    if len(payload) % _SETTING.size:
+        raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of no whole number of settings")
+    found = list(_SETTING.iter_unpack(payload))
+    for name, value in found:
+        if name == ENABLE_PUSH and value > 1:
+            raise ConnectionFault(PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
+        if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
+            raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
+        if name == MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value < 2**24:
+            raise ConnectionFault(PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
+    return found
+
+
+def header_fragment(flags: int, payload: bytes) -> bytes:
+    """What a HEADERS frame has of the header block: without padding and priority."""
+    padding = 0
+    if flags & PADDED:
+        padding, payload = payload[0] if payload else 1, payload[1:]
+    if flags & WITH_PRIORITY:
+        if len(payload) < _PRIORITY_BYTES:
+            raise ConnectionFault(FRAME_SIZE_ERROR, "HEADERS is too short for its priority")
+        payload = payload[_PRIORITY_BYTES:]
+    if padding > len(payload):
+        raise ConnectionFault(PROTOCOL_ERROR, "HEADERS has more padding than it is long")
+    return payload[: len(payload) - padding]
+
+
+def number(payload: bytes, what: str) -> int:
+    """The one number of a frame that has no more."""
+    if len(payload) != 4:
+        raise ConnectionFault(FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes, not 4")
+    return int.from_bytes(payload)

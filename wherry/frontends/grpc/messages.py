@@ -1,0 +1,130 @@
+"""How do messages lie in the bytes of a stream, and how are they compressed?"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from wherry.errors import InvalidRequest, RequestTooLarge
+from wherry.frontends.grpc.rpc import Buffer
+from wherry.frontends.http import compression
+
+#: Whether it is compressed, and its length.
+PREFIX: Final = struct.Struct(">BL")
+
+
+class BadMessage(Exception):
+    """What the client sent is no message, or none that is taken: a gRPC code and a text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Assembly:
+    """Puts a stream's messages together, however they were cut.
+
+    `complete` gets each of them: whether it is compressed, and its bytes, which are its own. It
+    may stop the assembly (`over`), and what is left of the bytes is dropped.
+    """
+
+    __slots__ = ("_complete", "_compressed", "_filled", "_max_bytes", "_message", "_prefix", "over")
+
+    def __init__(self, complete: Callable[[bool, Buffer], None], max_bytes: int) -> None:
+        self._complete = complete
+        self._max_bytes = max_bytes
+        self._prefix = b""
+        self._compressed = False
+        self._message: memoryview | None = None
+        self._filled = 0
+        self.over = False
+
+    @property
+    def missing(self) -> int:
+        """How many bytes of a message that has begun are still to come."""
+        return 0 if self._message is None else len(self._message) - self._filled
+
+    @property
+    def between(self) -> bool:
+        """Whether no message has begun."""
+        return self._message is None and not self._prefix
+
+    def place(self) -> memoryview | None:
+        """Where the next bytes may be put straight away (then say so: `placed`)."""
+        return None if self._message is None else self._message[self._filled :]
+
+    def placed(self, count: int) -> None:
+        self._filled += count
+        message = self._message
+        if message is not None and self._filled == len(message):
+            self._message = None
+            self._complete(self._compressed, message)
+
+    def feed(self, data: memoryview) -> None:
+        """BadMessage if a message is too large, or none."""
+        while data and not self.over:
+            if self._message is not None:
+                piece = data[: len(self._message) - self._filled]
+                self._message[self._filled : self._filled + len(piece)] = piece
+                data = data[len(piece) :]
+                self.placed(len(piece))
+                continue
+            if self._prefix or len(data) < PREFIX.size:
+                wanted = PREFIX.size - len(self._prefix)
+                self._prefix += data[:wanted]
+                data = data[wanted:]
+                if len(self._prefix) < PREFIX.size:
+                    return
+                prefix, self._prefix = memoryview(self._prefix), b""
+            else:
+                prefix, data = data[: PREFIX.size], data[PREFIX.size :]
+            flag, length = PREFIX.unpack(prefix)
+            data = self._begin(flag, length, data)
+
+    def _begin(self, flag: int, length: int, data: memoryview) -> memoryview:
+        if flag > 1:
+            raise BadMessage("INTERNAL", f"a message with the flag {flag}")
+        if length > self._max_bytes:
+            raise too_large(length, self._max_bytes)
+        if length <= len(data):
+            self._complete(flag == 1, bytes(data[:length]))
+            return data[length:]
+        self._compressed = flag == 1
+        # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
+        self._message = np.empty(length, np.uint8).data
+        self._filled = 0
+        return data
+
+
+def too_large(length: int, max_bytes: int) -> BadMessage:
+    return BadMessage(
+        "RESOURCE_EXHAUSTED",
+        f"received message larger than max ({length} vs. {max_bytes} bytes): send less at a time,"
+        " or raise the server's --max-body-size",
+    )
+
+
+def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:
+    """A compressed message as it was. BadMessage; never more than `max_bytes` are unpacked."""
+    if coding == "identity":
+        raise BadMessage("INTERNAL", "a compressed message without a grpc-encoding")
+    try:
+        return compression.decompressed(message, coding, max_bytes)
+    except RequestTooLarge:
+        raise BadMessage(
+            "RESOURCE_EXHAUSTED",
+            f"received message larger than max ({max_bytes} bytes) once it is unpacked",
+        ) from None
+    except InvalidRequest as error:
+        raise BadMessage("INTERNAL", str(error)) from None
+
+
+def packed(message: bytes, coding: str) -> tuple[bytes, bytes]:
+    """The prefix of a message and what follows it; short and huge ones are not compressed."""
+    if coding != "identity" and compression.MIN_BYTES <= len(message) <= compression.MAX_BYTES:
+        message = compression.compressed(message, coding)
+        return PREFIX.pack(1, len(message)), message
+    return PREFIX.pack(0, len(message)), message
