@@ -71,6 +71,10 @@ def lines(told: dict[str, Any]) -> list[str]:
 
 def facts(told: dict[str, Any]) -> list[str]:
     """What is said in a line each."""
+    if "stages" in told:
+        calls = "the calls of its latest request" if told["latest"] else "no request yet"
+        tree = [line for span in told["latest"][:1] for line in _tree(span)]
+        return [f"pipeline {told['name']} version {told['version']}: {calls}", *tree]
     out = [
         f"model {told['name']} version {told['version']}: {told['policy']} batching,"
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
@@ -88,6 +92,10 @@ def facts(told: dict[str, Any]) -> list[str]:
 
 def charts(told: dict[str, Any]) -> Iterator[Chart]:
     """What is drawn; nothing of which nothing is known."""
+    if "stages" in told:
+        if told["stages"]:
+            yield Chart("what its requests called, mean time of a call", _stages(told), "ms")
+        return
     if told.get("batch_seconds"):
         remark = ""
         if told["fixed_seconds"] is not None:
@@ -111,6 +119,31 @@ def charts(told: dict[str, Any]) -> Iterator[Chart]:
     if told.get("requests_by_wait"):
         waits = [(f"<= {1e3 * s:g} ms", float(n), "") for s, n in told["requests_by_wait"]]
         yield Chart("what requests waited", waits)
+
+
+def _stages(told: dict[str, Any]) -> list[tuple[str, float, str]]:
+    return [
+        (
+            stage["model"],
+            stage["mean_total_ms"],
+            f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms of it waiting"
+            + (f", {stage['failed']} failed" if stage["failed"] else ""),
+        )
+        for stage in told["stages"]
+    ]
+
+
+def _tree(span: dict[str, Any], indent: str = "  ") -> Iterator[str]:
+    """A request's calls, each under the one that made it."""
+    failed = f", {span['error']}" if "error" in span else ""
+    yield (
+        f"{indent}{span['model']}: from {span['start_ms']:.4g} ms, took {span['total_ms']:.4g} ms,"
+        f" {span['queue_ms']:.4g} ms of it waiting{failed}"
+    )
+    for call in span.get("calls", ()):
+        yield from _tree(call, indent + "  ")
+    if "calls_left_out" in span:
+        yield f"{indent}  and {span['calls_left_out']} more"
 
 
 def _rows(size: int) -> str:

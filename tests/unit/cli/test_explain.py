@@ -9,7 +9,7 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from wherry.cli import main
-from wherry.cli.explain import REASONS, charts, facts, lines
+from wherry.cli.explain import REASONS, WIDTH, charts, facts, lines
 from wherry.cli.explain_page import page
 from wherry.frontends import describe
 from wherry.observability.metrics import CUT_REASONS
@@ -99,3 +99,34 @@ def test_the_command_prints_or_writes_the_page(
         assert main(["explain", "echo", "--url", server.url, "--html", str(file)]) == 0
         assert "model echo version 1" in file.read_text()
         assert main(["explain", "nobody", "--url", server.url, "--html", str(file)]) != 0
+
+
+def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
+    call = {"rows": 1, "queue_ms": 1.0}
+    told: dict[str, Any] = {
+        "name": "chain",
+        "version": "1",
+        "stages": [
+            {
+                "model": "stage", "calls": 2, "failed": 1, "rows": 2, "mean_total_ms": 4.0,
+                "mean_queue_ms": 1.0,
+            }
+        ],
+        "latest": [
+            {
+                **call, "model": "chain", "start_ms": 0.0, "total_ms": 9.0, "error": "ModelFailed",
+                "calls": [{**call, "model": "stage", "start_ms": 2.0, "total_ms": 4.0}],
+                "calls_left_out": 1,
+            }
+        ],
+    }  # fmt: skip
+    assert lines(told) == [
+        "pipeline chain version 1: the calls of its latest request",
+        "  chain: from 0 ms, took 9 ms, 1 ms of it waiting, ModelFailed",
+        "    stage: from 2 ms, took 4 ms, 1 ms of it waiting",
+        "    and 1 more",
+        "",
+        "what its requests called, mean time of a call",
+        f"       stage         4 ms {'█' * WIDTH}  2 calls, 1 ms of it waiting, 1 failed",
+    ]
+    assert "the calls of its latest" in page(facts(told), list(charts(told)))
