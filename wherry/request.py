@@ -28,6 +28,8 @@ class InferResponse:
     rows: int = 1
     #: What the model says beside its outputs.
     parameters: Mapping[str, Any] | None = None
+    #: Of a stream: the model has said that nothing comes behind it.
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
@@ -41,7 +41,7 @@ from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
 from wherry.loaded_model import LoadedModel, Runner
 from wherry.loop_port import LoopPort
-from wherry.model import Device, FunctionModel, Model, Pipeline, current_call
+from wherry.model import Call, Device, FunctionModel, Model, Pipeline, current_call
 from wherry.observability.statistics import ModelStatistics
 from wherry.observability.tracing import Span
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
@@ -58,6 +58,9 @@ from wherry.signature import Signature
 from wherry.step_model import StepModel
 
 log = logging.getLogger("wherry")
+
+#: What a call that no pipeline makes is traced in.
+NO_SPAN = nullcontext()
 
 
 class Runtime:
@@ -425,8 +428,11 @@ class Runtime:
                     future.set_result(reply.outcome)
 
         reply: Reply[InferResponse] = Reply(lambda reply: port.call(done, reply))
-        request = loaded.request(columns, rows, reply, **self._inherited(options))
-        with self._traced(loaded, request):
+        call = current_call.get()
+        if call is not None:
+            options = self._inherited(call, options)
+        request = loaded.request(columns, rows, reply, **options)
+        with NO_SPAN if call is None else self._traced(call, loaded, request):
             port.submit(loaded, request)
             try:
                 return await future
@@ -444,8 +450,11 @@ class Runtime:
             lambda _, response: port.call(queue.put_nowait, response),
             lambda _: port.call(queue.put_nowait, None),
         )
-        request = loaded.request(columns, rows, reply, **self._inherited(options))
-        with self._traced(loaded, request):
+        call = current_call.get()
+        if call is not None:
+            options = self._inherited(call, options)
+        request = loaded.request(columns, rows, reply, **options)
+        with NO_SPAN if call is None else self._traced(call, loaded, request):
             port.submit(loaded, request)
             try:
                 while (response := await queue.get()) is not None:
@@ -455,22 +464,19 @@ class Runtime:
             finally:
                 loaded.cancel(request)
 
-    def _inherited(self, options: dict[str, Any]) -> dict[str, Any]:
-        """A pipeline's deadline is that of its calls, too, unless theirs is earlier."""
-        call = current_call.get()
-        if call is None or call.deadline is None:
-            return options
-        left = max(0.0, call.deadline - self.clock())
-        own = options.get("timeout")
-        return {**options, "timeout": left if own is None else min(own, left)}
+    def _inherited(self, call: Call, options: dict[str, Any]) -> dict[str, Any]:
+        """A pipeline's deadline is that of its calls, too, unless theirs is earlier; and they are
+        made on behalf of the same tenant."""
+        options = {"tenant": call.tenant, **options}
+        if call.deadline is not None:
+            left = max(0.0, call.deadline - self.clock())
+            own = options.get("timeout")
+            options["timeout"] = left if own is None else min(own, left)
+        return options
 
     @contextmanager
-    def _traced(self, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
+    def _traced(self, call: Call, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
         """A call of a pipeline is a branch of its tree."""
-        call = current_call.get()
-        if call is None:
-            yield
-            return
         request.follows = True
         request.span = span = Span(loaded.name, request.rows, self.clock())
         call.span.add(span)

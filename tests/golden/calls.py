@@ -66,8 +66,13 @@ def http_body(request: Request) -> bytes | None:
     else:
         return None
     body += b"".join(bytes.fromhex(tensor) for tensor in request.get("tensors", ()))
-    coding = request.get("headers", {}).get("Content-Encoding")
-    return {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding, bytes)(body)
+    coding: str | None = request.get("headers", {}).get("Content-Encoding")
+    match coding:
+        case "gzip":
+            return bytes(gzip.compress(body))
+        case "deflate":
+            return bytes(zlib.compress(body))
+    return body
 
 
 def http_answer(response: http.client.HTTPResponse, body: bytes) -> Answer:
@@ -136,6 +141,6 @@ def plain(message: Any, whole: bool) -> Any:
     )
     response = made.get("infer_response", made)
     contents = response.pop("raw_output_contents", [])
-    for output, content in zip(response.get("outputs", []), contents, strict=True):
+    for output, content in zip(response.get("outputs", []), contents, strict=False):
         output["binary"] = content
     return made

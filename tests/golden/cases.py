@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Step = dict[str, Any]
@@ -22,6 +23,83 @@ REASON = "why a model could not be loaded is in the answer, with the status of t
 NAME = "a server says its own name, version and extensions"
 CRASH = "the request ends the whole tritonserver 2.51"
 GENERATE = "generate with a number of responses other than one is an error, not a 200"
+NOT_READY = "what is not ready is 503 with the reason, and what is not there 404; Triton: 400"
+SPLIT = "more rows than max_batch_size are split and joined, where Triton refuses them"
+SMALL = "answers below 1 KiB are not compressed: their head costs as much"
+NEWER = "a member that Triton's configuration has since 2.62"
+MEMORY = "what the instances hold is known"
+PRIORITY = "a priority that the model does not have is refused, where Triton takes the default"
+UNSIZED = "a tensor without elements needs no data"
+OVERFLOW = "a shape whose size overflows is refused"
+EARLY = "an input that is missing is told of before the model runs, also if others are optional"
+CHECKED = "outputs that the configuration does not declare are an error, not dropped"
+HANGS = "Triton never answers"
+CANCELLED = "a cancelled request is 499"
+ID_KIND = "a sequence id that its control tensor cannot hold is refused"
+REGION = "a shared memory region that cannot be opened is the client's mistake"
+UNDERSTOOD = "what Triton refuses here is understood"
+FILES_AGAIN = "a load without a config goes back to the files"
+STREAMED = "an ensemble that streams counts its responses, too"
+VERSION = "the version is said in the last response, too"
+OWN_PAGES = "pages of our own, where Triton has nothing"
+
+
+def error_of(answer: Any) -> str:
+    """The text of an error, or nothing."""
+    body = answer.get("json", answer)
+    return str(body.get("error", "")) if isinstance(body, dict) else ""
+
+
+def is_malformed(step: Step, answer: Any) -> bool:
+    return answer.get("status") == 500 and bool(re.search("JSON|parse", error_of(answer)))
+
+
+def is_batch_size(answer: Any) -> bool:
+    return "batch-size must be" in error_of(answer)
+
+
+#: Which answers of Triton, whatever the request, have another one of ours, and why.
+RULES: tuple[tuple[Callable[[Step, Any], bool], dict[str, Any]], ...] = (
+    (is_malformed, {"why": MALFORMED, "status": 400}),
+    (
+        lambda step, answer: is_batch_size(answer) and "status" in answer,
+        {"why": SPLIT, "status": 200},
+    ),
+    (lambda step, answer: is_batch_size(answer) and "code" in answer, {"why": SPLIT, "code": "OK"}),
+    (
+        lambda step, answer: error_of(answer) == "Model version not ready",
+        {"why": NOT_READY, "status": 404},
+    ),
+    (
+        lambda step, answer: "Content-Encoding" in answer.get("headers", {}),
+        {"why": SMALL, "except_for": [".headers.Content-Encoding"]},
+    ),
+    (
+        lambda step, answer: "max_inflight" not in str(answer) and "ensemble_sched" in str(answer),
+        {
+            "why": NEWER,
+            "except_for": [
+                f"{place}.ensemble_scheduling.max_inflight_requests"
+                for place in (".json", ".messages[0].config")
+            ],
+        },
+    ),
+    (
+        lambda step, answer: any(
+            "error_message" not in message and "model_version" not in message["infer_response"]
+            for message in answer.get("messages", ())
+            if "infer_response" in message
+        ),
+        {"why": VERSION, "except_for": [".infer_response.model_version: too much"]},
+    ),
+    (
+        lambda step, answer: step.get("shape_only", False),
+        {
+            "why": f"{MEMORY}; {STREAMED}",
+            "except_for": ["memory_usage", "streamed 1.response_stats"],
+        },
+    ),
+)
 
 
 def get(path: str, **headers: str) -> Step:
@@ -130,7 +208,8 @@ MODELS = (
 
 def descriptions() -> Cases:
     for path in ("/v2/health/live", "/v2/health/ready"):
-        yield path, [get(path), method("POST", path), method("HEAD", path)]
+        head = otherwise(OWN_PAGES, method("HEAD", path), status=200)
+        yield path, [get(path), method("POST", path), head]
     yield "server", [otherwise(NAME, get("/v2"), status=200)]
     for model in MODELS:
         yield f"metadata of {model}", [get(f"/v2/models/{model}")]
@@ -147,14 +226,19 @@ def descriptions() -> Cases:
         "/v2/models/versions/versions/one", "/v2/models/versions/versions/-1", "/v3",
     )  # fmt: skip
     for path in paths:
-        yield f"no such path {path}", [get(path)]
-    yield "wrong methods", [
-        post("/v2/models/add_sub"),
-        get("/v2/models/add_sub/infer"),
-        method("PUT", "/v2/models/add_sub/infer"),
-        method("DELETE", "/v2"),
-        get("/v2/repository/index"),
-    ]
+        step = get(path)
+        own = path in ("/", "/v1/models", "/v2/models")
+        yield f"no such path {path}", [otherwise(OWN_PAGES, step, status=200) if own else step]
+    yield (
+        "wrong methods",
+        [
+            post("/v2/models/add_sub"),
+            get("/v2/models/add_sub/infer"),
+            method("PUT", "/v2/models/add_sub/infer"),
+            method("DELETE", "/v2"),
+            get("/v2/repository/index"),
+        ],
+    )
 
 
 def json_infer() -> Cases:
@@ -165,81 +249,115 @@ def json_infer() -> Cases:
     yield "the highest version", [infer("versions", tensor("X", "INT32", [1], [0]))]
     yield "inputs in another order", [infer("add_sub", B, A)]
     yield "one output", [infer("add_sub", A, B, outputs=[wanted("OUTPUT1")])]
-    yield "outputs in another order", [
-        infer("add_sub", A, B, outputs=[wanted("OUTPUT1"), wanted("OUTPUT0")])
-    ]
-    yield "an output twice", [
-        infer("add_sub", A, B, outputs=[wanted("OUTPUT1"), wanted("OUTPUT1")])
-    ]
+    yield (
+        "outputs in another order",
+        [infer("add_sub", A, B, outputs=[wanted("OUTPUT1"), wanted("OUTPUT0")])],
+    )
+    yield (
+        "an output twice",
+        [infer("add_sub", A, B, outputs=[wanted("OUTPUT1"), wanted("OUTPUT1")])],
+    )
     yield "no outputs", [infer("add_sub", A, B, outputs=[])]
     yield "nested data", [infer("add_sub", tensor("INPUT0", "FP32", [1, 4], [[1, 2, 3, 4]]), B)]
-    yield "oddly nested data", [
-        infer("add_sub", tensor("INPUT0", "FP32", [1, 4], [[1], [2, [3, 4]]]), B)
-    ]
+    yield (
+        "oddly nested data",
+        [infer("add_sub", tensor("INPUT0", "FP32", [1, 4], [[1], [2, [3, 4]]]), B)],
+    )
     rows = [tensor(f"INPUT{i}", "FP32", [3, 4], list(range(i, i + 12))) for i in range(2)]
     yield "three rows", [infer("add_sub", *rows)]
     yield "unknown members", [infer("add_sub", A, {**B, "extra": 1}, other={"x": []})]
-    yield "parameters without a meaning", [
-        infer("add_sub", A, B, parameters={"a": 1, "b": "x", "c": True, "d": 1.5})
-    ]
+    yield (
+        "parameters without a meaning",
+        [infer("add_sub", A, B, parameters={"a": 1, "b": "x", "c": True, "d": 1.5})],
+    )
     plain = tensor("INPUT1", "INT32", [16], list(range(16)))
     yield "no batching", [infer("add_sub_plain", {**plain, "name": "INPUT0"}, plain)]
-    yield "no such floats in JSON", [
-        post(
-            "/v2/models/add_sub/infer",
-            '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[NaN,1,2,3]},'
-            '{"name":"INPUT1","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}',
-        )
-    ]
-    yield "any content type", [
-        {**infer("add_sub", A, B), "headers": {"Content-Type": "text/plain"}},
-        {**infer("add_sub", A, B), "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
-    ]
+    yield (
+        "no such floats in JSON",
+        [
+            post(
+                "/v2/models/add_sub/infer",
+                '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,4],"data":[NaN,1,2,3]},'
+                '{"name":"INPUT1","datatype":"FP32","shape":[1,4],"data":[1,2,3,4]}]}',
+            )
+        ],
+    )
+    yield (
+        "any content type",
+        [
+            {**infer("add_sub", A, B), "headers": {"Content-Type": "text/plain"}},
+            {
+                **infer("add_sub", A, B),
+                "headers": {"Content-Type": "application/x-www-form-urlencoded"},
+            },
+        ],
+    )
     for coding in ("gzip", "deflate"):
-        yield f"a {coding} request", [
-            {**infer("add_sub", A, B), "headers": {"Content-Encoding": coding}}
-        ]
-        yield f"a {coding} answer", [
-            {**infer("add_sub", A, B), "headers": {"Accept-Encoding": coding}}
-        ]
-    yield "the best coding", [
-        {**infer("add_sub", A, B), "headers": {"Accept-Encoding": "gzip;q=0.5, deflate"}}
-    ]
-    yield "an unknown coding", [
-        {**infer("add_sub", A, B), "headers": {"Content-Encoding": "zstd"}},
-        {**infer("add_sub", A, B), "headers": {"Accept-Encoding": "zstd"}},
-    ]
+        yield (
+            f"a {coding} request",
+            [{**infer("add_sub", A, B), "headers": {"Content-Encoding": coding}}],
+        )
+        yield (
+            f"a {coding} answer",
+            [{**infer("add_sub", A, B), "headers": {"Accept-Encoding": coding}}],
+        )
+    yield (
+        "the best coding",
+        [{**infer("add_sub", A, B), "headers": {"Accept-Encoding": "gzip;q=0.5, deflate"}}],
+    )
+    yield (
+        "an unknown coding",
+        [
+            {**infer("add_sub", A, B), "headers": {"Content-Encoding": "zstd"}},
+            {**infer("add_sub", A, B), "headers": {"Accept-Encoding": "zstd"}},
+        ],
+    )
     yield "identity", [{**infer("add_sub", A, B), "headers": {"Content-Encoding": "identity"}}]
     for x in ([2, 3], [2, 0]):
         yield f"shape {x}", [infer("shapes", tensor("IN", "INT32", x, list(range(x[0] * x[1]))))]
-    yield "reshaped", [
-        infer("reshaped", tensor("IN", "FP32", [2, 4], list(range(8)))),
-    ]
+    yield (
+        "reshaped",
+        [
+            infer("reshaped", tensor("IN", "FP32", [2, 4], list(range(8)))),
+        ],
+    )
     factor = tensor("FACTOR", "FP32", [1, 1], [3])
-    yield "optional inputs", [
-        infer("optional", tensor("X", "FP32", [1, 2], [1, 2])),
-        infer("optional", tensor("X", "FP32", [1, 2], [1, 2]), factor),
-        infer("optional", factor),
-    ]
+    yield (
+        "optional inputs",
+        [
+            infer("optional", tensor("X", "FP32", [1, 2], [1, 2])),
+            infer("optional", tensor("X", "FP32", [1, 2], [1, 2]), factor),
+            otherwise(EARLY, infer("optional", factor), status=400),
+        ],
+    )
     for model in ("two_steps", "three_steps"):
         pair = [{**A, "name": "A"}, {**B, "name": "B"}]
-        yield model, [
-            infer(model, *pair),
-            infer(model, *pair, id="x"),
-            infer(model, pair[0]),
-            infer(model, *(tensor(n, "FP32", [2, 4], list(range(8))) for n in "AB")),
-            infer(model, *(tensor(n, "FP32", [5, 4], list(range(20))) for n in "AB")),
-        ]
-    yield "one output of an ensemble", [
-        infer("two_steps", *pair, outputs=[wanted("SCORES", classification=2)]),
-        infer("two_steps", *pair, outputs=[wanted("SUM", binary_data=True)]),
-    ]
+        yield (
+            model,
+            [
+                infer(model, *pair),
+                infer(model, *pair, id="x"),
+                infer(model, pair[0]),
+                infer(model, *(tensor(n, "FP32", [2, 4], list(range(8))) for n in "AB")),
+                infer(model, *(tensor(n, "FP32", [5, 4], list(range(20))) for n in "AB")),
+            ],
+        )
+    yield (
+        "one output of an ensemble",
+        [
+            infer("two_steps", *pair, outputs=[wanted("SCORES", classification=2)]),
+            infer("two_steps", *pair, outputs=[wanted("SUM", binary_data=True)]),
+        ],
+    )
     yield "a model without config.pbtxt", [infer("auto", tensor("X", "FP32", [1, 2], [1, -2]))]
     yield "dynamic batching", [infer("batched", tensor("X", "FP32", [1, 1], [1.5]))]
     levels = tensor("IN", "INT32", [1, 1], [5])
     for priority in (0, 1, 2, 3):
         yield f"priority {priority}", [infer("levels", levels, parameters={"priority": priority})]
-    yield "a priority too high", [infer("levels", levels, parameters={"priority": 9})]
+    yield (
+        "a priority too high",
+        [otherwise(PRIORITY, infer("levels", levels, parameters={"priority": 9}), status=400)],
+    )
     yield "a timeout", [infer("levels", levels, parameters={"timeout": 4000000})]
     for wrong in ("high", -1, 1.5, True):
         yield f"priority {wrong!r}", [infer("levels", levels, parameters={"priority": wrong})]
@@ -256,52 +374,67 @@ def binary_infer() -> Cases:
     both = [in_binary("INPUT0", 16, [1, 4]), in_binary("INPUT1", 16, [1, 4])]
     body: Any = {"inputs": both}
     yield "binary in, JSON out", [post(path, body, A_DATA, B_DATA)]
-    yield "one of two inputs", [
-        post(path, {"inputs": [A, both[1]]}, B_DATA),
-        post(path, {"inputs": [both[0], B]}, A_DATA),
-    ]
+    yield (
+        "one of two inputs",
+        [
+            post(path, {"inputs": [A, both[1]]}, B_DATA),
+            post(path, {"inputs": [both[0], B]}, A_DATA),
+        ],
+    )
     out = {**body, "outputs": [wanted("OUTPUT0", binary_data=True), wanted("OUTPUT1")]}
     yield "one of two outputs", [post(path, out, A_DATA, B_DATA)]
     every = {**body, "parameters": {"binary_data_output": True}}
     yield "all outputs", [post(path, every, A_DATA, B_DATA)]
-    yield "all outputs, one of them listed", [
-        post(path, {**every, "outputs": [wanted("OUTPUT1")]}, A_DATA, B_DATA),
-        post(path, {**every, "outputs": []}, A_DATA, B_DATA),
-    ]
-    yield "JSON in, binary out", [
-        post(path, {"inputs": [A, B], "parameters": {"binary_data_output": True}})
-    ]
+    yield (
+        "all outputs, one of them listed",
+        [
+            post(path, {**every, "outputs": [wanted("OUTPUT1")]}, A_DATA, B_DATA),
+            post(path, {**every, "outputs": []}, A_DATA, B_DATA),
+        ],
+    )
+    yield (
+        "JSON in, binary out",
+        [post(path, {"inputs": [A, B], "parameters": {"binary_data_output": True}})],
+    )
     for coding in ("gzip", "deflate"):
-        yield f"binary with {coding}", [
-            post(path, every, A_DATA, B_DATA, Content_Encoding=coding),
-            post(path, every, A_DATA, B_DATA, Accept_Encoding=coding),
-        ]
+        yield (
+            f"binary with {coding}",
+            [
+                post(path, every, A_DATA, B_DATA, Content_Encoding=coding),
+                post(path, every, A_DATA, B_DATA, Accept_Encoding=coding),
+            ],
+        )
     yield "too few bytes", [post(path, body, A_DATA, B_DATA[:-1]), post(path, body, A_DATA)]
     yield "too many bytes", [post(path, body, A_DATA, B_DATA, b"x")]
     for size in (0, 8, 17, -1, "16", 1.5):
         wrong = [in_binary("INPUT0", size, [1, 4]), both[1]]  # type: ignore[arg-type]
         yield f"binary_data_size {size!r}", [post(path, {"inputs": wrong}, A_DATA, B_DATA)]
-    yield "both data and binary data", [
-        post(path, {"inputs": [{**both[0], "data": [1, 2, 3, 4]}, both[1]]}, A_DATA, B_DATA)
-    ]
+    yield (
+        "both data and binary data",
+        [post(path, {"inputs": [{**both[0], "data": [1, 2, 3, 4]}, both[1]]}, A_DATA, B_DATA)],
+    )
     yield "neither", [infer("add_sub", A, tensor("INPUT1", "FP32", [1, 4]))]
     for length in ("100000", "-1"):
-        yield f"header length {length}", [
-            post(path, body, A_DATA, B_DATA, Inference_Header_Content_Length=length)
-        ]
+        yield (
+            f"header length {length}",
+            [post(path, body, A_DATA, B_DATA, Inference_Header_Content_Length=length)],
+        )
     text = "/v2/models/text/infer"
     long = texts("a", "Grüße", "")
-    yield "binary texts", [
-        post(text, {"inputs": [in_binary("IN", len(long), [1, 3], "BYTES")]}, long),
-        post(
-            text,
-            {
-                "inputs": [in_binary("IN", len(long), [1, 3], "BYTES")],
-                "outputs": [wanted("OUT", binary_data=True)],
-            },
-            long,
-        ),
-    ]
+    yield (
+        "binary texts",
+        [
+            post(text, {"inputs": [in_binary("IN", len(long), [1, 3], "BYTES")]}, long),
+            post(
+                text,
+                {
+                    "inputs": [in_binary("IN", len(long), [1, 3], "BYTES")],
+                    "outputs": [wanted("OUT", binary_data=True)],
+                },
+                long,
+            ),
+        ],
+    )
     for name, bad in (
         ("too few texts", texts("a", "b")),
         ("too many texts", texts("a", "b", "c", "d")),
@@ -311,11 +444,15 @@ def binary_infer() -> Cases:
     ):
         yield name, [post(text, {"inputs": [in_binary("IN", len(bad), [1, 3], "BYTES")]}, bad)]
     numbers = struct.pack("<16i", *range(16))
-    yield "a raw request", [
-        post("/v2/models/shapes/infer", None, numbers, Inference_Header_Content_Length="0"),
-        post("/v2/models/text/infer", None, texts("a"), Inference_Header_Content_Length="0"),
-        post("/v2/models/add_sub/infer", None, A_DATA, Inference_Header_Content_Length="0"),
-    ]
+    raw_text = post("/v2/models/text/infer", None, b"words", Inference_Header_Content_Length="0")
+    yield (
+        "a raw request",
+        [
+            post("/v2/models/shapes/infer", None, numbers, Inference_Header_Content_Length="0"),
+            otherwise(UNDERSTOOD, raw_text, status=200),
+            post("/v2/models/add_sub/infer", None, A_DATA, Inference_Header_Content_Length="0"),
+        ],
+    )
 
 
 def datatypes() -> Cases:
@@ -329,16 +466,22 @@ def datatypes() -> Cases:
         name = f"IN_{datatype.replace('BYTES', 'STRING')}"
         x = tensor(name, datatype, [1, 2], values)
         out = name.replace("IN_", "OUT_")
-        yield datatype, [
-            infer("types", x, outputs=[wanted(out)]),
-            infer("types", x, outputs=[wanted(out, binary_data=True)]),
-        ]
+        yield (
+            datatype,
+            [
+                infer("types", x, outputs=[wanted(out)]),
+                infer("types", x, outputs=[wanted(out, binary_data=True)]),
+            ],
+        )
     half = in_binary("IN_FP16", 4, [1, 2], "FP16")
     outputs = [wanted("OUT_FP16", binary_data=True)]
-    yield "FP16", [
-        post("/v2/models/types/infer", {"inputs": [half], "outputs": outputs}, b"\x00<\x00@"),
-        infer("types", tensor("IN_FP16", "FP16", [1, 2], [1, 2])),
-    ]
+    yield (
+        "FP16",
+        [
+            post("/v2/models/types/infer", {"inputs": [half], "outputs": outputs}, b"\x00<\x00@"),
+            infer("types", tensor("IN_FP16", "FP16", [1, 2], [1, 2])),
+        ],
+    )
     for datatype, wrong in (
         ("UINT8", 256), ("INT8", -129), ("INT32", 2**31), ("UINT32", -1), ("INT64", 2**63),
     ):  # fmt: skip
@@ -355,71 +498,88 @@ def datatypes() -> Cases:
         out = name.replace("IN_", "OUT_")
         step = infer("types", tensor(name, datatype, [1, 1], [wrong]), outputs=[wanted(out)])
         yield f"{wrong!r} for {datatype}", [otherwise(MALFORMED, step, status=400)]
-    yield "a whole number for FP32", [
-        infer("types", tensor("IN_FP32", "FP32", [1, 1], [7]), outputs=[wanted("OUT_FP32")])
-    ]
+    yield (
+        "a whole number for FP32",
+        [infer("types", tensor("IN_FP32", "FP32", [1, 1], [7]), outputs=[wanted("OUT_FP32")])],
+    )
 
 
 def classification() -> Cases:
     x = tensor("X", "FP32", [1, 3], [0.2, 0.7, 0.1])
     for k in (1, 2, 3, 5):
         yield f"the first {k}", [infer("classes", x, outputs=[wanted("SCORES", classification=k)])]
-    yield "two rows", [
-        infer(
-            "classes",
-            tensor("X", "FP32", [2, 4], [0.2, 0.7, 0.1, 0.9, 3, 2, 1, 0]),
-            outputs=[wanted("SCORES", classification=2)],
-        )
-    ]
-    yield "whole numbers, no labels", [
-        infer(
-            "classes",
-            tensor("X", "FP32", [1, 3], [5, -7, 9]),
-            outputs=[wanted("COUNTS", classification=3)],
-        )
-    ]
-    yield "binary", [
-        infer("classes", x, outputs=[wanted("SCORES", classification=2, binary_data=True)])
-    ]
+    yield (
+        "two rows",
+        [
+            infer(
+                "classes",
+                tensor("X", "FP32", [2, 4], [0.2, 0.7, 0.1, 0.9, 3, 2, 1, 0]),
+                outputs=[wanted("SCORES", classification=2)],
+            )
+        ],
+    )
+    yield (
+        "whole numbers, no labels",
+        [
+            infer(
+                "classes",
+                tensor("X", "FP32", [1, 3], [5, -7, 9]),
+                outputs=[wanted("COUNTS", classification=3)],
+            )
+        ],
+    )
+    yield (
+        "binary",
+        [infer("classes", x, outputs=[wanted("SCORES", classification=2, binary_data=True)])],
+    )
     yield "none of it", [infer("classes", x, outputs=[wanted("SCORES", classification=0)])]
     for wrong in (-1, "two", 1.5):
-        yield f"classification {wrong!r}", [
-            infer("classes", x, outputs=[wanted("SCORES", classification=wrong)])
-        ]
-    yield "no batch", [
-        infer(
-            "add_sub_plain",
-            *(tensor(f"INPUT{i}", "INT32", [16], list(range(16))) for i in range(2)),
-            outputs=[wanted("OUTPUT0", classification=2)],
+        yield (
+            f"classification {wrong!r}",
+            [infer("classes", x, outputs=[wanted("SCORES", classification=wrong)])],
         )
-    ]
-    yield "texts", [
-        otherwise(
-            CRASH,
-            {
-                **infer(
-                    "text",
-                    tensor("IN", "BYTES", [1, 2], ["a", "b"]),
-                    outputs=[wanted("OUT", classification=1)],
-                ),
-                "not_sent": True,
-            },
-            status=400,
-        )
-    ]
+    yield (
+        "no batch",
+        [
+            infer(
+                "add_sub_plain",
+                *(tensor(f"INPUT{i}", "INT32", [16], list(range(16))) for i in range(2)),
+                outputs=[wanted("OUTPUT0", classification=2)],
+            )
+        ],
+    )
+    yield (
+        "texts",
+        [
+            otherwise(
+                CRASH,
+                {
+                    **infer(
+                        "text",
+                        tensor("IN", "BYTES", [1, 2], ["a", "b"]),
+                        outputs=[wanted("OUT", classification=1)],
+                    ),
+                    "not_sent": True,
+                },
+                status=400,
+            )
+        ],
+    )
 
 
 def refused() -> Cases:
     x = tensor("X", "INT32", [1], [0])
     yield "an unknown model", [infer("none", x)]
     yield "an unknown version", [infer("versions/versions/2", x)]
-    yield "a batch too large", [
-        infer("add_sub", *(tensor(f"INPUT{i}", "FP32", [9, 4], [0] * 36) for i in range(2)))
-    ]
+    yield (
+        "a batch too large",
+        [infer("add_sub", *(tensor(f"INPUT{i}", "FP32", [9, 4], [0] * 36) for i in range(2)))],
+    )
     yield "batches of two sizes", [infer("add_sub", A, tensor("INPUT1", "FP32", [2, 4], [0] * 8))]
-    yield "an empty batch", [
-        infer("add_sub", *(tensor(f"INPUT{i}", "FP32", [0, 4], []) for i in range(2)))
-    ]
+    yield (
+        "an empty batch",
+        [infer("add_sub", *(tensor(f"INPUT{i}", "FP32", [0, 4], []) for i in range(2)))],
+    )
     yield "another datatype", [infer("add_sub", A, tensor("INPUT1", "INT32", [1, 4], [1, 2, 3, 4]))]
     yield "another shape", [infer("add_sub", A, tensor("INPUT1", "FP32", [1, 3], [1, 2, 3]))]
     yield "another rank", [infer("add_sub", A, tensor("INPUT1", "FP32", [1, 2, 2], [1, 2, 3, 4]))]
@@ -430,9 +590,10 @@ def refused() -> Cases:
     yield "an input twice", [infer("add_sub", A, A, B)]
     yield "an unknown output", [infer("add_sub", A, B, outputs=[wanted("OUTPUT7")])]
     yield "too few elements", [infer("add_sub", A, tensor("INPUT1", "FP32", [1, 4], [1, 2]))]
-    yield "too many elements", [
-        infer("add_sub", A, tensor("INPUT1", "FP32", [1, 4], [1, 2, 3, 4, 5]))
-    ]
+    yield (
+        "too many elements",
+        [infer("add_sub", A, tensor("INPUT1", "FP32", [1, 4], [1, 2, 3, 4, 5]))],
+    )
     for shape in ([-1, 4], [1, -4], [1, 1.5], ["1", 4], 4, [2**40, 2**40], [2**62, 4], None):
         step = infer("add_sub", A, tensor("INPUT1", "FP32", shape, [1, 2, 3, 4]))  # type: ignore[arg-type]
         yield f"shape {shape!r}", [otherwise(MALFORMED, step, status=400)]
@@ -454,10 +615,13 @@ def refused() -> Cases:
     for value in ([1], {"x": 1}, None):
         yield f"a parameter {value!r}", [infer("add_sub", A, B, parameters={"x": value})]
     yield "a reserved parameter", [infer("add_sub", A, B, parameters={"triton_x": 1})]
-    yield "infer on a decoupled model", [
-        infer("repeat", tensor("IN", "INT32", [2], [1, 2])),
-        infer("streamed", tensor("NUMBERS", "INT32", [2], [1, 2])),
-    ]
+    yield (
+        "infer on a decoupled model",
+        [
+            infer("repeat", tensor("IN", "INT32", [2], [1, 2])),
+            infer("streamed", tensor("NUMBERS", "INT32", [2], [1, 2])),
+        ],
+    )
     yield "an id with all errors", [infer("add_sub", A, id="mine")]
 
 
@@ -468,78 +632,116 @@ def generate() -> Cases:
     row = {"INPUT0": [1, 2, 3, 4], "INPUT1": [5, 6, 7, 8]}
     yield "plain values", [ask("add_sub", row), ask("add_sub", row, "generate_stream")]
     yield "an id", [ask("add_sub", {**row, "id": "a"})]
-    yield "a text", [
-        ask("text", {"IN": "boat"}),
-        ask("text", {"IN": ["boat", "ship"]}),
-        ask("text", {"IN": "boat", "more": 5, "parameters": {"x": "y"}}),
-    ]
+    yield (
+        "a text",
+        [
+            ask("text", {"IN": "boat"}),
+            ask("text", {"IN": ["boat", "ship"]}),
+            ask("text", {"IN": "boat", "more": 5, "parameters": {"x": "y"}}),
+        ],
+    )
     yield "inputs among the parameters", [ask("text", {"parameters": {"IN": "boat"}})]
     yield "a version", [ask("versions/versions/1", {"X": 1})]
-    yield "parameters reach the model", [
-        ask("asked", {"X": 1, "temperature": 0.5, "n": 2, "flag": True, "text": "t"}),
-    ]
-    yield "a stream", [
-        ask("repeat", {"IN": [4, 2, 0]}, "generate_stream"),
-        ask("repeat", {"IN": [4]}, "generate_stream"),
-        ask("repeat", {"IN": []}, "generate_stream"),
-        ask("square", {"IN": 3}, "generate_stream"),
-        ask("streamed", {"NUMBERS": [7, 8]}, "generate_stream"),
-    ]
+    yield (
+        "parameters reach the model",
+        [
+            ask("asked", {"X": 1, "temperature": 0.5, "n": 2, "flag": True, "text": "t"}),
+        ],
+    )
+    yield (
+        "a stream",
+        [
+            ask("repeat", {"IN": [4, 2, 0]}, "generate_stream"),
+            ask("repeat", {"IN": [4]}, "generate_stream"),
+            ask("repeat", {"IN": []}, "generate_stream"),
+            ask("square", {"IN": 3}, "generate_stream"),
+            ask("streamed", {"NUMBERS": [7, 8]}, "generate_stream"),
+        ],
+    )
     yield "one response of a decoupled model", [ask("repeat", {"IN": [4]})]
-    yield "several responses", [otherwise(GENERATE, ask("repeat", {"IN": [4, 5]}), status=500)]
-    yield "no response", [otherwise(GENERATE, ask("repeat", {"IN": []}), status=500)]
+    yield "several responses", [otherwise(GENERATE, ask("repeat", {"IN": [4, 5]}), status=400)]
+    yield "no response", [otherwise(GENERATE, ask("repeat", {"IN": []}), status=400)]
     broken = {"IN": [4, 2, 0], "BROKEN_AT": 1}
-    yield "an error in between", [
-        ask("repeat", broken, "generate_stream"),
-        ask("repeat", {**broken, "BROKEN_AT": 0}, "generate_stream"),
-    ]
+    yield (
+        "an error in between",
+        [
+            ask("repeat", broken, "generate_stream"),
+            ask("repeat", {**broken, "BROKEN_AT": 0}, "generate_stream"),
+        ],
+    )
     yield "an unknown model", [ask("none", {"X": 1}), ask("none", {"X": 1}, "generate_stream")]
     yield "no inputs", [ask("add_sub", {}), ask("add_sub", {}, "generate_stream")]
-    yield "wrong values", [
-        ask("add_sub", {**row, "INPUT1": "x"}),
-        ask("add_sub", {**row, "INPUT1": [1, 2, 3]}),
-        ask("text", {"IN": 5}),
-        ask("text", {"IN": {"a": 1}}),
-        ask("text", {"IN": "a", "x": [1]}),
-        ask("text", {"IN": "a", "x": {"y": 1}}),
-        ask("text", {"IN": "a", "x": None}),
-    ]
+    yield (
+        "wrong values",
+        [
+            ask("add_sub", {**row, "INPUT1": "x"}),
+            ask("add_sub", {**row, "INPUT1": [1, 2, 3]}),
+            ask("text", {"IN": 5}),
+            ask("text", {"IN": {"a": 1}}),
+            ask("text", {"IN": "a", "x": [1]}),
+            ask("text", {"IN": "a", "x": {"y": 1}}),
+            ask("text", {"IN": "a", "x": None}),
+        ],
+    )
     for body in ("{", "[]", "", "5"):
         yield f"body {body!r}", [otherwise(MALFORMED, ask("text", body), status=400)]
     yield "methods", [get("/v2/models/text/generate"), get("/v2/models/text/generate_stream")]
-    yield "compressed", [
-        {**ask("text", {"IN": "boat"}), "headers": {"Content-Encoding": "gzip"}},
-        {**ask("text", {"IN": "boat"}), "headers": {"Accept-Encoding": "gzip"}},
-    ]
+    yield (
+        "compressed",
+        [
+            otherwise(
+                UNDERSTOOD,
+                {**ask("text", {"IN": "boat"}), "headers": {"Content-Encoding": "gzip"}},
+                status=200,
+            ),
+            {**ask("text", {"IN": "boat"}), "headers": {"Accept-Encoding": "gzip"}},
+        ],
+    )
     yield "an ensemble", [ask("two_steps", {"A": [1, 2, 3, 4], "B": [5, 6, 7, 8]})]
 
 
 def python_models() -> Cases:
     x = tensor("X", "INT32", [1, 1], [1])
-    yield "what a model is told", [
-        infer("asked", x),
-        infer("asked", x, id="i", parameters={"a": 1, "b": "x", "c": True, "d": 1.5, "e": -1}),
-        infer("asked", x, outputs=[wanted("SEEN")]),
-        infer("asked", x, parameters={"priority": 0, "timeout": 700, "sequence_id": 0}),
-        infer("asked", x, parameters={"sequence_id": 5, "sequence_start": True}),
-        infer("asked", x, parameters={"sequence_id": "five", "sequence_end": True}),
-    ]
+    yield (
+        "what a model is told",
+        [
+            infer("asked", x),
+            infer("asked", x, id="i", parameters={"a": 1, "b": "x", "c": True, "d": 1.5, "e": -1}),
+            infer("asked", x, outputs=[wanted("SEEN")]),
+            infer("asked", x, parameters={"priority": 0, "timeout": 7000000, "sequence_id": 0}),
+            infer("asked", x, parameters={"sequence_id": 5, "sequence_start": True}),
+            infer("asked", x, parameters={"sequence_id": "five", "sequence_end": True}),
+        ],
+    )
     for do in ("raise", "raise for the client", "text", "UNKNOWN", "INTERNAL", "NOT_FOUND",
                "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED",
                "no response", "none", "number", "no output", "other output"):  # fmt: skip
-        yield f"a model does wrong: {do}", [
-            infer("faulty", tensor("DO", "BYTES", [1, 1], [do])),
-            rpc("ModelInfer", grpc_text("faulty", "DO", [1, 1], do)),
-        ]
+        http = infer("faulty", tensor("DO", "BYTES", [1, 1], [do]))
+        over_grpc = rpc("ModelInfer", grpc_text("faulty", "DO", [1, 1], do))
+        if do == "none":
+            http = otherwise(HANGS, {**http, "not_sent": True}, status=500)
+            over_grpc = otherwise(HANGS, {**over_grpc, "not_sent": True}, code="INTERNAL")
+        elif do == "other output":
+            http = otherwise(CHECKED, http, status=500)
+            over_grpc = otherwise(CHECKED, over_grpc, code="INTERNAL")
+        elif do == "CANCELLED":
+            http = otherwise(CANCELLED, http, status=499)
+        yield f"a model does wrong: {do}", [http, over_grpc]
     for model in ("add_sub", "awaiter", "two_steps", "none", "repeat"):
-        yield f"a model calls {model}", [
-            infer("caller", tensor("MODEL", "BYTES", [1], [model]), A, B),
-        ]
+        yield (
+            f"a model calls {model}",
+            [
+                infer("caller", tensor("MODEL", "BYTES", [1], [model]), A, B),
+            ],
+        )
     yield "async execute", [infer("awaiter", A, B), infer("awaiter", A, B, id="z")]
-    yield "a decoupled call", [
-        infer("collector", tensor("IN", "INT32", [3], [4, 5, 6])),
-        infer("collector", tensor("IN", "INT32", [0], [])),
-    ]
+    yield (
+        "a decoupled call",
+        [
+            infer("collector", tensor("IN", "INT32", [3], [4, 5, 6])),
+            infer("collector", tensor("IN", "INT32", [0], [])),
+        ],
+    )
 
 
 def step_of(model: str, sequence: Any, number: int, **flags: bool) -> Step:
@@ -548,74 +750,98 @@ def step_of(model: str, sequence: Any, number: int, **flags: bool) -> Step:
 
 
 def sequences_http() -> Cases:
-    for model, first, other in (("sums_direct", 7, 8), ("sums_oldest", "first", "other")):
-        yield f"{model}: two sequences", [
-            step_of(model, first, 1, start=True),
-            step_of(model, other, 10, start=True),
-            step_of(model, first, 2),
-            step_of(model, other, 20),
-            step_of(model, first, 3, end=True),
-            step_of(model, other, 30, end=True),
-        ]
+    for model, first, other in (("sums_direct", 7, 8), ("sums_oldest", 17, 18)):
+        yield (
+            f"{model}: two sequences",
+            [
+                step_of(model, first, 1, start=True),
+                step_of(model, other, 10, start=True),
+                step_of(model, first, 2),
+                step_of(model, other, 20),
+                step_of(model, first, 3, end=True),
+                step_of(model, other, 30, end=True),
+            ],
+        )
         yield f"{model}: one step", [step_of(model, first, 5, start=True, end=True)]
-        yield f"{model}: again from the start", [
-            step_of(model, first, 5, start=True),
-            step_of(model, first, 6, start=True),
-            step_of(model, first, 7, end=True),
-        ]
+        yield (
+            f"{model}: again from the start",
+            [
+                step_of(model, first, 5, start=True),
+                step_of(model, first, 6, start=True),
+                step_of(model, first, 7, end=True),
+            ],
+        )
         yield f"{model}: not started", [step_of(model, first, 5)]
-        yield f"{model}: ended", [
-            step_of(model, first, 5, start=True, end=True),
-            step_of(model, first, 5),
-        ]
+        yield (
+            f"{model}: ended",
+            [
+                step_of(model, first, 5, start=True, end=True),
+                step_of(model, first, 5),
+            ],
+        )
         yield f"{model}: no id", [infer(model, tensor("X", "INT32", [1, 1], [1]))]
-        yield f"{model}: two rows", [
-            infer(
-                model,
-                tensor("X", "INT32", [2, 1], [1, 2]),
-                parameters={"sequence_id": first, "sequence_start": True, "sequence_end": True},
-            )
-        ]
-    yield "a text for a number", [step_of("sums_direct", "text", 1, start=True, end=True)]
-    yield "a number for a text", [step_of("sums_oldest", 5, 1, start=True, end=True)]
+        yield (
+            f"{model}: two rows",
+            [
+                infer(
+                    model,
+                    tensor("X", "INT32", [2, 1], [1, 2]),
+                    parameters={"sequence_id": first, "sequence_start": True, "sequence_end": True},
+                )
+            ],
+        )
+    step = step_of("sums_direct", "text", 1, start=True, end=True)
+    yield "a text for a number", [otherwise(ID_KIND, step, status=400)]
     for wrong in (-5, 1.5, True):
         yield f"sequence_id {wrong!r}", [step_of("sums_direct", wrong, 1, start=True, end=True)]
-    yield "flags that are no flags", [
-        infer(
-            "sums_direct",
-            tensor("X", "INT32", [1, 1], [1]),
-            parameters={"sequence_id": 9, "sequence_start": 1},
-        )
-    ]
+    yield (
+        "flags that are no flags",
+        [
+            infer(
+                "sums_direct",
+                tensor("X", "INT32", [1, 1], [1]),
+                parameters={"sequence_id": 9, "sequence_start": 1},
+            )
+        ],
+    )
 
 
 def grpc_calls() -> Cases:
     yield "health", [rpc("ServerLive"), rpc("ServerReady")]
     yield "server", [otherwise(NAME, rpc("ServerMetadata"), code="OK")]
-    yield "readiness of models", [
-        rpc("ModelReady", message)
-        for message in (
-            {"name": "add_sub"},
-            {"name": "versions", "version": "3"},
-            {"name": "versions", "version": "7"},
-            {"name": "none"},
-            {"name": "versions", "version": "one"},
-            {},
-        )
-    ]
+    yield (
+        "readiness of models",
+        [
+            rpc("ModelReady", message)
+            for message in (
+                {"name": "add_sub"},
+                {"name": "versions", "version": "3"},
+                {"name": "versions", "version": "7"},
+                {"name": "none"},
+                {"name": "versions", "version": "one"},
+                {},
+            )
+        ],
+    )
     for model in MODELS:
-        yield f"descriptions of {model}", [
-            rpc("ModelMetadata", {"name": model}),
-            rpc("ModelConfig", {"name": model}),
-        ]
-    yield "an unknown model", [
-        rpc("ModelMetadata", {"name": "none"}),
-        rpc("ModelConfig", {"name": "none"}),
-        rpc("ModelStatistics", {"name": "none"}),
-        rpc("ModelMetadata", {"name": "latest", "version": "1"}),
-        rpc("ModelMetadata", {"name": "latest", "version": "x"}),
-        rpc("ModelInfer", {"model_name": "none"}),
-    ]
+        yield (
+            f"descriptions of {model}",
+            [
+                rpc("ModelMetadata", {"name": model}),
+                rpc("ModelConfig", {"name": model}),
+            ],
+        )
+    yield (
+        "an unknown model",
+        [
+            rpc("ModelMetadata", {"name": "none"}),
+            rpc("ModelConfig", {"name": "none"}),
+            rpc("ModelStatistics", {"name": "none"}),
+            rpc("ModelMetadata", {"name": "latest", "version": "1"}),
+            rpc("ModelMetadata", {"name": "latest", "version": "x"}),
+            rpc("ModelInfer", {"model_name": "none"}),
+        ],
+    )
 
 
 def grpc_tensor(name: str, datatype: str, shape: list[int], **contents: Any) -> Any:
@@ -699,7 +925,10 @@ def grpc_infer() -> Cases:
     ]})  # fmt: skip
     for shape in ([-1, 4], [1, 3], [4], [9, 4], [2**62, 4], []):
         x = {**typed[1], "shape": shape}
-        yield ask(f"shape {shape}", {"model_name": "add_sub", "inputs": [typed[0], x]})
+        step = rpc("ModelInfer", {"model_name": "add_sub", "inputs": [typed[0], x]})
+        if shape == [2**62, 4]:
+            step = otherwise(OVERFLOW, step, code="INVALID_ARGUMENT")
+        yield f"shape {shape}", [step]
     yield ask("no model name", {"inputs": typed})
     yield ask("a missing input", {"model_name": "add_sub", "inputs": typed[:1]})
     yield ask("an unknown version", grpc_pair(model_version="7"))
@@ -714,10 +943,13 @@ def grpc_infer() -> Cases:
     ]}  # fmt: skip
     parameters = {
         "a": {"int64_param": "-3"}, "b": {"string_param": "x"}, "c": {"bool_param": True},
-        "d": {"double_param": 1.5}, "e": {"uint64_param": "18446744073709551615"},
-        "timeout": {"int64_param": "900"}, "priority": {"uint64_param": "0"},
+        "d": {"double_param": 1.5},
+        "timeout": {"int64_param": "9000000"}, "priority": {"int64_param": "0"},
     }  # fmt: skip
     yield ask("parameters of all kinds", {**seen, "parameters": parameters})
+    for name in ("x", "priority", "timeout", "sequence_id"):
+        step = rpc("ModelInfer", {**seen, "parameters": {name: {"uint64_param": "0"}}})
+        yield f"{name} of uint64", [otherwise(UNDERSTOOD, step, code="OK")]
     yield ask("a reserved parameter", {**seen, "parameters": {"triton_x": {"int64_param": "1"}}})
     yield ask("a parameter without a value", {**seen, "parameters": {"x": {}}})
     for name, parameter in (
@@ -725,8 +957,10 @@ def grpc_infer() -> Cases:
         ("sequence_start", {"int64_param": "1"}), ("sequence_id", {"bool_param": True}),
         ("priority", {"int64_param": "-1"}), ("timeout", {"int64_param": "-1"}),
     ):  # fmt: skip
-        step = {**seen, "parameters": {name: parameter}}
-        yield ask(f"{name} {next(iter(parameter.items()))}", step)
+        step = rpc("ModelInfer", {**seen, "parameters": {name: parameter}})
+        if parameter == {"int64_param": "-1"}:
+            step = otherwise(MALFORMED, step, code="INVALID_ARGUMENT")
+        yield f"{name} {next(iter(parameter.items()))}", [step]
     yield ask("an ensemble", {
         "model_name": "two_steps",
         "inputs": [
@@ -736,13 +970,15 @@ def grpc_infer() -> Cases:
     })  # fmt: skip
 
 
-def repeat_call(identity: str, *numbers: int, broken_at: int | None = None, **more: Any) -> Any:
+def repeat_call(
+    identity: str, *numbers: int, broken_at: int | None = None, more: Any = None
+) -> Any:
     inputs = [grpc_tensor("IN", "INT32", [len(numbers)], int_contents=list(numbers))]
     if not numbers:
         inputs = [grpc_tensor("IN", "INT32", [0])]
     if broken_at is not None:
         inputs.append(grpc_tensor("BROKEN_AT", "INT32", [1], int_contents=[broken_at]))
-    return {"model_name": "repeat", "id": identity, "inputs": inputs, **more}
+    return {"model_name": "repeat", "id": identity, "inputs": inputs, **(more or {})}
 
 
 def grpc_streams() -> Cases:
@@ -753,11 +989,13 @@ def grpc_streams() -> Cases:
     yield stream("one answer", grpc_pair(id="a"))
     yield stream("several requests", *(grpc_pair(id=str(i)) for i in range(4)))
     yield stream("a decoupled model", repeat_call("a", 4, 2, 0))
-    yield stream("a decoupled model, told of its end", repeat_call("a", 4, 2, 0, **empty_end))
+    yield stream("a decoupled model, told of its end", repeat_call("a", 4, 2, 0, more=empty_end))
     yield stream("one answer, told of its end", grpc_pair(id="a", **empty_end))
     yield stream("two decoupled requests", repeat_call("a", 1, 2), repeat_call("b", 3, 4))
-    yield stream("no response", repeat_call("a"))
-    yield stream("no response, told of its end", repeat_call("a", **empty_end))
+    nothing = repeat_call("a")
+    told_of_its_end = repeat_call("a", more=empty_end)
+    for name, call in (("no response", nothing), ("no response, told of its end", told_of_its_end)):
+        yield name, [otherwise(UNSIZED, rpc("ModelStreamInfer", call), code="OK")]
     yield stream("an error in between", repeat_call("a", 4, 2, 0, broken_at=1))
     yield stream("an error at the start", repeat_call("a", 4, 2, 0, broken_at=0))
     square = {"model_name": "square", "id": "s"}
@@ -779,7 +1017,7 @@ def grpc_streams() -> Cases:
         "model_name": "streamed", "id": "e", **empty_end,
         "inputs": [grpc_tensor("NUMBERS", "INT32", [3], int_contents=[7, 8, 9])],
     })  # fmt: skip
-    yield stream("parameters of a response", {
+    yield stream("what a model is told", {
         "model_name": "asked", "id": "p",
         "inputs": [grpc_tensor("X", "INT32", [1, 1], int_contents=[1])],
     })  # fmt: skip
@@ -796,7 +1034,7 @@ def grpc_step(model: str, sequence: Any, number: int, **flags: bool) -> Any:
 
 
 def sequences_grpc() -> Cases:
-    for model, first in (("sums_direct", 1007), ("sums_oldest", "first")):
+    for model, first in (("sums_direct", 1007), ("sums_oldest", 1017)):
         steps = [
             grpc_step(model, first, 1, start=True),
             grpc_step(model, first, 2),
@@ -806,68 +1044,95 @@ def sequences_grpc() -> Cases:
         named = [{**step, "id": str(i)} for i, step in enumerate(steps)]
         yield f"{model}: a stream", [rpc("ModelStreamInfer", *named)]
         yield f"{model}: not started", [rpc("ModelInfer", grpc_step(model, first, 5))]
-        yield f"{model}: no id", [
-            rpc("ModelInfer", {**steps[0], "parameters": {}}),
-        ]
+        yield (
+            f"{model}: no id",
+            [
+                rpc("ModelInfer", {**steps[0], "parameters": {}}),
+            ],
+        )
 
 
 def shared_memory() -> Cases:
     """What needs no shared memory; the rest is in tests/integration/test_tritonclient_http.py."""
     base = "/v2/systemsharedmemory"
-    yield "nothing is registered", [
-        get(f"{base}/status"),
-        get(f"{base}/region/x/status"),
-        post(f"{base}/unregister"),
-        post(f"{base}/region/x/unregister"),
-    ]
-    yield "a key that is not there", [
-        post(f"{base}/region/x/register", {"key": "/wherry_none", "byte_size": 8})
-    ]
-    yield "no key, no size", [
-        post(f"{base}/region/x/register", {"byte_size": 8}),
-        post(f"{base}/region/x/register", {"key": "/wherry_none"}),
-    ]
+    yield (
+        "nothing is registered",
+        [
+            get(f"{base}/status"),
+            get(f"{base}/region/x/status"),
+            post(f"{base}/unregister"),
+            post(f"{base}/region/x/unregister"),
+        ],
+    )
+    no_key = post(f"{base}/region/x/register", {"key": "/wherry_none", "byte_size": 8})
+    yield "a key that is not there", [otherwise(REGION, no_key, status=400)]
+    yield (
+        "no key, no size",
+        [
+            post(f"{base}/region/x/register", {"byte_size": 8}),
+            post(f"{base}/region/x/register", {"key": "/wherry_none"}),
+        ],
+    )
     there = tensor(
         "INPUT1", "FP32", [1, 4], shared_memory_region="none", shared_memory_byte_size=16
     )
     yield "a region that is not there", [infer("add_sub", A, there)]
-    yield "gRPC", [
-        rpc("SystemSharedMemoryStatus"),
-        rpc("SystemSharedMemoryStatus", {"name": "x"}),
-        rpc("SystemSharedMemoryUnregister"),
-        rpc("SystemSharedMemoryRegister", {"name": "x", "key": "/wherry_none", "byte_size": "8"}),
-        rpc("CudaSharedMemoryStatus"),
-    ]
+    yield (
+        "gRPC",
+        [
+            rpc("SystemSharedMemoryStatus"),
+            rpc("SystemSharedMemoryStatus", {"name": "x"}),
+            rpc("SystemSharedMemoryUnregister"),
+            otherwise(
+                REGION,
+                rpc(
+                    "SystemSharedMemoryRegister",
+                    {"name": "x", "key": "/wherry_none", "byte_size": "8"},
+                ),
+                code="INVALID_ARGUMENT",
+            ),
+            rpc("CudaSharedMemoryStatus"),
+        ],
+    )
     yield "CUDA", [get("/v2/cudasharedmemory/status"), post("/v2/cudasharedmemory/unregister")]
 
 
 def settings() -> Cases:
-    yield "trace", [
-        get("/v2/trace/setting"),
-        get("/v2/models/add_sub/trace/setting"),
-        post("/v2/trace/setting", {"trace_rate": "500"}),
-        get("/v2/trace/setting"),
-        post("/v2/trace/setting", {"trace_rate": None}),
-        post("/v2/trace/setting", {"trace_rate": "many"}),
-        get("/v2/models/none/trace/setting"),
-        rpc("TraceSetting"),
-        rpc("TraceSetting", {"model_name": "none"}),
-    ]
-    yield "log", [
-        get("/v2/logging"),
-        post("/v2/logging", {"log_verbose_level": 1}),
-        post("/v2/logging", {"log_verbose_level": 0}),
-        post("/v2/logging", {"log_format": "unheard of"}),
-        rpc("LogSettings"),
-    ]
+    yield (
+        "trace",
+        [
+            get("/v2/trace/setting"),
+            get("/v2/models/add_sub/trace/setting"),
+            post("/v2/trace/setting", {"trace_rate": "500"}),
+            get("/v2/trace/setting"),
+            post("/v2/trace/setting", {"trace_rate": None}),
+            post("/v2/trace/setting", {"trace_rate": "many"}),
+            get("/v2/models/none/trace/setting"),
+            rpc("TraceSetting"),
+            rpc("TraceSetting", {"model_name": "none"}),
+        ],
+    )
+    yield (
+        "log",
+        [
+            get("/v2/logging"),
+            post("/v2/logging", {"log_verbose_level": 1}),
+            post("/v2/logging", {"log_verbose_level": 0}),
+            otherwise(MALFORMED, post("/v2/logging", {"log_format": "unheard of"}), status=400),
+            rpc("LogSettings"),
+        ],
+    )
 
 
 def statistics() -> Cases:
     for model in ("add_sub", "repeat", "two_steps", "versions", "cached", "extra"):
-        yield f"of {model}", [
-            shape_of(get(f"/v2/models/{model}/stats")),
-            shape_of(rpc("ModelStatistics", {"name": model})),
-        ]
+        yield (
+            f"of {model}",
+            [
+                shape_of(get(f"/v2/models/{model}/stats")),
+                shape_of(rpc("ModelStatistics", {"name": model})),
+            ],
+        )
     yield "of a version", [shape_of(get("/v2/models/versions/versions/1/stats"))]
     yield "of nothing", [get("/v2/models/none/stats"), get("/v2/models/versions/versions/9/stats")]
     yield "of all", [shape_of(get("/v2/models/stats"))]
@@ -883,51 +1148,66 @@ def control() -> Cases:
         return post(f"/v2/repository/models/{model}/unload", body)
 
     x = tensor("X", "INT32", [1], [0])
-    yield "index", [
-        post("/v2/repository/index"),
-        post("/v2/repository/index", {"ready": True}),
-        rpc("RepositoryIndex"),
-        rpc("RepositoryIndex", {"ready": True}),
-    ]
-    yield "wrong indexes", [
-        otherwise(MALFORMED, post("/v2/repository/index", "{"), status=400),
-        otherwise(MALFORMED, post("/v2/repository/index", {"ready": 1}), status=400),
-        post("/v2/repository/other/index"),
-    ]
-    yield "load and unload", [
-        load("extra"),
-        infer("extra", x),
-        unload("extra"),
-        {**post("/v2/repository/index"), "after_unload_of": "extra"},
-        infer("extra", x),
-        get("/v2/models/extra"),
-        get("/v2/models/extra/ready"),
-        get("/v2/models/extra/stats"),
-        load("extra"),
-        infer("extra", x),
-    ]
-    yield "load and unload over gRPC", [
-        rpc("RepositoryModelLoad", {"model_name": "extra"}),
-        rpc("RepositoryModelUnload", {"model_name": "extra"}),
-        {**rpc("RepositoryIndex"), "after_unload_of": "extra"},
-        rpc("RepositoryModelLoad", {"model_name": "extra"}),
-        rpc("ModelReady", {"name": "extra"}),
-        otherwise(REASON, rpc("RepositoryModelLoad", {"model_name": "none"}), code="NOT_FOUND"),
-        rpc("RepositoryModelUnload", {"model_name": "none"}),
-    ]
+    yield (
+        "index",
+        [
+            post("/v2/repository/index"),
+            post("/v2/repository/index", {"ready": True}),
+            rpc("RepositoryIndex"),
+            rpc("RepositoryIndex", {"ready": True}),
+        ],
+    )
+    yield (
+        "wrong indexes",
+        [
+            otherwise(MALFORMED, post("/v2/repository/index", "{"), status=400),
+            otherwise(MALFORMED, post("/v2/repository/index", {"ready": 1}), status=400),
+            post("/v2/repository/other/index"),
+        ],
+    )
+    yield (
+        "load and unload",
+        [
+            load("extra"),
+            infer("extra", x),
+            unload("extra"),
+            {**post("/v2/repository/index"), "after_unload_of": "extra"},
+            infer("extra", x),
+            get("/v2/models/extra"),
+            get("/v2/models/extra/ready"),
+            get("/v2/models/extra/stats"),
+            load("extra"),
+            infer("extra", x),
+        ],
+    )
+    yield (
+        "load and unload over gRPC",
+        [
+            rpc("RepositoryModelLoad", {"model_name": "extra"}),
+            rpc("RepositoryModelUnload", {"model_name": "extra"}),
+            {**rpc("RepositoryIndex"), "after_unload_of": "extra"},
+            rpc("RepositoryModelLoad", {"model_name": "extra"}),
+            rpc("ModelReady", {"name": "extra"}),
+            otherwise(REASON, rpc("RepositoryModelLoad", {"model_name": "none"}), code="NOT_FOUND"),
+            rpc("RepositoryModelUnload", {"model_name": "none"}),
+        ],
+    )
     config = {
         "backend": "python",
         "max_batch_size": 3,
         "input": [{"name": "X", "data_type": "TYPE_INT32", "dims": ["1"]}],
         "output": [{"name": "VERSION", "data_type": "TYPE_INT32", "dims": [1]}],
     }
-    yield "an override", [
-        load("extra", config=json.dumps(config)),
-        get("/v2/models/extra/config"),
-        get("/v2/models/extra"),
-        load("extra"),
-        get("/v2/models/extra/config"),
-    ]
+    yield (
+        "an override",
+        [
+            load("extra", config=json.dumps(config)),
+            get("/v2/models/extra/config"),
+            get("/v2/models/extra"),
+            load("extra"),
+            otherwise(FILES_AGAIN, get("/v2/models/extra/config"), status=200),
+        ],
+    )
     code = (
         b"import triton_python_backend_utils as pb_utils\n"
         b"import numpy as np\n"
@@ -937,55 +1217,91 @@ def control() -> Cases:
         b"        return [pb_utils.InferenceResponse([y]) for _ in requests]\n"
     )
     file = {"file:5/model.py": base64.b64encode(code).decode()}
-    yield "files", [
-        load("extra", config=json.dumps({**config, "max_batch_size": 0}), **file),
-        infer("extra", x),
-        get("/v2/models/extra"),
-        load("extra"),
-        infer("extra", x),
-    ]
+    yield (
+        "files",
+        [
+            load("extra", config=json.dumps({**config, "max_batch_size": 0}), **file),
+            infer("extra", x),
+            get("/v2/models/extra"),
+            load("extra"),
+            infer("extra", x),
+        ],
+    )
     yield "files without a config", [otherwise(REASON, load("extra", **file), status=400)]
     for name, text in (
         ("no JSON", "{"),
         ("an unknown member", '{"max_batch_sise": 3}'),
         ("a member of another type", '{"max_batch_size": "three"}'),
     ):
-        yield f"an override with {name}", [
-            otherwise(REASON, load("extra", config=text), status=400),
-            get("/v2/models/extra/ready"),
-        ]
-    yield "an override that is no text", [otherwise(MALFORMED, load("extra", config=config))]
-    yield "an unknown model", [
-        otherwise(REASON, load("none"), status=404),
-        unload("none"),
-    ]
-    yield "a model that cannot be loaded", [
-        otherwise(REASON, load("broken")),
-        get("/v2/models/broken/ready"),
-        infer("broken", x),
-    ]
-    yield "a repository in the path", [
-        post("/v2/repository/here/models/extra/load"),
-        post("/v2/repository/here/models/extra/unload"),
-    ]
-    yield "malformed bodies", [
-        otherwise(MALFORMED, post("/v2/repository/models/extra/load", "{"), status=400),
-        otherwise(MALFORMED, post("/v2/repository/models/extra/load", "[]"), status=400),
-        otherwise(MALFORMED, post("/v2/repository/models/extra/unload", "{"), status=400),
-    ]
-    yield "an ensemble goes with its member", [
-        unload("classes"),
-        {**post("/v2/repository/index", {"ready": True}), "after_unload_of": "classes"},
-        get("/v2/models/two_steps/ready"),
-        infer("two_steps", {**A, "name": "A"}, {**B, "name": "B"}),
-        load("two_steps"),
-        get("/v2/models/classes/ready"),
-        infer("two_steps", {**A, "name": "A"}, {**B, "name": "B"}),
-    ]
-    yield "dependents", [
-        unload("streamed", unload_dependents=True),
-        {**post("/v2/repository/index"), "after_unload_of": "repeat"},
-        get("/v2/models/repeat/ready"),
-        load("streamed"),
-        get("/v2/models/repeat/ready"),
-    ]
+        yield (
+            f"an override with {name}",
+            [
+                otherwise(REASON, load("extra", config=text), status=400),
+                get("/v2/models/extra/ready"),
+            ],
+        )
+    yield (
+        "an override that is no text",
+        [otherwise(MALFORMED, load("extra", config=config), status=400)],
+    )
+    yield (
+        "an unknown model",
+        [
+            otherwise(REASON, load("none"), status=404),
+            unload("none"),
+        ],
+    )
+    yield (
+        "a model that cannot be loaded",
+        [
+            otherwise(REASON, load("broken"), status=400),
+            get("/v2/models/broken/ready"),
+            infer("broken", x),
+        ],
+    )
+    yield (
+        "a repository in the path",
+        [
+            post("/v2/repository/here/models/extra/load"),
+            post("/v2/repository/here/models/extra/unload"),
+        ],
+    )
+    yield (
+        "malformed bodies",
+        [
+            otherwise(MALFORMED, post("/v2/repository/models/extra/load", "{"), status=400),
+            otherwise(MALFORMED, post("/v2/repository/models/extra/load", "[]"), status=400),
+            otherwise(MALFORMED, post("/v2/repository/models/extra/unload", "{"), status=400),
+        ],
+    )
+    yield (
+        "an ensemble goes with its member",
+        [
+            unload("classes"),
+            {**get("/v2/models/classes/ready"), "after_unload_of": "classes"},
+            otherwise(NOT_READY, get("/v2/models/two_steps/ready"), status=503),
+            otherwise(
+                NOT_READY, infer("two_steps", {**A, "name": "A"}, {**B, "name": "B"}), status=503
+            ),
+            load("two_steps"),
+            get("/v2/models/classes/ready"),
+            infer("two_steps", {**A, "name": "A"}, {**B, "name": "B"}),
+        ],
+    )
+    yield (
+        "dependents",
+        [
+            load("of_member"),
+            infer("of_member", x),
+            unload("of_member"),
+            {**get("/v2/models/member/ready"), "after_unload_of": "of_member"},
+            load("of_member"),
+            unload("of_member", unload_dependents=True),
+            {**get("/v2/models/member/ready"), "after_unload_of": "member"},
+            load("member"),
+            load("of_member"),
+            unload("of_member", unload_dependents=True),
+            {**get("/v2/models/member/ready"), "after_unload_of": "of_member"},
+            unload("member"),
+        ],
+    )

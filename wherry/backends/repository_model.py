@@ -48,7 +48,7 @@ class RepositoryModel(Model):
         self.program = program
         #: For outputs with a label_filename: the label of each index. Read here, where it may
         #: block: frontends ask for it on their event loops.
-        self.labels: Mapping[str, list[str]] = {
+        self.labels: dict[str, list[str]] = {
             output.name: _lines(os.path.join(folder, output.label_filename))
             for output in config.output
             if output.label_filename

@@ -355,12 +355,13 @@ class Dispatcher:
         """Give free instances what the scheduler lets go; arm the timer for the rest."""
         handed: list[tuple[Instance, Batch]] = []
         wake_at = float("inf")
+        shared = self._resources is not None
         if self._sequences is not None:
             wake_at = self._assign_sequences(self._sequences, now, handed)
-        while self._idle and self._sequences is None and self._has_grant(now):
+        while self._idle and self._sequences is None and (not shared or self._has_grant(now)):
             action = self._scheduler.next_action(now)
             if isinstance(action, Dispatch):
-                self._grants -= 1
+                self._grants -= shared
                 instance = self._idle.pop()
                 instance.batch, instance.busy_since = action.batch, now
                 handed.append((instance, action.batch))
@@ -514,7 +515,9 @@ class Dispatcher:
     def _endless(self, request: InferRequest) -> Overloaded | None:
         """Refuse what has set itself no time, where hardly anybody would wait so long."""
         longest = self.config.max_queue_wait
-        if longest is None or request.follows or self._scheduler.queued_requests < PATIENCE:
+        if longest is None or request.follows or self._scheduler.is_short(longest):
+            return None
+        if self._scheduler.queued_requests < PATIENCE:
             return None
         seconds = self._scheduler.predicted_seconds(request)
         if seconds <= longest:
@@ -642,11 +645,13 @@ class Dispatcher:
 
     def _run(self, instance: Instance, batch: Batch) -> None:
         requests = list(batch.requests)
-        if self._sequence_inputs is None:  # else no step is skipped unseen, whoever has left
-            requests = [r for r in requests if not r.reply.settled]
-            if not requests:
-                return
-        started = self._clock()
+        started = instance.begun_at
+        if started is None:
+            if self._sequence_inputs is None:  # else no step is skipped unseen, whoever has left
+                requests = [r for r in requests if not r.reply.settled]
+                if not requests:
+                    return
+            started = self._clock()
         if self._sequence_inputs is not None:
             self._sequence_inputs.fill(requests)
         if requests[-1].streams and not instance.outlives_batch:

@@ -416,7 +416,7 @@ def _input_converter(spec: TensorSpec) -> Callable[[Any], Any] | None:
 
         def convert(column: list[Any]) -> list[Any]:
             try:
-                return [msgspec.convert(row, kind) for row in column]
+                return [msgspec.convert(row, kind, str_keys=True) for row in column]
             except msgspec.ValidationError as error:
                 raise InvalidRequest(f"input {spec.name!r}: {error}") from None
 

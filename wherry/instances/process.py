@@ -48,6 +48,26 @@ class ProcessInstance(WorkerInstance):
         self._config = config
         self._restore = _restorers(model, config)
         self._worker: _Worker | None = None
+        self._begun_ns = 0
+
+    # Any thread
+
+    def _begin(self, requests: Sequence[InferRequest]) -> bool:
+        worker = self._worker
+        # Steps of sequences get more inputs yet, and a stream is another message.
+        if worker is None or self._config.sequence is not None or requests[-1].streams:
+            return False
+        self._begun_ns = perf_counter_ns()
+        message = messages.Execute(_gather(requests), [request.rows for request in requests])
+        try:
+            # What is sent to a dead worker is lost without an error.
+            if worker.exited() or not worker.connection.send_now(message):
+                return False
+        except (*UNSENDABLE, OSError):
+            return False
+        if worker.connection.unsent:
+            self._ring()
+        return True
 
     # The serving thread
 
@@ -80,21 +100,29 @@ class ProcessInstance(WorkerInstance):
 
     def wait(self) -> Batch | None:
         assert self._worker is not None
+        told = False
         while not self._inbox:
             try:
-                self._worker.idle()
+                told = self._worker.park()
+                if told and not self._inbox:
+                    self._worker.connection.receive()
+                    raise Garbage("a message that nobody waits for")
             except (EOFError, OSError, Garbage) as error:
                 raise self._died(error, reached=False) from None
-        return self._inbox.popleft()
+        return self._taken(answered=told and self.begun_at is not None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        started = perf_counter_ns()
         counts = [request.rows for request in requests]
-        try:
-            self._send(messages.Execute(_gather(requests), counts))
-        except UNSENDABLE as error:
-            return self._execute_without_unsendable(requests, error)
+        if self.begun_at is not None:
+            started, self.begun_at = self._begun_ns, None
+        else:
+            started = perf_counter_ns()
+            try:
+                self._send(messages.Execute(_gather(requests), counts))
+            except UNSENDABLE as error:
+                return self._execute_without_unsendable(requests, error)
         with self._exchange() as connection:
+            connection.flush()
             result = connection.receive()
             outcomes = self._outcomes(result, counts)
         # The clock is the same in both processes. Handing over counts as input and as output.
@@ -129,12 +157,12 @@ class ProcessInstance(WorkerInstance):
         return [None if failed is None else failed.failure() for failed in message.failures]
 
     def unload(self) -> None:
-        worker = self._worker
+        with self._sending:  # whoever gives a batch now does not find it any more
+            worker, self._worker = self._worker, None
         if worker is not None:
             if worker.process.poll() is None and not self._aborted:
                 worker.stop(lambda: worker.connection.send(messages.Stop()))
             worker.close()
-        self._worker = None
         self._forget_worker()
 
     # Parts
@@ -245,12 +273,6 @@ class _Worker(WorkerProcess[Connection]):
             os.close(file)
         self.connection.use(self._slab, self._slab.inputs)
         return self.connection.receive()
-
-    def idle(self) -> None:
-        """`park` while no message is due: raises what a death, or a message, is then."""
-        if self.park():
-            self.connection.receive()
-            raise Garbage("a message that nobody waits for")
 
     def close(self) -> None:
         super().close()

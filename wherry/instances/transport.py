@@ -172,6 +172,11 @@ class Connection:
 
     # Sending
 
+    @property
+    def unsent(self) -> bool:
+        """Is there something for `flush` to send?"""
+        return bool(self._out)
+
     def send(self, message: msgspec.Struct, file: int | None = None) -> None:
         """Send a message, and a descriptor with it. Raises UNSENDABLE, and OSError if the other
         process is gone."""
@@ -179,6 +184,22 @@ class Connection:
             self._region.clear()
         self.add(message, file)
         self.flush()
+
+    def send_now(self, message: msgspec.Struct) -> bool:
+        """`send`, but False, and nothing was sent, where it would wait. Of a message that went out
+        in part the next `flush` sends the rest."""
+        if self._region is not None:
+            self._region.clear()
+        self.add(message)
+        # Not ours any more once it is sent: another thread may have the answer, and send the next.
+        out, self._out = self._out, bytearray()
+        try:
+            sent = self._socket.send(out)
+        except BlockingIOError:
+            return False
+        if sent < len(out):
+            self._out = out[sent:]
+        return True
 
     def add(self, message: msgspec.Struct, file: int | None = None) -> None:
         """Put a message behind those that the next `flush` sends."""
@@ -312,12 +333,12 @@ class Connection:
                 self._in = bytearray(_BUFFER_BYTES)
         elif len(self._in) - self._read < _HEADER.size:
             self._make_room(_HEADER.size)
-        if self._wait is not None:
-            self._wait(select.POLLIN)
         try:
             with memoryview(self._in)[self._filled :] as free:
                 size, ancillary, _, _ = self._socket.recvmsg_into([free], _ONE_FILE)
-        except BlockingIOError:
+        except BlockingIOError:  # often something is there: whoever calls has just been told so
+            assert self._wait is not None
+            self._wait(select.POLLIN)
             return
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

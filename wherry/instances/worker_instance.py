@@ -6,18 +6,28 @@ import os
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from wherry.errors import WorkerDied
 from wherry.instances.instance import Instance
 from wherry.instances.worker_process import Bell, WorkerProcess
 from wherry.model import Device
-from wherry.request import Batch
+from wherry.request import Batch, InferRequest
+
+#: Characters and bytes of a batch that is sent by whoever gives it, be it an event loop.
+SMALL_BYTES = 16 << 10
 
 
 class WorkerInstance(Instance):
-    """An inbox with a bell, and a process that any thread may kill."""
+    """An inbox with a bell, and a process that any thread may kill.
+
+    A small batch is sent to the worker by the very thread that gives it. The serving thread need
+    not wake up for that: it sleeps on until the answer is there.
+    """
 
     def __init__(self, name: str, device: Device) -> None:
         super().__init__(name, device)
@@ -25,14 +35,37 @@ class WorkerInstance(Instance):
         self._bell: Bell | None = Bell()
         #: For the bell and the process, which other threads use while this one closes them.
         self._lock = threading.Lock()
+        #: Held by who sends to the worker where several threads may.
+        self._sending = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._aborted = ""
 
     # Any thread
 
     def give(self, batch: Batch | None) -> None:
-        self._inbox.append(batch)
-        self._ring()
+        # Whoever gives must not wait: not for the lock, and not for room in the socket.
+        if batch is None or not self._sending.acquire(blocking=False):
+            self._inbox.append(batch)
+            self._ring()
+            return
+        begun = False
+        try:
+            self._inbox.append(batch)  # first: its answer may come at once
+            if self.answers is not None and is_small(batch.requests):
+                self.begun_at = self.answers.now()
+                begun = self._begin(batch.requests)
+        finally:
+            if not begun:
+                self.begun_at = None
+                self._ring()
+            self._sending.release()
+
+    def _begin(self, requests: Sequence[InferRequest]) -> bool:
+        """Send a batch to the idle worker without waiting for anything.
+
+        False: nothing was sent. Then the serving thread sends it, and sees what was wrong.
+        """
+        return False
 
     def abort(self, reason: str) -> bool:
         with self._lock:
@@ -63,6 +96,14 @@ class WorkerInstance(Instance):
 
     # The serving thread
 
+    def _taken(self, *, answered: bool) -> Batch | None:
+        """What lies in the inbox. If the worker has not answered it yet, whoever gives it may be
+        about to send it."""
+        if not answered:
+            with self._sending:
+                pass
+        return self._inbox.popleft()
+
     def _watch(self, worker: WorkerProcess[Any]) -> None:
         """From now on the bell wakes whoever waits for this worker, and `abort` kills it.
         Under the lock."""
@@ -90,3 +131,25 @@ class WorkerInstance(Instance):
         died = WorkerDied(f"worker {self.name} (pid {worker.process.pid}) {how}")
         died.reached = reached
         return died
+
+
+def is_small(requests: Sequence[InferRequest]) -> bool:
+    """Does somebody wait for each of these, and do they fit into one message that costs little?"""
+    size = 0
+    for request in requests:
+        if request.reply.settled:
+            return False
+        for column in request.inputs.values():
+            if not isinstance(column, list):
+                size += column.nbytes
+                continue
+            for row in column:
+                if type(row) is str or type(row) is bytes:
+                    size += len(row)
+                elif isinstance(row, np.ndarray):
+                    size += row.nbytes
+                else:
+                    return False  # JSON may hold anything
+        if size > SMALL_BYTES:
+            return False
+    return bool(requests)

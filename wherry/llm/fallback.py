@@ -28,13 +28,13 @@ class TransformersNetwork:
         # transformers keeps attention functions by name, in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
-        self._net: Any = AutoModelForCausalLM.from_pretrained(
+        net: Any = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=DTYPES[dtype],
             local_files_only=True,
             attn_implementation=name,
         )
-        self._net = self._net.to(device).eval()
+        self._net = net.to(device).eval()
         try:
             self.shape = Shape.of(self._net.config)
         except AttributeError as error:

@@ -26,7 +26,6 @@ def load_engine(
     device_name: str,
     *,
     dtype: str = "auto",
-    quantize: str = "",
     context_tokens: int | None = None,
     cache_gb: float | None = None,
     max_running: int = 64,
@@ -41,7 +40,7 @@ def load_engine(
     checkpoint = Checkpoint.find(source)
     config = checkpoint.config()
     precision = _precision(dtype, config, device)
-    network = load_network(checkpoint, dtype=precision, quantize=quantize, device=device)
+    network = load_network(checkpoint, dtype=precision, device=device)
     shape = network.shape
     context = min(context_tokens or shape.max_positions, shape.max_positions)
     per_token = cache_bytes_per_token(shape, DTYPES[precision])
@@ -60,7 +59,7 @@ def load_engine(
         dtype=DTYPES[precision],
         device=device,
     )
-    tokenizer = Tokenizer(checkpoint.folder)
+    tokenizer = Tokenizer(checkpoint.folder, most_tokens=context)
     ends = _ends(config, checkpoint.generation_config(), tokenizer)
     engine = Engine(
         runner.run,

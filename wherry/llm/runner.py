@@ -95,9 +95,7 @@ def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tupl
     return pieces
 
 
-def load_network(
-    checkpoint: Checkpoint, *, dtype: str, quantize: str = "", device: torch.device
-) -> Network:
+def load_network(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> Network:
     """The decoder of a checkpoint, in the given precision."""
     config = checkpoint.config()
     kind = (getattr(config, "architectures", None) or ["?"])[0]

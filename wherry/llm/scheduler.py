@@ -77,7 +77,7 @@ class Scheduler:
         max_running: int,
         max_step_tokens: int,
         pace: Pace | None = None,
-        max_stretch: float = 2.0,
+        max_stretch: float = 1.5,
     ) -> None:
         self.cache = cache
         self.max_running = max_running
@@ -148,7 +148,7 @@ class Scheduler:
             return most
         unstarted = len(self.running) - decoding + len(self.waiting)
         unstarted = min(unstarted, self.max_running - decoding)
-        stretch = 1.0 + (self.max_stretch - 1.0) * max(1.0, 2.0 * unstarted / decoding)
+        stretch = max(self.max_stretch, 1.0 + 2.0 * unstarted / decoding)
         return min(most, self.pace.tokens_for(decoding, stretch))
 
     def _start(self, sequence: Sequence) -> bool:

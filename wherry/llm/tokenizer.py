@@ -18,16 +18,21 @@ OURS = {
 
 
 class Tokenizer:
-    """A checkpoint's own tokenizer and chat template."""
+    """A checkpoint's own tokenizer and chat template.
 
-    def __init__(self, folder: Path) -> None:
+    A text that cannot have less than `most_tokens` is refused before it is looked at.
+    """
+
+    def __init__(self, folder: Path, most_tokens: int | None = None) -> None:
         from transformers import AutoTokenizer
 
         self.inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self._bytes = _byte_alphabet()
+        self._bytes = byte_alphabet()
         #: Does the vocabulary write bytes as characters of that alphabet?
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
+        self._most_tokens = most_tokens
+        self._longest = max(map(len, self.inner.get_vocab()), default=1)
 
     @property
     def end(self) -> int | None:
@@ -41,6 +46,15 @@ class Tokenizer:
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text, with what the checkpoint puts before each text if `special`."""
+        if self._most_tokens is not None and len(text) > self._most_tokens * self._longest:
+            raise InvalidRequest(
+                f"the text has {len(text)} characters, more than {self._most_tokens} tokens can"
+                " hold"
+            )
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise InvalidRequest(f"the text is no Unicode: {error}") from error
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
         return tokens
 
@@ -94,7 +108,7 @@ class Tokenizer:
         return text, text.encode()
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """Byte-level vocabularies write each byte as a printable character: which is which."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in printable}

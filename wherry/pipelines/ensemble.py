@@ -24,10 +24,14 @@ from wherry.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryE
 from wherry.instances.executable import Failure
 from wherry.pipelines.fan_out import gather
 from wherry.repository.triton_config import EnsembleStep
-from wherry.request import Column, Columns, InferRequest, InferResponse
+from wherry.request import Column, Columns, InferRequest, InferResponse, SequenceStep
 
 #: What flows between the steps: whole tensors as on the wire, with the batch dimension if any.
 Tensors = dict[str, Column]
+
+
+#: What an ensemble says of its sequence if it is in none: Triton says that each time.
+NO_SEQUENCE = SequenceStep(0)
 
 
 class EnsembleModel(RepositoryModel):
@@ -273,7 +277,9 @@ class Ensemble:
                 raise BadModelOutput(f"ensemble {self._config.name!r}: no step gave {name!r}")
             outputs[name] = _column(tensors[name], self._specs[name], self._batched)
         rows = max((len(column) for column in outputs.values()), default=request.rows)
-        return InferResponse(outputs, rows)
+        step = request.sequence or NO_SEQUENCE
+        said = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
+        return InferResponse(outputs, rows, said)
 
 
 def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:

@@ -266,7 +266,7 @@ class PipelineRunner:
         span = request.span
         if not isinstance(span, Span):
             span = Span(self.config.name, request.rows, self._clock())
-        current_call.set(Call(self._caller, request.deadline, span))
+        current_call.set(Call(self._caller, request.deadline, request.tenant, span))
         try:
             await self._settle(request)
         finally:

@@ -19,6 +19,9 @@ from wherry.repository.triton_config import (
 #: Triton's own default for max_sequence_idle_microseconds.
 IDLE_MICROSECONDS = 1_000_000
 
+#: Where a backend finds its model, if the configuration does not say.
+FILES = {"python": "model.py", "onnxruntime": "model.onnx", "pytorch": "model.pt"}
+
 
 def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
     """A copy for people and clients. Not for running it: what is silent is free to be tuned."""
@@ -40,7 +43,8 @@ def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
         input_pinned_memory=optimization.input_pinned_memory or PinnedMemory(enable=True),
         output_pinned_memory=optimization.output_pinned_memory or PinnedMemory(enable=True),
     )
-    groups = config.instance_group or [InstanceGroup()]
+    config.default_model_filename = config.default_model_filename or FILES.get(config.backend, "")
+    groups = config.instance_group or [InstanceGroup(name=config.name)]
     config.instance_group = [
         _group(group, f"{config.name}_{index}", gpus) for index, group in enumerate(groups)
     ]

@@ -4,6 +4,9 @@ Work-conserving by default: a free instance takes what waits, up to `max_batch_s
 sets `max_queue_delay` lets a batch that is not full wait for company until its oldest request has
 waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as one of those sizes is
 reached (Triton's dynamic batcher has the same two settings).
+
+It also leaves earlier when it would wait in vain: nothing runs whose callers may come back, those
+who were answered are back, and hardly anybody else is likely to come in the time that is left.
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ from typing import Any
 
 from wherry.config import QueuePolicy
 from wherry.request import Batch, InferRequest
-from wherry.scheduler.forecast import Forecast
+from wherry.scheduler.batcher import Batcher
+from wherry.scheduler.company import Company
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.scheduler.queue import Lane, RequestQueue
+from wherry.scheduler.queue import Lane
 
 IDLE = Idle()
 
 
-class DynamicBatcher:
-    """Forms batches of at most `max_batch_size` rows (0: the model has no batch dimension)."""
+class DynamicBatcher(Batcher):
+    """Forms batches of at most `max_batch_size` rows (0: the model has no batch dimension).
+
+    `waits_in_vain`: a delay is waited out, whatever is likely (as elsewhere).
+    """
 
     def __init__(
         self,
@@ -32,39 +39,26 @@ class DynamicBatcher:
         max_queue_size: int | None = None,
         queue_policies: Sequence[QueuePolicy] = (),
         instances: int = 1,
+        waits_in_vain: bool = False,
     ) -> None:
-        self.max_batch_size = max(1, max_batch_size)
+        super().__init__(
+            max_batch_size=max_batch_size,
+            instances=instances,
+            max_queue_size=max_queue_size,
+            queue_policies=queue_policies,
+        )
         self.max_queue_delay = max_queue_delay
         self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
-        self.max_queue_size = max_queue_size
-        self.forecast = Forecast(instances)
-        self._queue = RequestQueue(queue_policies)
-
-    @property
-    def queued_requests(self) -> int:
-        return self._queue.queued_requests
+        self.company = Company() if max_queue_delay and not waits_in_vain else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         if self._queue.is_full(self.max_queue_size, request):
             return False
         request.enqueued_at = now
         self._queue.push(request)
+        if self.company is not None:
+            self.company.arrived(now)
         return True
-
-    def requeue(self, request: InferRequest, now: float) -> None:
-        self._queue.push(request, alone=True)
-
-    def cancel(self, request: InferRequest) -> bool:
-        return self._queue.remove(request)
-
-    def expire(self, now: float) -> Sequence[InferRequest]:
-        return self._queue.expire(now)
-
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline
-
-    def clear(self) -> Sequence[InferRequest]:
-        return self._queue.clear()
 
     def may_run_alone(self, now: float) -> bool:
         return not self.max_queue_delay and not self._queue.queued_requests
@@ -75,20 +69,8 @@ class DynamicBatcher:
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         """What a batch takes decides nothing here; but who comes may ask how long it will be."""
         self.forecast.ended(requests, seconds)
-
-    def predicted_seconds(self, request: InferRequest) -> float:
-        ahead = self._queue.rows_ahead(request.priority, request.tenant)
-        return self.forecast.answer_seconds(ahead, self.max_batch_size)
-
-    def head(self) -> tuple[float, float] | None:
-        lane = self._queue.oldest()
-        if lane is None:
-            return None
-        rows = min(lane.rows, self.max_batch_size)
-        return lane.oldest_at, self.forecast.batch_seconds(rows)
-
-    def limit_rows(self, rows: int) -> None:
-        self.max_batch_size = max(1, min(self.max_batch_size, rows))
+        if self.company is not None:
+            self.company.ended(len(requests), now)
 
     def explain(self) -> dict[str, Any]:
         return {
@@ -96,6 +78,7 @@ class DynamicBatcher:
             "rows_at_most": self.max_batch_size,
             "max_queue_delay_seconds": self.max_queue_delay,
             "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
+            **(self.company.explain() if self.company is not None else {}),
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }
 
@@ -110,7 +93,7 @@ class DynamicBatcher:
                 total = sum([request.rows for request in requests])
                 self.forecast.began(total)
                 return Dispatch(Batch(requests, total, reason))
-            wake_at = min(wake_at, lane.oldest_at + self.max_queue_delay)
+            wake_at = min(wake_at, self._leaves_at(lane))
         return Wait(until=wake_at)
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
@@ -122,12 +105,16 @@ class DynamicBatcher:
         for size in self.preferred_batch_sizes:
             if size <= lane.rows:
                 return size, "preferred"
-        leaves_at = lane.oldest_at + self.max_queue_delay
-        if now >= leaves_at:
+        last = lane.oldest_at + self.max_queue_delay
+        if now >= last:
             return self.max_batch_size, "delay"
-        if lane.earliest_deadline() <= leaves_at:
+        if lane.earliest_deadline() <= last:
             return self.max_batch_size, "deadline"  # waiting could only make it late
-        return 0, ""
+        return (self.max_batch_size, "vain") if now >= self._leaves_at(lane) else (0, "")
 
-    def __repr__(self) -> str:
-        return f"<DynamicBatcher: {self.queued_requests} queued>"
+    def _leaves_at(self, lane: Lane) -> float:
+        """Until when this lane waits for company, if none comes."""
+        last = lane.oldest_at + self.max_queue_delay
+        if self.company is None or self.forecast.busy:
+            return last
+        return self.company.expected_until(last)

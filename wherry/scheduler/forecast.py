@@ -6,6 +6,7 @@ Learnt from the batches that have run. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from wherry.request import InferRequest
@@ -22,6 +23,8 @@ class Forecast:
         self.running_rows = 0
         #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
         self.work_per_row = 1.0
+        #: The last answer of `rows_within`, until something is learnt.
+        self._rows_within: float | None = None
 
     def began(self, rows: int) -> None:
         self.busy += 1
@@ -29,19 +32,18 @@ class Forecast:
 
     def ended(self, requests: Sequence[InferRequest], seconds: float | None) -> None:
         """A batch is over; None: there is nothing to learn from its time."""
-        rows, cost = requests[0].rows, requests[0].cost
-        if len(requests) > 1:
-            rows = sum([request.rows for request in requests])
-            cost = max([request.cost for request in requests])
+        rows = sum([request.rows for request in requests])
         self.busy -= 1
         self.running_rows -= rows
         if seconds is not None:
+            cost = max([request.cost for request in requests])
             self.work_per_row += 0.1 * (cost - self.work_per_row)
             self.learn(rows * cost, seconds)
 
     def learn(self, work: float, seconds: float) -> None:
         if seconds > 0:  # a coarse clock may not have moved
             self.curve.learn(max(1, round(work)), seconds)
+            self._rows_within = None
 
     def batch_seconds(self, rows: float) -> float:
         """Of a batch of so many rows; 0.0 while nothing is known."""
@@ -64,6 +66,15 @@ class Forecast:
         """`waiting_seconds` and its own batch, or 0.0 likewise."""
         waiting = self.waiting_seconds(rows_ahead, most)
         return waiting and waiting + self.batch_seconds(rows_ahead % most + 1)
+
+    def rows_within(self, seconds: float, most: int) -> float:
+        """Behind so many rows `answer_seconds` is surely not above `seconds`, which are always the
+        same: a glance at what it would take long to find out for each request."""
+        if self._rows_within is None:
+            batch = self.batch_seconds(most)
+            batches = (seconds / batch - 1) * self.instances - 0.5 if batch else inf
+            self._rows_within = most * batches
+        return self._rows_within
 
     def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
         """For people, with so many rows in the queue."""

@@ -85,6 +85,11 @@ class Scheduler(Protocol):
         if an instance is free."""
         ...
 
+    def is_short(self, seconds: float) -> bool:
+        """Is it plain at a glance that `predicted_seconds` is at most so much, for anybody? The
+        same `seconds` each time."""
+        ...
+
     def head(self) -> tuple[float, float] | None:
         """When the oldest waiting request came, and the seconds that its batch would take (0.0:
         not known); None if nothing waits."""

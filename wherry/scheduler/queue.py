@@ -88,6 +88,7 @@ class RequestQueue:
         self._sweep_at = MANY
         self._order = 0
         self.queued_requests = 0
+        self.queued_rows = 0
 
     def push(self, request: InferRequest, *, alone: bool = False, behind: bool = False) -> None:
         """Put a request at the end of its lane, into a lane of its own, or into the one `behind`
@@ -109,6 +110,7 @@ class RequestQueue:
         lane.rows += request.rows
         request.queued = lane
         self.queued_requests += 1
+        self.queued_rows += request.rows
         if behind:
             return
         if request.deadline is not None:
@@ -124,14 +126,14 @@ class RequestQueue:
         Strictly by priority, but nobody starves: each `LEVEL_SECONDS` of waiting count as one
         level of priority.
         """
-        live = [lane for lane in list(self._lanes.values()) if self._tidy(lane)]
+        live = [lane for lane in tuple(self._lanes.values()) if self._tidy(lane)]
         for lane in live:
             if len(lane.tenants) > 1:
                 order = sorted(lane.tenants, key=self._served.__getitem__)
                 lane.tenants = {tenant: lane.tenants[tenant] for tenant in order}
         if len(live) > 1:
             live.sort(key=lambda lane: self._next_lane(lane, now))
-        yield from live
+        return iter(live)
 
     def take(self, lane: Lane, max_rows: int) -> list[InferRequest]:
         """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows.
@@ -150,12 +152,9 @@ class RequestQueue:
         lane.rows -= rows
         lane.gone += len(taken)
         self.queued_requests -= len(taken)
+        self.queued_rows -= rows
         self._pass_turns(lane, taken)
         return taken
-
-    @property
-    def queued_rows(self) -> int:
-        return sum([lane.rows for lane in self._lanes.values()])
 
     def take_these(self, lane: Lane, chosen: list[InferRequest]) -> list[InferRequest]:
         """Remove chosen requests of `lane`, wherever they stand in it; in order of arrival."""
@@ -227,7 +226,7 @@ class RequestQueue:
     def next_deadline(self) -> float | None:
         """The earliest deadline of an unanswered request that is or was in this queue, or the
         end of a wait."""
-        first = self._first_deadline()
+        first = self._first_deadline() if self._deadlines else None
         if self._patience is None:
             return first
         end = self._patience.next_end
@@ -246,7 +245,7 @@ class RequestQueue:
         for request in everything:
             request.queued = None
         self._lanes.clear()
-        self.queued_requests = 0
+        self.queued_requests = self.queued_rows = 0
         return everything
 
     def _waiting_at(self, priority: int) -> int:
@@ -257,11 +256,15 @@ class RequestQueue:
         """Count a request out; its place in the lane goes when it comes to the head."""
         request.queued = None
         self.queued_requests -= 1
+        self.queued_rows -= request.rows
         lane.rows -= request.rows
         lane.gone += 1
         if lane.gone > MANY and 2 * lane.gone > sum(map(len, lane.tenants.values())):
-            for tenant, requests in lane.tenants.items():
-                lane.tenants[tenant] = deque(r for r in requests if r.queued is lane)
+            here = {
+                tenant: deque(r for r in requests if r.queued is lane)
+                for tenant, requests in lane.tenants.items()
+            }
+            lane.tenants = {tenant: requests for tenant, requests in here.items() if requests}
             lane.gone = 0
 
     def _sweep_deadlines(self) -> None:
@@ -273,13 +276,13 @@ class RequestQueue:
         """Drop what has left from the heads. If nothing waits in the lane, say False and forget it,
         unless it is the only one: then its next request is likely to come soon."""
         tenants = lane.tenants
-        for tenant, requests in tuple(tenants.items()):
+        for tenant, requests in tuple(tenants.items()) if lane.gone else ():
             while requests and requests[0].queued is not lane:
                 requests.popleft()
                 lane.gone -= 1
             if not requests and len(tenants) > 1:
                 del tenants[tenant]
-        if any(tenants.values()):
+        if lane.rows:
             return True
         if len(self._lanes) > 1:
             self._lanes.pop(lane.key, None)
@@ -294,6 +297,9 @@ class RequestQueue:
                 here = set().union(*(lane.tenants for lane in self._lanes.values()))
                 self._served = {name: self._served[name] for name in here}
             self._served[tenant] = self._turns - 1
+        if not lane.rows:  # what stands there has left
+            lane.tenants.clear()
+            lane.gone = 0
         requests = lane.tenants[tenant] = deque()
         return requests
 

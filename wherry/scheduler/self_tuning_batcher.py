@@ -22,9 +22,9 @@ from typing import Any
 
 from wherry.config import QueuePolicy
 from wherry.request import Batch, InferRequest
-from wherry.scheduler.forecast import Forecast
+from wherry.scheduler.batcher import Batcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.scheduler.queue import Lane, RequestQueue
+from wherry.scheduler.queue import Lane
 from wherry.scheduler.returns import AGES, Returns
 
 IDLE = Idle()
@@ -38,7 +38,7 @@ APART_OPEN, APART_CLOSED = 1.2, 1.0
 MOST_LOAD = 0.6
 
 
-class SelfTuningBatcher:
+class SelfTuningBatcher(Batcher):
     """Forms batches of at most `max_batch_size` rows, for `instances` equal instances."""
 
     def __init__(
@@ -49,27 +49,21 @@ class SelfTuningBatcher:
         max_queue_size: int | None = None,
         queue_policies: Sequence[QueuePolicy] = (),
     ) -> None:
-        self.max_batch_size = max(1, max_batch_size)
-        self.instances = instances
-        self.max_queue_size = max_queue_size
-        self.forecast = Forecast(instances)
+        super().__init__(
+            max_batch_size=max_batch_size,
+            instances=instances,
+            max_queue_size=max_queue_size,
+            queue_policies=queue_policies,
+        )
         self.curve = self.forecast.curve
         self.returns = Returns()
-        self._queue = RequestQueue(queue_policies)
         self._last_start = 0.0
         # A wait that was decided: until when, or until so many requests are there.
         self._hold_until = 0.0
         self._hold_requests = 0
         self._rows_per_request = 1.0
 
-    def __repr__(self) -> str:
-        return f"<SelfTuningBatcher: {self.queued_requests} queued, {self.forecast.busy} running>"
-
     # What happens
-
-    @property
-    def queued_requests(self) -> int:
-        return self._queue.queued_requests
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         if self._queue.is_full(self.max_queue_size, request):
@@ -81,21 +75,6 @@ class SelfTuningBatcher:
         self.returns.arrived(now)
         self._rows_per_request += 0.02 * (request.rows - self._rows_per_request)
         return True
-
-    def requeue(self, request: InferRequest, now: float) -> None:
-        self._queue.push(request, alone=True)
-
-    def cancel(self, request: InferRequest) -> bool:
-        return self._queue.remove(request)
-
-    def expire(self, now: float) -> Sequence[InferRequest]:
-        return self._queue.expire(now)
-
-    def next_deadline(self) -> float | None:
-        return self._queue.next_deadline
-
-    def clear(self) -> Sequence[InferRequest]:
-        return self._queue.clear()
 
     def may_run_alone(self, now: float) -> bool:
         if self.queued_requests:
@@ -112,20 +91,6 @@ class SelfTuningBatcher:
         self.forecast.ended(requests, seconds)
         if seconds is not None:
             self.returns.ended(len(requests), now)
-
-    def predicted_seconds(self, request: InferRequest) -> float:
-        ahead = self._queue.rows_ahead(request.priority, request.tenant)
-        return self.forecast.answer_seconds(ahead, self.max_batch_size)
-
-    def head(self) -> tuple[float, float] | None:
-        lane = self._queue.oldest()
-        if lane is None:
-            return None
-        rows = min(lane.rows, self.max_batch_size)
-        return lane.oldest_at, self.forecast.batch_seconds(rows)
-
-    def limit_rows(self, rows: int) -> None:
-        self.max_batch_size = max(1, min(self.max_batch_size, rows))
 
     def explain(self) -> dict[str, Any]:
         returns = self.returns

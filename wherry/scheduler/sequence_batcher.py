@@ -25,6 +25,7 @@ from typing import Any
 from wherry.errors import InvalidRequest, SequenceLost, WherryError
 from wherry.reply import Reply
 from wherry.request import Batch, Columns, InferRequest, InferResponse, SequenceStep
+from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 
 IDLE = Idle()
@@ -111,6 +112,7 @@ class SequenceBatcher:
         self.rows_are_slots = rows_are_slots
         self.iterative = iterative
         self.queued_requests = 0
+        self.forecast = Forecast()
         self._places: dict[int, Slots] = {}
         self._backlog: dict[OpenSequence, None] = {}
         #: Sequences that a further step may belong to.
@@ -209,6 +211,7 @@ class SequenceBatcher:
         return None if first == inf else first
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
+        self.forecast.ended(requests, seconds)
         for request in requests:
             sequence = self._running.pop(request, None)
             if sequence is None:
@@ -223,11 +226,13 @@ class SequenceBatcher:
     def instance_up(self, instance: int) -> None:
         """An instance is there (again): sequences may have its slots."""
         self._places[instance] = Slots(self.slots)
+        self.forecast.instances = len(self._places)
         self._fill()
 
     def instance_lost(self, instance: int) -> None:
         """An instance is gone, and what its model knew of its sequences."""
         place = self._places.pop(instance, None)
+        self.forecast.instances = max(1, len(self._places))
         for sequence in list(place.taken.values()) if place else ():
             sequence.instance = None
             self._break(sequence, "its worker is gone")
@@ -256,12 +261,26 @@ class SequenceBatcher:
     def ran_alone(self, seconds: float, now: float) -> None:
         """Nothing does."""
 
+    def is_short(self, seconds: float) -> bool:
+        """How long others keep their slots, nobody knows: no step is refused for that."""
+        return True
+
     def predicted_seconds(self, request: InferRequest) -> float:
-        return 0.0
+        """Of a step that has a slot, or finds one at once."""
+        step = request.sequence
+        sequence = self._open.get(step.id) if step is not None else None
+        ready = sum([len(place.ready) for place in self._places.values()])
+        seconds = self.forecast.answer_seconds(ready, self.max_batch_size)
+        # Those of its own sequence run one after the other.
+        earlier = len(sequence.waiting) if sequence is not None else 0
+        return seconds + earlier * self.forecast.batch_seconds(min(ready + 1, self.max_batch_size))
 
     def head(self) -> tuple[float, float] | None:
         waiting = [s.waiting[0] for place in self._places.values() for s in place.ready]
-        return (min([r.enqueued_at for r in waiting]), 0.0) if waiting else None
+        if not waiting:
+            return None
+        rows = min(len(waiting), self.max_batch_size)
+        return min([r.enqueued_at for r in waiting]), self.forecast.batch_seconds(rows)
 
     def limit_rows(self, rows: int) -> None:
         if not self.rows_are_slots:
@@ -276,6 +295,7 @@ class SequenceBatcher:
             "backlog_sequences": len(self._backlog),
             "max_queue_delay_seconds": self.max_queue_delay,
             "max_sequence_idle_seconds": self.max_sequence_idle,
+            **self.forecast.explain(self.queued_requests, self.max_batch_size),
         }
 
     def check(self) -> None:
@@ -314,6 +334,7 @@ class SequenceBatcher:
                 requests = [self._start(sequence, now) for sequence in sequences[:rows]]
                 if self.rows_are_slots:
                     requests = self._in_slots(sequences[:rows], requests)
+                self.forecast.began(len(requests))
                 return Dispatch(Batch(tuple(requests), len(requests), reason))
             wake_at = min(wake_at, leaves_at)
         return Wait(wake_at)

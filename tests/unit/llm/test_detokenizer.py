@@ -1,17 +1,19 @@
 """Which text do the tokens so far make, and how much of it may be shown already?"""
 
 import random
+from typing import Any
 
 import pytest
 
 from tests.unit.llm import tiny
 from wherry.llm.detokenizer import Detokenizer, StopTexts
+from wherry.llm.tokenizer import byte_alphabet
 
 TEXTS = ["plain", "naïve café", "日本語のテキスト", "🐍👩‍👩‍👧‍👦 flags 🇩🇪", "word1 word2", "a\n\tb"]
 
 
 def pieces(text: str) -> list[str]:
-    fast = tiny.tokenizer()
+    fast: Any = tiny.tokenizer()
     detokenizer = Detokenizer(lambda tokens: fast.decode(list(tokens)))
     return [detokenizer.push(token) for token in fast.encode(text)] + [detokenizer.flush()]
 
@@ -24,11 +26,9 @@ def test_the_pieces_are_the_text_and_no_piece_ends_within_a_character(text: str)
 
 
 def test_bytes_that_are_no_text_are_shown_as_broken_and_hold_nothing_up() -> None:
-    fast = tiny.tokenizer()
+    fast: Any = tiny.tokenizer()
     byte = {number: fast.convert_ids_to_tokens(number) for number in range(256)}
-    from wherry.llm.tokenizer import _byte_alphabet
-
-    number_of = {_byte_alphabet()[piece]: number for number, piece in byte.items()}
+    number_of = {byte_alphabet()[piece]: number for number, piece in byte.items()}
     detokenizer = Detokenizer(lambda tokens: fast.decode(list(tokens)))
     shown = [detokenizer.push(number_of[0xFF]) for _ in range(4)]
     assert "".join(shown) == "\ufffd" * 4

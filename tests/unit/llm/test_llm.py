@@ -115,6 +115,11 @@ def test_log_probabilities_name_each_token(ask: Ask, folder: Path) -> None:
     assert joined.decode(errors="replace") == Tokenizer(folder).decode(tokens(deltas))
 
 
+def test_a_bias_may_name_its_tokens_as_json_must(ask: Ask) -> None:
+    wish = {**GREEDY, "max_tokens": 3, "logit_bias": {"65": 100.0}}
+    assert tokens(ask(prompt="a", parameters=wish)) == [65] * 3
+
+
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
@@ -125,7 +130,10 @@ def test_log_probabilities_name_each_token(ask: Ask, folder: Path) -> None:
         ({"prompt": "a", "parameters": {"temprature": 1.0}}, "temprature"),
         ({"prompt": "a", "parameters": {"max_tokens": "many"}}, "max_tokens"),
         ({"prompt": "a", "parameters": {"logprobs": 99}}, "logprobs"),
-        ({"prompt": "a" * 5000}, "which leaves none for an answer"),
+        ({"prompt": "a" * 300}, "which leaves none for an answer"),
+        ({"prompt": "a" * 10_000_000}, "10000000 characters, more than 256 tokens can hold"),
+        ({"prompt": "\ud800"}, "surrogates not allowed"),
+        ({"prompt": "a", "parameters": {"logit_bias": {"999": 1.0}}}, "logit_bias"),
         ({"messages": [{"content": "no role"}]}, "the chat template refuses"),
         ({"messages": "hello"}, "messages"),
     ],
@@ -147,7 +155,7 @@ def test_many_callers_at_once_each_get_their_own_answer(folder: Path) -> None:
         alone = [generate(number) for number in range(12)]
         together: dict[int, str] = {}
         threads = [
-            threading.Thread(target=lambda n=n: together.__setitem__(n, generate(n)))  # type: ignore[misc]
+            threading.Thread(target=lambda n=n: together.__setitem__(n, generate(n)))
             for n in range(12)
         ]
         for thread in threads:

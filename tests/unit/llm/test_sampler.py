@@ -119,7 +119,7 @@ def test_the_repetition_penalty_weighs_on_prompt_and_answer_as_in_transformers()
 
     one = sequence([3, 5], repetition_penalty=1.7, temperature=0.0, logprobs=20)
     one.tokens += [int(LOGITS.argmax())]
-    theirs = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([one.tokens]), LOGITS[None])  # type: ignore[arg-type]
+    theirs = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([one.tokens]), LOGITS[None])
     assert sample(LOGITS[None], [one])[0].token == int(theirs.argmax())
 
 

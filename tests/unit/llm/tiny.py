@@ -74,8 +74,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate(alphabet)}
     inner = Tokenizer(models.BPE(vocabulary, []))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)  # type: ignore[assignment]
-    inner.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>"])
     inner.add_tokens([f" word{number}" for number in range(VOCABULARY - 259)])
     fast = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|end|>")

@@ -63,7 +63,7 @@ def test_a_free_instance_takes_what_waits_at_once() -> None:
     rest = b.next_action(0.0)
     assert (ids(rest), reason(rest)) == (["e"], "idle")
     assert b.next_action(0.0) == Idle()
-    assert repr(b) == "<DynamicBatcher: 0 queued>"
+    assert repr(b) == "<DynamicBatcher: 0 queued, 2 running>"
 
 
 def test_rows_are_counted_not_requests() -> None:

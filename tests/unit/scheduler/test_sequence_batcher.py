@@ -425,7 +425,8 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
             up.remove(number)
             down.add(number)
             batch = running.pop(number, ())
-            b.finished(batch, None, now)
+            if batch:
+                b.finished(batch, None, now)
             end([r for r in batch if accepted.get(r) == ""], "died")
             b.instance_lost(number)
         if down and chance.random() < 0.3:
@@ -467,7 +468,8 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
         now += 0.05
         for number in sorted(up):
             batch = running.pop(number, ())
-            b.finished(batch, 0.01, now)
+            if batch:
+                b.finished(batch, 0.01, now)
             end([r for r in batch if accepted.get(r) == ""], "answered")
             action = b.next_action(now, number)
             if isinstance(action, Dispatch):

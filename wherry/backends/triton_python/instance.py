@@ -42,7 +42,7 @@ from wherry.model import Device
 from wherry.observability.custom_metrics import CustomMetrics, Kind
 from wherry.reply import Reply, StreamReply
 from wherry.repository.triton_config import TritonConfig
-from wherry.request import Batch, Columns, InferRequest, InferResponse
+from wherry.request import Batch, Columns, InferRequest, InferResponse, rows_of
 from wherry.signature import Signature
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
@@ -125,6 +125,7 @@ class PythonInstance(WorkerInstance):
         self._batch: list[tuple[int, int]] = []
         self._outcomes: list[Outcome] = []
         self._parameters: dict[InferRequest, Mapping[str, Any]] = {}
+        self._begun_ns = 0
         self._later: set[InferRequest] = set()
         #: The answer to what has one.
         self._answer: list[Any] | None = None
@@ -153,6 +154,26 @@ class PythonInstance(WorkerInstance):
             return ""
         self._post(self._ask_ready)
         return "" if self._is_ready else "its is_ready() says that it is not"
+
+    def _begin(self, requests: Sequence[InferRequest]) -> bool:
+        worker = self._worker
+        if worker is None or self._dead or self._config.sequence is not None:
+            return False  # steps of sequences get more inputs yet
+        self._begun_ns = perf_counter_ns()
+        sent, tensors = self._pack(requests)
+        begun = False
+        with contextlib.closing(tensors), contextlib.suppress(ValueError, OSError):
+            # What is sent to a dead worker is lost without an error.
+            if len(sent) == len(requests) and not worker.exited():
+                begun = worker.connection.send_now(["execute", self._read, sent], tensors)
+        if begun:
+            self._sent(tensors)
+        else:
+            for _, number in self._batch:
+                self._forget(number)
+        if worker.connection.unsent:
+            self._ring()
+        return begun
 
     def _post(self, act: Callable[[], None]) -> None:
         self._outbox.append(act)
@@ -188,27 +209,18 @@ class PythonInstance(WorkerInstance):
     def wait(self) -> Batch | None:
         while not self._inbox:
             self._turn()
-        return self._inbox.popleft()
+        return self._taken(answered=self.begun_at is not None and self._answer is not None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run a batch. Some of its requests may be answered later, or have been already."""
-        started = perf_counter_ns()
-        self._outcomes = [{} for _ in requests]
-        self._parameters = {}
-        sent, tensors = self._pack(requests)
-        if not sent:
-            tensors.close()
-            return Execution(self._outcomes)
-        later = {requests[index] for index, _ in self._batch}
-        self._later = later
-        try:
-            message = self._told(["execute", sent], tensors)
-        except ValueError as error:
-            failure = Failure("RequestTooLarge", f"model {self._config.name!r}: {error}")
-            for index, number in self._batch:
-                self._settle(index, number, failure)
-            return Execution(self._outcomes)
-        _, _, started_at, infer_ns, _, _ = message
+        if self.begun_at is not None:
+            started, self.begun_at = self._begun_ns, None
+            self._flush()
+        else:
+            started = perf_counter_ns()
+            if not self._send_batch(requests):
+                return Execution(self._outcomes)
+        _, _, started_at, infer_ns, _, _ = self._answered()
         # The clock is the same in both processes. Handing over counts as input and as output.
         output_ns = perf_counter_ns() - started_at - infer_ns
         execution = Execution(
@@ -217,7 +229,7 @@ class PythonInstance(WorkerInstance):
             infer_ns,
             max(0, output_ns),
             [sum(requests[index].rows for index, _ in self._batch)],
-            later=later,
+            later=self._later,
             parameters=self._parameters,
         )
         # Nothing of theirs is to live on here.
@@ -228,7 +240,8 @@ class PythonInstance(WorkerInstance):
         raise NotImplementedError  # `execute` is for decoupled models, too
 
     def unload(self) -> None:
-        worker = self._worker
+        with self._sending:  # who gives a batch now does not find it any more
+            worker = self._worker
         if not self._dead:  # else whoever has seen its death has seen to its requests
             self._give_up_open_requests()
         if worker is not None:
@@ -260,31 +273,60 @@ class PythonInstance(WorkerInstance):
                     self._outbox.popleft()()
 
     def _warm_up(self, columns: Columns, rows: int) -> None:
-        """Run one batch that nobody has asked for. LoadFailed if it fails."""
+        """Run one batch that nobody has asked for: as in Triton, each row is a request of its own,
+        but those of one sequence. LoadFailed if it fails."""
+        if self._config.sequence is None:
+            each = [(rows_of(columns, row, row + 1), 1) for row in range(rows)]
+        else:
+            each = [(columns, rows)]
+        requests = [self._warmup_request(columns, rows) for columns, rows in each]
+        later, self.answers = self.answers, _Unnoticed()
+        try:
+            outcomes = self.execute(requests).outcomes
+            for request, outcome in zip(requests, outcomes, strict=True):
+                if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
+                    request.reply.settle(outcome.as_exception())
+            while any(request in self._numbers for request in requests):
+                self._turn()
+        finally:
+            self.answers = later
+        for request in requests:
+            if request.reply.settled and isinstance(request.reply.outcome, WherryError):
+                failed = request.reply.outcome
+                raise LoadFailed(f"warm-up: {failed}") from failed
+
+    def _warmup_request(self, columns: Columns, rows: int) -> InferRequest:
         reply: Reply[InferResponse]
         if self._decoupled:
             reply = StreamReply(lambda stream, _: stream.consumed(), lambda _: None)
         else:
             reply = Reply(lambda _: None)
         step = None if self._config.sequence is None else WARM_UP
-        request = InferRequest(columns, rows, reply, id="warmup", sequence=step)
-        later, self.answers = self.answers, _Unnoticed()
-        try:
-            (outcome,) = self.execute([request]).outcomes
-            if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
-                reply.settle(outcome.as_exception())
-            while request in self._numbers:
-                self._turn()
-        finally:
-            self.answers = later
-        if reply.settled and isinstance(reply.outcome, WherryError):
-            raise LoadFailed(f"warm-up: {reply.outcome}") from reply.outcome
+        return InferRequest(columns, rows, reply, id="warmup", sequence=step)
 
     # Sending
+
+    def _send_batch(self, requests: Sequence[InferRequest]) -> bool:
+        """False: none of them can be sent, and each has its outcome."""
+        sent, tensors = self._pack(requests)
+        if not sent:
+            tensors.close()
+            return False
+        try:
+            self._send(["execute", sent], tensors)
+        except ValueError as error:
+            failure = Failure("RequestTooLarge", f"model {self._config.name!r}: {error}")
+            for index, number in self._batch:
+                self._settle(index, number, failure)
+            return False
+        return True
 
     def _pack(self, requests: Sequence[InferRequest]) -> tuple[list[list[Any]], Outgoing]:
         """The requests as they are sent. What is wrong with one of them becomes its outcome."""
         assert self._worker is not None
+        self._answer = None
+        self._outcomes = [{} for _ in requests]
+        self._parameters, self._later = {}, set()
         out = Outgoing(self._worker.memory, self._worker.arena)
         sent: list[list[Any]] = []
         self._batch = []
@@ -304,6 +346,7 @@ class PythonInstance(WorkerInstance):
             self._open[number] = request
             self._numbers[request] = number
             self._batch.append((index, number))
+            self._later.add(request)
             wanted = self._all_outputs if request.wanted is None else list(request.wanted)
             sent.append([number, *_described(request), wanted, self._decoupled, tensors])
         return sent, out
@@ -323,29 +366,43 @@ class PythonInstance(WorkerInstance):
         """Send a message; how many of the other's messages were read becomes its second element.
         ValueError: it is too large. Raises WorkerDied."""
         assert self._worker is not None
-        read, self._read = self._read, 0
-        try:
-            if self._worker.exited():  # what is sent to a dead worker is lost without an error
-                raise self._died(EOFError(), reached=False)
-            self._worker.connection.send([message[0], read, *message[1:]], tensors)
-        except ValueError:
-            self._read += read
-            raise
-        except (EOFError, OSError) as error:
-            raise self._died(error, reached=False) from None
-        finally:
-            if tensors is not None:
-                tensors.close()
+        with self._sending:
+            try:
+                if self._worker.exited():  # what is sent to a dead worker is lost without an error
+                    raise self._died(EOFError(), reached=False)
+                self._worker.connection.send([message[0], self._read, *message[1:]], tensors)
+            except (EOFError, OSError) as error:
+                raise self._died(error, reached=False) from None
+            finally:
+                if tensors is not None:
+                    tensors.close()
+            self._sent(tensors)
+
+    def _sent(self, tensors: Outgoing | None) -> None:
+        """A message is on its way."""
+        assert self._worker is not None
+        self._read = 0
         if tensors is not None and tensors.in_slab:
             self._worker.arena.hold()
+
+    def _flush(self) -> None:
+        """Send what whoever gave the batch could not."""
+        assert self._worker is not None
+        if self._worker.connection.unsent:
+            try:
+                with self._sending:
+                    self._worker.connection.flush()
+            except (EOFError, OSError) as error:
+                raise self._died(error) from None
 
     def _send_answer(
         self, key: int, final: bool, body: Callable[[Outgoing], list[Any]] | None
     ) -> None:
         assert self._worker is not None
-        out = Outgoing(self._worker.memory, self._worker.arena)
         try:
-            self._send(["answer", key, final, None if body is None else body(out)], out)
+            with self._sending:
+                out = Outgoing(self._worker.memory, self._worker.arena)
+                self._send(["answer", key, final, None if body is None else body(out)], out)
         except ValueError as error:
             failed = [[TritonError.INTERNAL, f"the answer cannot be sent: {error}"], "{}", []]
             self._send(["answer", key, True, failed])
@@ -356,10 +413,13 @@ class PythonInstance(WorkerInstance):
 
     # Receiving
 
-    def _told(self, message: list[Any], tensors: Outgoing | None = None) -> list[Any]:
+    def _told(self, message: list[Any]) -> list[Any]:
         """Send what has an answer, and serve the process until that comes."""
         self._answer = None
-        self._send(message, tensors)
+        self._send(message)
+        return self._answered()
+
+    def _answered(self) -> list[Any]:
         while self._answer is None:
             self._turn()
         return self._answer
@@ -407,7 +467,9 @@ class PythonInstance(WorkerInstance):
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"a message {message[0]!r}: {type(error).__name__}: {error}"
             raise wire.Garbage(text) from error
-        self._read += incoming.in_slab
+        if incoming.in_slab:
+            with self._sending:
+                self._read += 1
 
     def _executed(
         self, failure: list[str] | None, answers: Sequence[Any], incoming: Incoming
@@ -459,6 +521,7 @@ class PythonInstance(WorkerInstance):
                 answers.fail(request, outcome.as_exception())
                 wanted = False
             elif self._decoupled:
+                outcome.final = final
                 wanted = answers.respond(request, outcome)
             else:
                 self._forget(number)

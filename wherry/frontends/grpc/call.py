@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from wherry.frontends.grpc import frames, heads
-from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, packed, unpacked
+from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, Message, packed, unpacked
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 STREAM_WINDOW: Final = 2**20
 """What a client may send of one call unasked. A message that has begun may always be finished."""
+
+AT_ONCE: Final = 64
+"""Messages of a stream that are handed on before anybody else has a turn."""
 
 JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
 """Up to here, copying a message into one piece costs less than sending two."""
@@ -35,7 +38,7 @@ class Call(Rpc):
     __slots__ = (
         "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_queue",
         "_trailers", "_waiting", "begun_at", "coding", "deadline", "half_closed", "id", "method",
-        "paused", "receive_window", "send_window", "status", "withheld",
+        "paused", "receive_window", "send_window", "status",
     )  # fmt: skip
 
     def __init__(
@@ -68,8 +71,6 @@ class Call(Rpc):
         self.half_closed = False
         self.receive_window = STREAM_WINDOW
         self.paused = False
-        #: Bytes that the client gets no new window for while the call is paused.
-        self.withheld = 0
         self._assembly: Assembly | None = None
         self._has_message = False
         self._waiting: deque[tuple[bool, Buffer]] = deque()
@@ -88,14 +89,11 @@ class Call(Rpc):
         """The next bytes of the stream."""
         if self.ended:
             return  # but not all of it is sent
-        try:
-            if self._assembly is None:
-                if self._is_all(data):
-                    return
-                self._assembly = Assembly(self._complete, self._connection.max_message_bytes)
-            self._assembly.feed(data)
-        except BadMessage as error:
-            self._refuse(error)
+        if self._assembly is None:
+            if self._is_all(data):
+                return
+            self._assembly = Assembly(self._connection.max_message_bytes)
+        self._take(self._assembly.feed(data))
 
     def _is_all(self, data: memoryview) -> bool:
         """The way of nearly all requests: one message in one frame."""
@@ -113,11 +111,34 @@ class Call(Rpc):
         return None if self._assembly is None or self.ended else self._assembly.place()
 
     def placed(self, count: int) -> None:
-        assert self._assembly is not None
+        if self._assembly is not None and not self.ended:
+            self._take(self._assembly.placed(count))
+
+    def _take(self, messages: Iterator[Message]) -> None:
         try:
-            self._assembly.placed(count)
+            for count, message in enumerate(messages):
+                if self.paused or self._waiting:
+                    self._waiting.append(message)
+                elif count >= AT_ONCE:
+                    self._waiting.append(message)
+                    self._catch_up_soon()
+                else:
+                    self._hand_on(*message)
+                if self.ended:
+                    return
         except BadMessage as error:
             self._refuse(error)
+
+    def _hand_on(self, compressed: bool, message: Buffer) -> None:
+        if compressed:
+            message = unpacked(message, self.coding, self._connection.max_message_bytes)
+        if self.method.takes_stream:
+            self.tell(self.on_message, message)
+        elif self._has_message:
+            raise BadMessage("UNIMPLEMENTED", "a second message for a method that takes one")
+        else:
+            self.message = message
+            self._has_message = True
 
     def half_close(self) -> None:
         """The client's stream has ended."""
@@ -138,7 +159,7 @@ class Call(Rpc):
 
     def grant(self) -> None:
         """Let the client send on."""
-        if self.half_closed or self.ended:
+        if self.half_closed or self.ended or self.paused or self._waiting:
             return
         wanted = STREAM_WINDOW
         if self._assembly is not None:
@@ -153,45 +174,25 @@ class Call(Rpc):
     def resume(self) -> None:
         if self.paused:
             self.paused = False
-            # Not now: whoever resumes is in the middle of something.
-            asyncio.get_running_loop().call_soon(self._catch_up)
+            self._catch_up_soon()  # whoever resumes is in the middle of something
 
-    def _complete(self, compressed: bool, message: Buffer) -> None:
-        if self.method.takes_stream:
-            if self.paused or self._waiting:
-                self._waiting.append((compressed, message))
-            else:
-                self._hand_on(compressed, message)
-        elif self._has_message:
-            raise BadMessage("UNIMPLEMENTED", "a second message for a method that takes one")
-        else:
-            self.message = self._plain(compressed, message)
-            self._has_message = True
-
-    def _hand_on(self, compressed: bool, message: Buffer) -> None:
-        plain = self._plain(compressed, message)
-        if self.on_message is None:
-            return  # of a method that takes a stream, but wants no more of it
-        self.tell(self.on_message, plain)
-        if self.ended and self._assembly is not None:
-            self._assembly.over = True
-
-    def _plain(self, compressed: bool, message: Buffer) -> Buffer:
-        if not compressed:
-            return message
-        return unpacked(message, self.coding, self._connection.max_message_bytes)
+    def _catch_up_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
-        """Hand on what came while the call was paused."""
+        """Hand on what came while the call was paused, or too much at once."""
         try:
-            while self._waiting and not self.paused and not self.ended:
+            for _ in range(min(AT_ONCE, len(self._waiting))):
+                if self.paused or self.ended:
+                    return
                 self._hand_on(*self._waiting.popleft())
         except BadMessage as error:
             self._refuse(error)
         if self.paused or self.ended:
             return
-        withheld, self.withheld = self.withheld, 0
-        self._connection.credit(withheld)
+        if self._waiting:
+            self._catch_up_soon()
+            return
         self.grant()
         if self._end_waits:
             self._end_waits = False
@@ -199,8 +200,6 @@ class Call(Rpc):
 
     def _refuse(self, error: BadMessage) -> None:
         """The client's stream cannot be read: its call ends, and so does what it has begun."""
-        if self._assembly is not None:
-            self._assembly.over = True
         if not self.ended:
             self.tell(self.on_leave)
             self.fail(error.code, str(error))
@@ -218,7 +217,7 @@ class Call(Rpc):
             return
         prefix, payload = packed(message, self._coding)
         size = len(prefix) + len(payload)
-        if size > self._connection.room(self) or not self.half_closed:
+        if size > self._connection.room(self):
             self._send(prefix, payload, None)
             self.finish()
             return
@@ -245,8 +244,7 @@ class Call(Rpc):
         connection = self._connection
         if not self._headed:
             self._headed = True
-            block = _HEADS[self._coding]
-            connection.write(frames.frame(frames.HEADERS, frames.END_HEADERS, self.id, block))
+            connection.write(connection.header_frames(self.id, 0, _HEADS[self._coding]))
         if len(payload) <= JOINED_BYTES:
             self._queue.append((memoryview(prefix + payload), sent))
         else:
@@ -312,8 +310,6 @@ class Call(Rpc):
 
     def drop(self) -> None:
         """The stream is gone: nothing more of it goes out or comes in."""
-        if self._assembly is not None:
-            self._assembly.over = True
         self._queue.clear()
         self._waiting.clear()
         self.leave()

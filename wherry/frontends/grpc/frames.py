@@ -96,8 +96,8 @@ def header_frames(stream_id: int, flags: int, block: bytes, max_frame_bytes: int
     return b"".join(frames)
 
 
-def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Names (numbers) and values, checked; unknown ones are among them."""
+def read_settings(payload: bytes) -> dict[int, int]:
+    """The last value of each setting, all of them checked; unknown ones are among them."""
     if len(payload) % _SETTING.size:
         raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of no whole number of settings")
     found = list(_SETTING.iter_unpack(payload))
@@ -108,7 +108,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
             raise ConnectionFault(FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
         if name == MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value < 2**24:
             raise ConnectionFault(PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
-    return found
+    return dict(found)
 
 
 def header_fragment(flags: int, payload: bytes) -> bytes:

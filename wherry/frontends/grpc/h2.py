@@ -19,16 +19,15 @@ from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError
 from wherry.frontends.grpc.rpc import Application, Buffer
 from wherry.frontends.http.exchange import Limits
 
-RECEIVE_BYTES: Final = 2**18
-"""One read at most; what a large message lacks is read straight into it."""
-DIRECT_BYTES: Final = 2**16
+RECEIVE_BYTES: Final = 2**16
+"""One read at most; what a message lacks of more than that is read straight into it."""
 FRAME_BYTES: Final = 2**20
 """The largest frame that is taken."""
 WRITE_BYTES: Final = 2**16
 """Of one call at a time, so that others have their turn."""
 
 CONNECTION_WINDOW: Final = 2**24
-"""What may be on its way to us, and in calls that do not read on, of all calls together."""
+"""What may be on its way to us, of all calls together."""
 MAX_CALLS: Final = 1024
 """At once on one connection; more wait at the client."""
 
@@ -48,12 +47,7 @@ LINGER: Final = 2.0
 
 MAX_HEADS: Final = 256
 _SHUTDOWN_PING: Final = b"goodbye!"
-_KEEPALIVE_PING: Final = b"anybody?"
-_GREETING: Final = frames.settings({
-    frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
-    frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-    frames.MAX_FRAME_SIZE: FRAME_BYTES,
-}) + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)  # fmt: skip
+_KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
 
 
 class Connections:
@@ -149,14 +143,13 @@ class Connection(asyncio.BufferedProtocol):
         self._headers = HeaderDecoder()
         self._heads: dict[bytes, heads.Head] = {}  # by block, while the decoder's table stays
         self._block: tuple[int, int, bytearray] | None = None  # CONTINUATION must follow
-        self._last_id = 0
+        self._last_id = self._served_id = 0
         self._cut: dict[int, None] = {}  # what we ended first; the client may not know yet
-        self._receive_window = CONNECTION_WINDOW
         self._to_credit = 0
         self._resets = self._noise = 0
         # The DATA frame that is being read
         self._data_call: Call | None = None
-        self._data_left = self._padding_left = 0
+        self._data_id = self._data_left = self._padding_left = 0
         self._data_ends = False
         self._place: memoryview | None = None
 
@@ -172,8 +165,8 @@ class Connection(asyncio.BufferedProtocol):
 
         # What sweeps have seen
         self._read_bytes = self._written_bytes = 0
-        self._progress = (0, 0)
-        self._quiet_since = self._closing_since = self._told_since = shared.clock()
+        self._progress = 0
+        self._made_at = self._quiet_since = self._told_since = shared.clock()
         self._pinged = False
 
     def __repr__(self) -> str:
@@ -185,7 +178,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.peer = _peer(transport.get_extra_info("peername"))
         self.shared.add(self)
-        self.write(_GREETING)
+        self.write(
+            frames.settings({
+                frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
+                frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                frames.MAX_FRAME_SIZE: FRAME_BYTES,
+                frames.MAX_HEADER_LIST_SIZE: self._max_header_bytes,
+            })
+            + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
+        )  # fmt: skip
         if len(self.shared.open) > self.shared.limits.max_connections:
             self._fail(frames.ENHANCE_YOUR_CALM, "too many connections; raise max_connections")
         elif self.shared.draining:
@@ -266,25 +267,28 @@ class Connection(asyncio.BufferedProtocol):
             self._check_frame(kind, flags, length)
             begin = position + frames.HEAD_BYTES
             if kind == frames.DATA:
-                if not flags & frames.PADDED:
-                    padding = 0
-                elif begin < end:
-                    padding = 1 + data[begin] if length else length + 1
-                    length -= 1
-                    position += 1
-                else:
-                    break
-                position += frames.HEAD_BYTES
-                self._begin_data(stream_id, length, padding, flags)
+                content, padding = length, 0
+                if flags & frames.PADDED:
+                    if length and begin == end:
+                        break
+                    padding = data[begin] if length else 0
+                    content -= 1 + padding
+                    begin += 1
+                self._begin_data(stream_id, flags, length, content, padding)
+            elif kind > frames.CONTINUATION:  # of some extension: skipped
+                self._make_noise()
+                self._data_left = length
             elif begin + length > end:
                 break
             else:
                 self._frame(kind, flags, stream_id, bytes(data[begin : begin + length]))
-                position = begin + length
+                begin += length
+            position = begin
         return position
 
     def _check_frame(self, kind: int, flags: int, length: int) -> None:
-        if length > FRAME_BYTES or (kind != frames.DATA and length > self._max_header_bytes):
+        whole = frames.HEADERS <= kind <= frames.CONTINUATION  # these are read in one piece
+        if length > FRAME_BYTES or (whole and length > self._max_header_bytes):
             raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
         if not self._settled:
             if kind != frames.SETTINGS or flags & frames.ACK:
@@ -292,3 +296,465 @@ class Connection(asyncio.BufferedProtocol):
             self._settled = True
         if self._block is not None and kind != frames.CONTINUATION:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "a header block that does not go on")
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        try:
+            if kind == frames.HEADERS:
+                self._headers_frame(flags, stream_id, payload)
+            elif kind == frames.WINDOW_UPDATE:
+                self._window_update(stream_id, frames.number(payload, "WINDOW_UPDATE"))
+            elif kind == frames.RST_STREAM:
+                self._reset_by_client(stream_id, frames.number(payload, "RST_STREAM"))
+            elif kind == frames.CONTINUATION:
+                self._continuation(flags, stream_id, payload)
+            else:
+                self._make_noise()
+                self._rare_frame(kind, flags, stream_id, payload)
+        except StreamFault as fault:
+            self._reset(stream_id, fault.code)
+
+    def _rare_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if (kind == frames.PRIORITY) == (stream_id == 0):
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"frame type {kind} on this stream")
+        if kind == frames.SETTINGS:
+            self._settings(flags, payload)
+        elif kind == frames.PING:
+            if len(payload) != 8:
+                raise ConnectionFault(frames.FRAME_SIZE_ERROR, "PING of other than 8 bytes")
+            if not flags & frames.ACK:
+                self.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+            elif payload == _SHUTDOWN_PING and self._asked_to_leave and not self._refusing:
+                self._refuse_calls()
+        elif kind == frames.PUSH_PROMISE:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "clients do not push")
+        elif kind == frames.PRIORITY and len(payload) != 5:
+            raise StreamFault(frames.FRAME_SIZE_ERROR, "PRIORITY of other than 5 bytes")
+
+    def _make_noise(self) -> None:
+        self._noise += 1
+        if self._noise > MAX_NOISE:
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many frames that move no call")
+
+    def _settings(self, flags: int, payload: bytes) -> None:
+        if flags & frames.ACK:
+            if payload:
+                raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS ACK with settings")
+            return
+        self._noise += len(self.calls)  # for this is what it costs
+        for name, value in frames.read_settings(payload).items():
+            if name == frames.INITIAL_WINDOW_SIZE:
+                change, self._initial_window = value - self._initial_window, value
+                for call in self.calls.values():
+                    call.send_window += change
+                    if call.send_window > frames.MAX_WINDOW:
+                        raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "a window overflows")
+                    self._wake(call)
+            elif name == frames.MAX_FRAME_SIZE:
+                self._max_frame_bytes = min(value, WRITE_BYTES)
+            elif name == frames.HEADER_TABLE_SIZE:
+                self._table_update = b"\x20"  # we use none: say so, as RFC 7541, 4.2 has it
+        self.write(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+        self._pump()
+
+    def _window_update(self, stream_id: int, increment: int) -> None:
+        increment &= frames.MAX_WINDOW
+        if stream_id == 0:
+            self._send_window += increment
+            if not increment or self._send_window > frames.MAX_WINDOW:
+                code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
+                raise ConnectionFault(code, f"WINDOW_UPDATE by {increment}")
+        elif (call := self.calls.get(stream_id)) is not None:
+            call.send_window += increment
+            if not increment or call.send_window > frames.MAX_WINDOW:
+                code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
+                raise StreamFault(code, f"WINDOW_UPDATE by {increment}")
+            self._wake(call)
+        else:
+            self._check_known(stream_id)
+        if self._writers:
+            self._pump()
+
+    def _reset_by_client(self, stream_id: int, code: int) -> None:
+        self._check_known(stream_id)
+        self._cut.pop(stream_id, None)
+        call = self.calls.get(stream_id)
+        if call is not None:
+            call.half_closed = True  # nothing more comes of it
+            self._drop(call)
+            self._count_reset()
+
+    def _check_known(self, stream_id: int) -> None:
+        if not stream_id & 1 or stream_id > self._last_id:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"stream {stream_id} has not begun")
+
+    def _count_reset(self) -> None:
+        self._resets += 1
+        if self._resets > MAX_RESETS:
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many calls that come to nothing")
+
+    # Heads of calls
+
+    def _headers_frame(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if not stream_id & 1:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "HEADERS on no stream of a client")
+        if flags & (frames.PADDED | frames.WITH_PRIORITY):
+            payload = frames.header_fragment(flags, payload)
+        if flags & frames.END_HEADERS:
+            self._header_block(flags, stream_id, payload)
+        else:
+            self._block = (flags, stream_id, bytearray(payload))
+
+    def _continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is None or self._block[1] != stream_id:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "CONTINUATION of nothing")
+        first_flags, _, block = self._block
+        block += payload
+        if len(block) > self._max_header_bytes:
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "a header block without end")
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._header_block(first_flags, stream_id, bytes(block))
+        elif not payload:
+            self._make_noise()
+
+    def _header_block(self, flags: int, stream_id: int, block: bytes) -> None:
+        ends = flags & frames.END_STREAM
+        if stream_id <= self._last_id:
+            self._late_block(stream_id, bool(ends), block)
+            return
+        self._last_id = stream_id
+        try:
+            head = self._head(block)
+            if self._refusing:
+                self._cut_off(stream_id)
+                return  # the client knows, or will in a moment
+            if len(self.calls) >= MAX_CALLS:
+                raise StreamFault(frames.REFUSED_STREAM, "too many calls at once")
+            self._served_id = stream_id
+            self._open(stream_id, head)
+        except heads.Refusal as refusal:
+            data = self.header_frames(stream_id, frames.END_STREAM, refusal.block)
+            self.write(data if ends else data + frames.reset(stream_id, frames.NO_ERROR))
+            self._cut_off(stream_id)
+            self._count_reset()
+        if ends and (call := self.calls.get(stream_id)) is not None:
+            call.half_close()
+
+    def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
+        """Trailers, which no client of gRPC has reason to send: only decoded."""
+        self._decoded(block)
+        call = self.calls.get(stream_id)
+        if call is None:
+            if stream_id not in self._cut:
+                raise ConnectionFault(frames.STREAM_CLOSED, "HEADERS on a closed stream")
+        elif call.half_closed:
+            raise StreamFault(frames.STREAM_CLOSED, "HEADERS behind the end of the stream")
+        elif not ends:
+            raise StreamFault(frames.PROTOCOL_ERROR, "a second head")
+        else:
+            call.half_close()
+
+    def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        version = self._headers.version
+        try:
+            return self._headers.decode(block)
+        except HpackError as error:
+            raise ConnectionFault(frames.COMPRESSION_ERROR, str(error)) from None
+        finally:
+            if version != self._headers.version:
+                self._heads.clear()
+
+    def _head(self, block: bytes) -> heads.Head:
+        """Clients say the same again and again: what has been read is remembered."""
+        head = self._heads.get(block)
+        if head is None:
+            version = self._headers.version
+            head = heads.Head(self._decoded(block), self._max_header_bytes)
+            if version == self._headers.version:
+                if len(self._heads) >= MAX_HEADS:
+                    self._heads.clear()
+                self._heads[block] = head
+        return head
+
+    def _open(self, stream_id: int, head: heads.Head) -> None:
+        shared = self.shared
+        method = shared.application.methods.get(head.path)
+        if method is None:
+            raise heads.refusal("UNIMPLEMENTED", "Method not found!")
+        coding = shared.coding
+        if coding != "identity":
+            coding = head.best_coding(coding)
+        call = self.calls[stream_id] = Call(
+            self, stream_id, head, method, send_window=self._initial_window, coding=coding
+        )
+        if head.timeout is not None:
+            call.deadline = shared.clock() + head.timeout
+        if method.takes_stream:
+            self.begin(call)
+
+    def begin(self, call: Call) -> None:
+        """The application's turn."""
+        shared = self.shared
+        shared.calls += 1
+        call.begun_at = shared.clock()
+        if call.deadline is not None:
+            call.timeout = call.deadline - call.begun_at
+        try:
+            shared.application(call)
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not leave a client waiting
+            self.report("the application failed", error)
+            call.fail("INTERNAL", "internal error; the server's log has it")
+
+    # Their messages
+
+    def _begin_data(
+        self, stream_id: int, flags: int, length: int, content: int, padding: int
+    ) -> None:
+        self._check_known(stream_id)
+        if content < 0:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "DATA with more padding than it is long")
+        call = self.calls.get(stream_id)
+        if call is not None:
+            call.receive_window -= length
+            if call.half_closed:
+                self._reset(stream_id, frames.STREAM_CLOSED)
+            elif call.receive_window < 0:
+                self._reset(stream_id, frames.FLOW_CONTROL_ERROR)
+            call = self.calls.get(stream_id)
+        elif stream_id not in self._cut:
+            raise ConnectionFault(frames.STREAM_CLOSED, "DATA on a closed stream")
+        self._data_call, self._data_id = call, stream_id
+        self._data_left, self._padding_left = content, padding
+        self._data_ends = bool(flags & frames.END_STREAM)
+        if length != content:
+            self._credit(length - content)
+        if not content:
+            if not self._data_ends:
+                self._make_noise()
+            if not padding:
+                self._end_data()
+
+    def _take_data(self, data: memoryview) -> int:
+        """What there is of a frame's content and padding; returns how much that was."""
+        taken = min(self._data_left, len(data))
+        if taken:
+            self._data_left -= taken
+            call = self._data_call
+            if call is not None:
+                call.feed(data[:taken])
+            self._account(taken)
+        if self._data_left:
+            return taken
+        skipped = min(self._padding_left, len(data) - taken)
+        self._padding_left -= skipped
+        if not self._padding_left:
+            self._end_data()
+        return taken + skipped
+
+    def _direct_place(self) -> memoryview | None:
+        """Where in a message the next bytes belong, if they are many."""
+        if self._data_left < RECEIVE_BYTES or self._data_call is None:
+            return None
+        place = self._data_call.place()
+        if place is None or len(place) < RECEIVE_BYTES:
+            return None
+        return place[: self._data_left]
+
+    def _placed(self, nbytes: int) -> None:
+        assert self._data_call is not None
+        self._data_left -= nbytes
+        self._data_call.placed(nbytes)
+        self._account(nbytes)
+        if not self._data_left and not self._padding_left:
+            self._end_data()
+
+    def _account(self, nbytes: int) -> None:
+        if self._data_id:
+            self._credit(nbytes)
+        if self._data_call is not None:
+            self._data_call.grant()
+
+    def _end_data(self) -> None:
+        stream_id, self._data_id, self._data_call = self._data_id, 0, None
+        if stream_id and self._data_ends:
+            self._cut.pop(stream_id, None)
+            call = self.calls.get(stream_id)
+            if call is not None:
+                call.half_close()
+
+    def _credit(self, nbytes: int) -> None:
+        """So many bytes of DATA are done with: others may come.
+
+        What a call does not read on for is held back by its own window: calls never wait for each
+        other here, and a client cannot have more on its way than this window.
+        """
+        self._to_credit += nbytes
+        if self._to_credit >= CONNECTION_WINDOW // 2:
+            self.write(frames.window_update(0, self._to_credit))
+            self._to_credit = 0
+
+    # Answers out
+
+    def room(self, call: Call) -> int:
+        """How much of an answer may be written at once."""
+        if self.writing_paused or self._table_update:
+            return 0
+        return min(self._send_window, call.send_window, self._max_frame_bytes)
+
+    def sent(self, nbytes: int) -> None:
+        self._send_window -= nbytes
+
+    def want_to_write(self, call: Call) -> None:
+        self._writers[call] = None
+        self._pump()
+
+    def _wake(self, call: Call) -> None:
+        if call.has_more:
+            self._writers[call] = None
+
+    def _pump(self) -> None:
+        """Write what the client's windows and the transport take; calls take turns."""
+        if self._pumping:
+            return
+        self._pumping = True
+        writers = self._writers
+        while writers and self._send_window > 0 and not self.writing_paused and not self._over:
+            call = next(iter(writers))
+            del writers[call]
+            most = min(self._send_window, call.send_window, self._max_frame_bytes)
+            if most > 0:  # else it comes back with its window
+                call.write_some(most)
+                self._wake(call)
+        self._pumping = False
+
+    def write(self, data: bytes) -> None:
+        if not self._over:
+            self._written_bytes += len(data)
+            self._transport.write(data)
+
+    def write_buffers(self, buffers: Sequence[Buffer]) -> None:
+        if not self._over:
+            self._written_bytes += sum(map(len, buffers))
+            self._transport.writelines(buffers)
+
+    def header_frames(self, stream_id: int, flags: int, block: bytes) -> bytes:
+        block, self._table_update = self._table_update + block, b""
+        return frames.header_frames(stream_id, flags, block, self._max_frame_bytes)
+
+    # The end of calls
+
+    def over(self, call: Call) -> None:
+        """Its last byte is written, or will never be."""
+        if self.calls.pop(call.id, None) is None:
+            return
+        self._writers.pop(call, None)
+        if not call.half_closed:
+            self._cut_off(call.id)
+        if call.begun_at is not None:
+            self.shared.calls -= 1
+            if self.shared.ended is not None:
+                self.shared.ended(self, call)
+        if self._refusing and not self.calls:
+            self._close()
+
+    def _drop(self, call: Call) -> None:
+        call.drop()
+        self.over(call)
+
+    def _drop_calls(self) -> None:
+        for call in tuple(self.calls.values()):
+            self._drop(call)
+
+    def _reset(self, stream_id: int, code: int) -> None:
+        """End a stream that went wrong."""
+        self.write(frames.reset(stream_id, code))
+        call = self.calls.get(stream_id)
+        if call is None:
+            self._cut_off(stream_id)
+        else:
+            self._drop(call)
+        self._count_reset()
+
+    def _cut_off(self, stream_id: int) -> None:
+        """The client may not know yet that this stream is closed."""
+        self._cut[stream_id] = None
+        if len(self._cut) > MAX_CALLS:
+            del self._cut[next(iter(self._cut))]
+
+    # The end of the connection
+
+    def drain(self) -> None:
+        """Finish the calls that have begun, and those that are on their way; then close.
+
+        The client is told twice: first that it should open no more calls, and, when it has heard
+        that, which one was the last. So none is lost.
+        """
+        if not self._over and not self._asked_to_leave:
+            self._asked_to_leave = True
+            self._told_since = self.shared.clock()
+            self.write(frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR, "the server stops"))
+            self.write(frames.frame(frames.PING, 0, 0, _SHUTDOWN_PING))
+
+    def _refuse_calls(self) -> None:
+        self._refusing = True
+        self.write(frames.goaway(self._served_id, frames.NO_ERROR))
+        if not self.calls:
+            self._close()
+
+    def _fail(self, code: int, text: str) -> None:
+        self.write(frames.goaway(self._served_id, code, text))
+        self._close()
+        self._drop_calls()
+
+    def _close(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._told_since = self.shared.clock()
+        # Closing on unread bytes resets the connection, and the client may lose our last words.
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def report(self, message: str, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"gRPC connection from {self.peer}: {message}", "exception": error}
+        )
+
+    # Time limits
+
+    def check(self, now: float) -> None:
+        """Act if the client has let us wait too long without any progress."""
+        self._resets = self._noise = 0
+        for call in tuple(self.calls.values()):
+            call.expire(now)
+        unsent = self._transport.get_write_buffer_size()
+        progress = self._written_bytes - unsent + (0 if self._over else self._read_bytes)
+        if progress > self._progress:
+            self._progress, self._quiet_since, self._pinged = progress, now, False
+        quiet = now - self._quiet_since
+        if self._over:
+            patience = self.shared.limits.write_timeout if unsent else LINGER
+            if min(quiet, now - self._told_since) >= patience:
+                self.abort()
+        elif not self._settled and now - self._made_at >= self.shared.limits.header_timeout:
+            self.abort()
+        elif self._asked_to_leave and not self._refusing and now - self._told_since >= LAST_CALL:
+            self._refuse_calls()
+        elif quiet >= KEEPALIVE_TIME + KEEPALIVE_TIMEOUT:
+            self.abort()
+        elif quiet >= KEEPALIVE_TIME and not self._pinged:
+            self._pinged = True
+            self._transport.write(_KEEPALIVE_PING)  # uncounted: it is no progress of the client's
+
+
+def _peer(address: object) -> str:
+    """As gRPC writes addresses."""
+    if not isinstance(address, tuple):
+        return str(address or "unix:")
+    host, port = address[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

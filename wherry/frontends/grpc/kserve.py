@@ -56,8 +56,9 @@ class KServe:
         return {"ready": not loaded.not_ready_reason()}
 
     def _model_metadata(self, request: Values) -> Values:
-        loaded = self._entry.model(*_named(request))
-        versions = describe.versions_of(self._entry.runtime, loaded.name)
+        name, version = _named(request)
+        loaded = self._entry.model(name, version)
+        versions = [version] if version else describe.versions_of(self._entry.runtime, name)
         return describe.metadata(loaded, versions)
 
     def _model_config(self, request: Values) -> Values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -11,6 +11,9 @@ import numpy as np
 from wherry.errors import InvalidRequest, RequestTooLarge
 from wherry.frontends.grpc.rpc import Buffer
 from wherry.frontends.http import compression
+
+#: Whether it is compressed, and its bytes, which are its own.
+Message = tuple[bool, Buffer]
 
 #: Whether it is compressed, and its length.
 PREFIX: Final = struct.Struct(">BL")
@@ -25,22 +28,16 @@ class BadMessage(Exception):
 
 
 class Assembly:
-    """Puts a stream's messages together, however they were cut.
+    """Puts a stream's messages together, however they were cut."""
 
-    `complete` gets each of them: whether it is compressed, and its bytes, which are its own. It
-    may stop the assembly (`over`), and what is left of the bytes is dropped.
-    """
+    __slots__ = ("_compressed", "_filled", "_max_bytes", "_message", "_prefix")
 
-    __slots__ = ("_complete", "_compressed", "_filled", "_max_bytes", "_message", "_prefix", "over")
-
-    def __init__(self, complete: Callable[[bool, Buffer], None], max_bytes: int) -> None:
-        self._complete = complete
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefix = b""
         self._compressed = False
         self._message: memoryview | None = None
         self._filled = 0
-        self.over = False
 
     @property
     def missing(self) -> int:
@@ -52,25 +49,14 @@ class Assembly:
         """Whether no message has begun."""
         return self._message is None and not self._prefix
 
-    def place(self) -> memoryview | None:
-        """Where the next bytes may be put straight away (then say so: `placed`)."""
-        return None if self._message is None else self._message[self._filled :]
-
-    def placed(self, count: int) -> None:
-        self._filled += count
-        message = self._message
-        if message is not None and self._filled == len(message):
-            self._message = None
-            self._complete(self._compressed, message)
-
-    def feed(self, data: memoryview) -> None:
-        """BadMessage if a message is too large, or none."""
-        while data and not self.over:
+    def feed(self, data: memoryview) -> Iterator[Message]:
+        """The messages that these bytes complete. BadMessage if one is too large, or none."""
+        while data:
             if self._message is not None:
-                piece = data[: len(self._message) - self._filled]
+                piece = data[: self.missing]
                 self._message[self._filled : self._filled + len(piece)] = piece
                 data = data[len(piece) :]
-                self.placed(len(piece))
+                yield from self.placed(len(piece))
                 continue
             if self._prefix or len(data) < PREFIX.size:
                 wanted = PREFIX.size - len(self._prefix)
@@ -78,33 +64,44 @@ class Assembly:
                 data = data[wanted:]
                 if len(self._prefix) < PREFIX.size:
                     return
-                prefix, self._prefix = memoryview(self._prefix), b""
+                flag, length = PREFIX.unpack(self._prefix)
+                self._prefix = b""
             else:
-                prefix, data = data[: PREFIX.size], data[PREFIX.size :]
-            flag, length = PREFIX.unpack(prefix)
-            data = self._begin(flag, length, data)
+                flag, length = PREFIX.unpack_from(data)
+                data = data[PREFIX.size :]
+            if flag > 1:
+                raise BadMessage("INTERNAL", f"a message with the flag {flag}")
+            check_size(length, self._max_bytes)
+            if length <= len(data):
+                yield flag == 1, bytes(data[:length])
+                data = data[length:]
+            else:
+                self._compressed = flag == 1
+                # Not bytearray(n): that writes n zeros first, and an announcement cost memory.
+                self._message = np.empty(length, np.uint8).data
+                self._filled = 0
 
-    def _begin(self, flag: int, length: int, data: memoryview) -> memoryview:
-        if flag > 1:
-            raise BadMessage("INTERNAL", f"a message with the flag {flag}")
-        if length > self._max_bytes:
-            raise too_large(length, self._max_bytes)
-        if length <= len(data):
-            self._complete(flag == 1, bytes(data[:length]))
-            return data[length:]
-        self._compressed = flag == 1
-        # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
-        self._message = np.empty(length, np.uint8).data
-        self._filled = 0
-        return data
+    def place(self) -> memoryview | None:
+        """Where the next bytes may be put straight away (then say so: `placed`)."""
+        return None if self._message is None else self._message[self._filled :]
+
+    def placed(self, count: int) -> Iterator[Message]:
+        """The message that is complete with them, if it is."""
+        self._filled += count
+        message = self._message
+        if message is not None and self._filled == len(message):
+            self._message = None
+            yield self._compressed, message
 
 
-def too_large(length: int, max_bytes: int) -> BadMessage:
-    return BadMessage(
-        "RESOURCE_EXHAUSTED",
-        f"received message larger than max ({length} vs. {max_bytes} bytes): send less at a time,"
-        " or raise the server's --max-body-size",
-    )
+def check_size(length: int, max_bytes: int) -> None:
+    """BadMessage above the limit."""
+    if length > max_bytes:
+        raise BadMessage(
+            "RESOURCE_EXHAUSTED",
+            f"received message larger than max ({length} vs. {max_bytes} bytes): send less at a"
+            " time, or raise the server's --max-body-size",
+        )
 
 
 def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:

@@ -7,11 +7,11 @@ the client asked for that (metadata `triton_grpc_error: true`).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from wherry.frontends.grpc.answers import fail, status_of
 from wherry.frontends.grpc.entry import Entry
-from wherry.frontends.grpc.infer_codec import Decoded, InferCodec
+from wherry.frontends.grpc.infer_codec import FINAL_RESPONSE, Decoded, InferCodec
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Buffer, Rpc
 from wherry.frontends.grpc.wire import Values
@@ -88,14 +88,14 @@ class InferStream:
 
         self.rpc.send(self._method.response.encode(response), sent)
 
-    def fail(self, error: Exception, request_id: str) -> None:
-        """Tell of one request's error."""
+    def fail(self, error: Exception, request_id: str, **said: Any) -> None:
+        """Tell of one request's error, with what else of its response is known."""
         if self._errors_end_it:
             self._end()
             fail(self.rpc, error)
             return
         _, text, _ = status_of(self.rpc, error)
-        self.send({"error_message": text, "infer_response": {"id": request_id}})
+        self.send({"error_message": text, "infer_response": {"id": request_id, **said}})
 
     def done(self, request: StreamedRequest) -> None:
         """Nothing more comes of this request."""
@@ -145,6 +145,7 @@ class StreamedRequest:
         self._decoded = decoded
         self._request: InferRequest | None = None
         self._failed: Exception | None = None
+        self._said_final = False
         port = stream.entry.port()
 
         def settled(reply: Reply[InferResponse]) -> None:
@@ -171,13 +172,14 @@ class StreamedRequest:
         if isinstance(self._reply, StreamReply):
             self._reply.consumed()
 
-    def _respond(self, response: InferResponse, *, final: bool = False) -> None:
+    def _respond(self, response: InferResponse, *, settled: bool = False) -> None:
         if self._failed is not None:
             return
         decoded = self._decoded
+        self._said_final = final = settled or response.final
         try:
             encoded = self._codec.encode(response, decoded.id, decoded.wanted, final=final)
-            self._stream.send({"infer_response": encoded}, None if final else self)
+            self._stream.send({"infer_response": encoded}, None if settled else self)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._failed = error
             self.cancel()
@@ -188,12 +190,18 @@ class StreamedRequest:
         # Cut the circles here: else the garbage collector would have to find each of them.
         self._request = self._reply = None
         if not isinstance(outcome, Exception):
-            # A stream's end is an empty response.
-            if outcome.outputs or self._decoded.empty_final_response:
-                self._respond(outcome, final=True)
+            # A stream's end is an empty response, for who has not heard of it.
+            if outcome.outputs or (self._decoded.empty_final_response and not self._said_final):
+                self._respond(outcome, settled=True)
         elif self._failed is None:
             self._failed = outcome
         if self._failed is not None:
-            stream.fail(self._failed, self._decoded.id)
+            # Here it is the model's last response; before it was submitted, it had no model.
+            stream.fail(
+                self._failed,
+                self._decoded.id,
+                model_name=self._loaded.name,
+                parameters={FINAL_RESPONSE: {"bool_param": True}},
+            )
             self._failed = None
         stream.done(self)

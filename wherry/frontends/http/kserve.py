@@ -110,7 +110,8 @@ class KServe:
 
     def _model_metadata(self, model: ModelPath, exchange: Exchange) -> None:
         loaded = model.loaded()
-        versions = describe.versions_of(self._runtime, model.name)
+        version = model.version
+        versions = describe.versions_of(self._runtime, model.name) if version is None else [version]
         _json(exchange, describe.metadata(loaded, versions))
 
 

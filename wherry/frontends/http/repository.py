@@ -36,8 +36,8 @@ class RepositoryRoutes:
                 return {"POST": partial(self._load, name)}
             case ["", "v2", "repository", "models", name, "unload"] if name:
                 return {"POST": partial(self._unload, name)}
-            case ["", "v2", "repository", _, "index"]:
-                return {"POST": _refuse_repository_name}
+            case ["", "v2", "repository", _, "index"]:  # as Triton: of all of them
+                return {"POST": self._index}
             case ["", "v2", "repository", _, "models", _, "load" | "unload"]:
                 return {"POST": _refuse_repository_name}
         return None

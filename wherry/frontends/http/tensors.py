@@ -14,7 +14,7 @@ import json
 import math
 import struct
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_origin
 
 import msgspec
 import numpy as np
@@ -176,7 +176,7 @@ class InputCodec:
         unknown = [i for i, d in enumerate(shape) if d == -1]
         fixed = math.prod(d for d in shape if d != -1)
         fits = fixed and not count % fixed if unknown else count == fixed
-        if not fits or not count:
+        if not fits:
             raise self._invalid(f"{count} elements do not fill the shape {_dims(shape)}")
         shape = [1 if d == -1 else d for d in shape]
         if unknown:
@@ -187,11 +187,11 @@ class InputCodec:
         """The elements of a value without a shape: one, or a list of them."""
         if not self._json_rows:
             return _flat(value)
-        if isinstance(value, list) and (
-            self.spec.json_type is not list or all(isinstance(row, list) for row in value)
-        ):
-            return value
-        return [value]
+        if not isinstance(value, list):
+            return [value]
+        if _is_list(self.spec.json_type):  # then it is one row, if its elements are none
+            return value if value and all(isinstance(row, list) for row in value) else [value]
+        return value
 
     def _fits(self, row_shape: list[int]) -> bool:
         return min(row_shape, default=0) >= 0 and self.spec.fits(tuple(row_shape))
@@ -507,6 +507,11 @@ def _flat(value: Any) -> list[Any]:
     for element in value:
         flat.extend(_flat(element))
     return flat
+
+
+def _is_list(json_type: object) -> bool:
+    kind = get_origin(json_type) or json_type
+    return isinstance(kind, type) and issubclass(kind, Sequence)
 
 
 def _dims(shape: Sequence[int]) -> str:

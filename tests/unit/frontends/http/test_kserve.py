@@ -73,6 +73,11 @@ def words(text: str) -> list[str]:
 
 
 @wherry.model
+def turns(messages: Sequence[dict[str, Any]]) -> int:
+    return len(messages)
+
+
+@wherry.model
 def count(n: int) -> Iterator[int]:
     yield from range(n)
 
@@ -84,7 +89,7 @@ def broken(text: list[str]) -> list[str]:
     raise ZeroDivisionError("of the model")
 
 
-MODELS = (echo, add, square, halves, transpose, older, words, count, broken)
+MODELS = (echo, add, square, halves, transpose, older, words, turns, count, broken)
 
 
 @pytest.fixture(scope="module")
@@ -717,6 +722,10 @@ def test_a_raw_request_needs_a_model_with_one_input(client: Client) -> None:
         ("older", {"person": {"name": "Ada"}}, {"name": "Ada", "age": 1}),
         ("older", {"person": [{"name": "A"}, {"name": "B"}]}, None),
         ("words", {"text": "a b"}, ["a", "b"]),
+        ("turns", {"messages": [{"role": "user"}]}, 1),
+        ("turns", {"messages": [{"role": "user"}, {"role": "assistant"}]}, 2),
+        ("turns", {"messages": []}, 0),
+        ("turns", {"messages": [[{"role": "user"}], []]}, [1, 0]),
         ("count", {"n": 1}, 0),
     ],
 )

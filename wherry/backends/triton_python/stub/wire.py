@@ -181,6 +181,8 @@ class Channel:
         self._read = self._filled = 0
         self._files: deque[int] = deque()
         self._poll: Any = None
+        #: The end of what `send_now` has sent: goes before all that comes after it.
+        self.unsent = b""
         self.memory: Any = None
 
     def fileno(self) -> int:
@@ -196,20 +198,23 @@ class Channel:
     def send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
         """Send a message with its tensors. Raises OSError if the other process is gone, and
         ValueError if it is too large; then nothing was sent."""
-        head = encode_head(message)
-        size = 0 if tensors is None else tensors.size
-        if len(head) > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
-            raise ValueError(f"{len(head) + size} bytes are more than one message may hold")
-        file = None if tensors is None else tensors.file
-        flags = 0 if file is None else _HAS_FILE
-        if tensors is not None and tensors.in_slab:
-            flags |= _USES_SLAB
-        header = _HEADER.pack(len(head), size, flags, _MARK)
-        chunks = [header, head] if tensors is None else [header, head, *tensors.chunks]
-        ancillary: list[Any] = []
-        if file is not None:
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
-        self._send_all(b"".join(chunks), ancillary)
+        self._send_all(*_framed(message, tensors))
+
+    def send_now(self, message: list[Any], tensors: Outgoing) -> bool:
+        """`send`, but False, and nothing was sent, where it would wait. Of a message that went out
+        in part the next `flush` sends the rest."""
+        data, ancillary = _framed(message, tensors)
+        if ancillary or self.unsent:
+            return False
+        try:
+            sent = self._socket.send(data)
+        except BlockingIOError:
+            return False
+        self.unsent = data[sent:]
+        return True
+
+    def flush(self) -> None:
+        self._send_all(b"", [])
 
     def send_file(self, message: list[Any], file: int) -> None:
         """Send a message and a descriptor with it, for `next_file`."""
@@ -218,6 +223,7 @@ class Channel:
         self._send_all(_HEADER.pack(len(head), 0, 0, _MARK) + head, rights)
 
     def _send_all(self, data: bytes, ancillary: list[Any]) -> None:
+        data, self.unsent = self.unsent + data, b""
         sent = 0
         with memoryview(data) as rest:
             while sent < len(rest):
@@ -321,6 +327,24 @@ class Channel:
             return mmap.mmap(file, 0)
         finally:
             os.close(file)
+
+
+def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[Any]]:
+    """A message and its tensors as bytes, and the descriptor that goes with them."""
+    head = encode_head(message)
+    size = 0 if tensors is None else tensors.size
+    if len(head) > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
+        raise ValueError(f"{len(head) + size} bytes are more than one message may hold")
+    file = None if tensors is None else tensors.file
+    flags = 0 if file is None else _HAS_FILE
+    if tensors is not None and tensors.in_slab:
+        flags |= _USES_SLAB
+    header = _HEADER.pack(len(head), size, flags, _MARK)
+    chunks = [header, head] if tensors is None else [header, head, *tensors.chunks]
+    ancillary: list[Any] = []
+    if file is not None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+    return b"".join(chunks), ancillary
 
 
 def memory_file(name: str, size: int = 0) -> int:

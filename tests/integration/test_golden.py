@@ -1,0 +1,54 @@
+"""A Triton repository and Triton's requests, unchanged: is each answer what the real Triton gave?
+
+The requests, its answers and our reasons to answer otherwise are tests/golden/answers.json, which
+`python -m tests.golden.record` writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.golden.calls import Address, send
+from tests.golden.record import REPOSITORY, free_ports, models
+from tests.golden.replay import judged, recorded
+from wherry.testing.servers import ServerProcess
+
+CASES = recorded()
+GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Address]:
+    (port,) = free_ports(1)
+    options = [
+        "--model-control-mode=explicit", "--cache-size=1MiB", "--allow-client-shm",
+        f"--grpc-port={port}", *(f"--load-model={name}" for name in models()),
+    ]  # fmt: skip
+    with ServerProcess(str(REPOSITORY), *options) as server:
+        yield Address(server.url.removeprefix("http://"), f"127.0.0.1:{port}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)  # the first one starts the server with all models
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_client_of_triton_gets_the_answers_it_knows(address: Address, group: str) -> None:
+    """In the order of the file: `control` loads and unloads, and comes last."""
+    wrong = [
+        f"{case['name']}: step {number}: {difference}"
+        for case in CASES
+        if case["name"].startswith(f"{group}: ")
+        for number, step in enumerate(case["steps"])
+        for difference in judged(step, send(address, step))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_whoever_answers_otherwise_says_why() -> None:
+    steps = [step for case in CASES for step in case["steps"]]
+    assert len(steps) > 300
+    for step in steps:
+        assert step["answer"] is not None or step["otherwise"]["why"]
+        if "otherwise" in step:
+            assert step["otherwise"].keys() & {"status", "code", "except_for"}, step

@@ -1,0 +1,154 @@
+"""Can any bytes, cut anywhere, crash the connection, hang it, or leave a call behind?
+
+No socket: bytes go in through the methods that the loop calls, so thousands of inputs are cheap.
+"""
+
+import asyncio
+import gc
+import random
+import weakref
+from collections.abc import Callable
+
+from hyperframe.frame import DataFrame, HeadersFrame
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed
+from wherry.frontends.grpc import frames
+from wherry.frontends.grpc.rpc import Rpc
+
+
+class Whim(Desk):
+    """Answers as the dice fall, now or later."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self.dice = dice
+
+    def __call__(self, rpc: Rpc) -> None:
+        super().__call__(rpc)
+        if self.dice.random() < 0.7:
+            self.act(self.dice.choice(self.calls))
+
+    def act(self, rpc: Rpc) -> None:
+        size = self.dice.choice([0, 10, 1000, 100_000])
+        if not self.methods[rpc.path].gives_stream:
+            rpc.respond(bytes(size))
+            return
+        actions: list[Callable[[], None]] = [
+            lambda: rpc.send(bytes(size), self.someone_acts),
+            rpc.finish,
+            lambda: rpc.fail("INTERNAL", "x" * 100),
+            rpc.pause,
+            rpc.resume,
+        ]
+        self.dice.choice(actions)()
+
+    def someone_acts(self) -> None:
+        if self.dice.random() < 0.3:
+            self.act(self.dice.choice(self.calls))
+
+
+def mixture(dice: random.Random, peer: Peer) -> bytes:
+    """Frames that are mostly right."""
+    pieces = []
+    for _ in range(dice.randint(1, 30)):
+        stream = dice.choice([1, 3, 5, 7, 9, 9, 11, 0, 2])
+        ends = ["END_STREAM"] if dice.random() < 0.4 else []
+        match dice.randrange(9):
+            case 0 | 1 | 2:
+                block = peer.encoder.encode(peer.head(dice.choice([ONE, MANY, WATCH, "/no"])))
+                found = HeadersFrame(stream or 1, block, flags=["END_HEADERS", *ends])
+                pieces.append(found.serialize())
+            case 3 | 4 | 5:
+                text = prefixed(dice.randbytes(dice.choice([0, 5, 500, 200_000])))
+                if dice.random() < 0.2:
+                    text = text[: dice.randrange(len(text))]
+                pieces.append(DataFrame(stream or 1, text, flags=ends).serialize())
+            case 6:
+                pieces.append(frames.window_update(stream, dice.choice([0, 1, 10**6, 2**31 - 1])))
+            case 7:
+                pieces.append(frames.reset(stream, 8))
+            case _:
+                kind, flags = dice.randrange(12), dice.randrange(256)
+                payload = dice.randbytes(dice.choice([0, 4, 5, 6, 8, 300]))
+                pieces.append(frames.frame(kind, flags, stream, payload))
+    data = bytearray(b"".join(pieces))
+    for _ in range(dice.choice([0, 0, 0, 1, 5])):
+        position = dice.randrange(len(data) or 1)
+        if dice.random() < 0.5:
+            data[position : position + 1] = dice.randbytes(1)
+        else:
+            del data[position : position + dice.choice([1, 9, 300])]
+    return bytes(data)
+
+
+async def talk(seed: int) -> None:
+    dice = random.Random(seed)
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: failures.append(what))
+    desk = Whim(dice)
+    peer = Peer(desk, settings={4: dice.choice([0, 20, 65535, 2**20])})
+    if dice.random() < 0.3:
+        peer.wire.room = 50_000
+    data = mixture(dice, peer)
+    while data and not peer.wire.is_closing():
+        size = dice.choice([1, 8, 9, 100, 10_000, 10**6])
+        peer.feed(data[:size], dice.choice([1, 9, 10**6]) if size < 1000 else 10**6)
+        data = data[size:]
+        if not peer.wire.reading:
+            peer.wire.take(dice.choice([50_000, None]))
+        if dice.random() < 0.1:
+            await asyncio.sleep(0)
+        if dice.random() < 0.02:
+            peer.connections.drain()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        peer.pass_time(0.5)
+    peer.wire.take()
+    peer.frames()  # whole ones, and nothing else
+    await peer.leave()
+    assert failures == []
+    assert [call for call in desk.calls if not call.ended] == []
+    assert len(peer.ended) == len(desk.calls)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32))
+def test_no_mixture_of_frames_harms_the_connection(seed: int) -> None:
+    asyncio.run(talk(seed))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.booleans())
+def test_no_bytes_harm_the_connection(data: bytes, greet: bool) -> None:
+    async def main() -> None:
+        peer = Peer(Desk(), greet=greet)
+        peer.feed(data, 7)
+        peer.frames()
+        await peer.leave()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_left_to_the_garbage_collector() -> None:
+    async def main() -> "weakref.ref[object]":
+        desk = Desk()
+        peer = Peer(desk)
+        peer.ask(1, bytes(200_000))
+        peer.open(3, MANY)
+        peer.message(3, bytes(200_000))
+        peer.data(3, prefixed(bytes(1000))[:-1])
+        connection: weakref.ref[object] = weakref.ref(peer.connection)
+        desk.calls[0].respond(b"")
+        await peer.leave()
+        desk.calls.clear()
+        vars(peer).clear()  # it is in a cycle of its own
+        return connection
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main())() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,909 @@
+"""frontends/grpc/h2.py and call.py, against frames written and read by hyperframe and hpack."""
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    PriorityFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
+
+from tests.unit.frontends.grpc.raw import (
+    LIMITS,
+    MANY,
+    ONE,
+    WATCH,
+    Desk,
+    Peer,
+    looped,
+    prefixed,
+)
+from wherry.frontends.grpc.call import AT_ONCE, STREAM_WINDOW
+from wherry.frontends.grpc.frames import (
+    COMPRESSION_ERROR,
+    DATA,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_SIZE_ERROR,
+    HEADERS,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PREFACE,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_CLOSED,
+    frame,
+    goaway,
+    head,
+    reset,
+    window_update,
+)
+from wherry.frontends.grpc.h2 import (
+    CONNECTION_WINDOW,
+    FRAME_BYTES,
+    KEEPALIVE_TIME,
+    KEEPALIVE_TIMEOUT,
+    LAST_CALL,
+    LINGER,
+    MAX_CALLS,
+    MAX_NOISE,
+    MAX_RESETS,
+)
+from wherry.frontends.http.exchange import Limits
+
+OK = "0"
+WINDOW = SettingsFrame.INITIAL_WINDOW_SIZE
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+# Calls that go well
+
+
+@looped
+async def test_a_call_is_answered_with_head_message_and_trailers(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.ask(1, b"hello", ("x-key", "1"), ("x-key", "2"), ("a-bin", "AA"), ("grpc-timeout", "5S"))
+    call = desk.only
+    assert (call.path, bytes(call.message), call.timeout) == (ONE, b"hello", 5.0)
+    assert call.metadata == {"x-key": "1, 2"}
+    call.respond(b"world")
+    answer = peer.answers()[1]
+    assert answer.headers == [
+        (":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0"),
+    ]  # fmt: skip
+    assert (answer.messages, answer.over, answer.reset) == ([b"world"], True, None)
+    assert [c.status for c in peer.ended] == ["OK"]
+    call.respond(b"again")  # does nothing
+    call.fail("INTERNAL", "again")
+    assert peer.frames() == []
+    await peer.leave()
+    assert desk.left == 0
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 7, 100, 65_536])
+@looped
+async def test_however_the_bytes_are_cut_the_messages_are_the_same(
+    desk: Desk, at_once: int
+) -> None:
+    texts = [b"", b"x", b"y" * 300, b"z" * (1000 if at_once < 100 else 300_000)]
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    stream = b"".join(map(prefixed, texts))
+    cuts = [stream[:3], stream[3:4], stream[4:17], stream[17:]]
+    frames = [
+        DataFrame(1, cut, flags=["PADDED"], pad_length=n * 50).serialize()
+        for n, cut in enumerate(cuts)
+    ]
+    peer.feed(b"".join(frames) + DataFrame(1, flags=["END_STREAM"]).serialize(), at_once)
+    assert desk.messages == texts
+    assert desk.ends == 1
+    await peer.leave()
+
+
+@looped
+async def test_a_stream_answers_as_it_likes_and_ends_behind_the_last_message(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    taken: list[int] = []
+    desk.only.send(b"one", lambda: taken.append(1))
+    assert taken == [1]
+    assert peer.answers()[1].messages == [b"one"]
+    peer.message(1, b"question")
+    assert desk.messages == [b"question"]
+    desk.only.send(b"two")
+    peer.data(1, b"", end=True)
+    assert desk.ends == 1
+    desk.only.finish()
+    answer = peer.answers()[1]
+    assert (answer.messages, answer.status, answer.over, answer.reset) == ([b"two"], OK, True, None)
+    await peer.leave()
+
+
+@looped
+async def test_one_question_may_have_many_answers(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, WATCH)
+    assert desk.calls == []  # its message has not come
+    peer.message(1, b"q", end=True)
+    desk.only.send(b"1")
+    desk.only.send(b"2")
+    desk.only.fail("UNAVAILABLE", "50% of cafés\n", [("grpc-retry-pushback-ms", "7")])
+    answer = peer.answers()[1]
+    assert answer.messages == [b"1", b"2"]
+    assert answer.headers[-3:] == [
+        ("grpc-status", "14"),
+        ("grpc-message", "50%25 of caf%C3%A9s%0A"),
+        ("grpc-retry-pushback-ms", "7"),
+    ]
+    await peer.leave()
+
+
+@looped
+async def test_an_error_before_the_client_is_done_stops_it(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.only.fail("PERMISSION_DENIED", "no")
+    answer = peer.answers()[1]
+    assert (answer.status, answer.text, answer.over) == ("7", "no", True)
+    assert answer.reset == NO_ERROR
+    peer.message(1, b"what was on its way")
+    peer.send(HeadersFrame(1, peer.encoder.encode([("x", "y")]), flags=["END_HEADERS"]))
+    peer.data(1, b"", end=True)
+    assert peer.frames() == []
+    peer.ask(3)
+    assert len(desk.calls) == 2  # the connection is well
+    await peer.leave()
+
+
+@looped
+async def test_headers_may_come_in_pieces_with_padding_and_priority(desk: Desk) -> None:
+    peer = Peer(desk)
+    block = peer.encoder.encode(peer.head(ONE, ("x-long", "v" * 500)))
+    first = HeadersFrame(1, block[:10], flags=["PADDED", "PRIORITY"], pad_length=20, depends_on=7)
+    peer.send(first, ContinuationFrame(1, block[10:200]), ContinuationFrame(1))
+    peer.send(ContinuationFrame(1, block[200:], flags=["END_HEADERS"]))
+    peer.message(1, b"x", end=True)
+    assert desk.only.metadata["x-long"] == "v" * 500
+    await peer.leave()
+
+
+@looped
+async def test_equal_heads_are_read_once_and_changes_of_the_table_are_seen(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(6):
+        peer.ask(2 * n + 1, b"x", ("same", "value"))
+    assert {tuple(c.metadata.items()) for c in desk.calls} == {(("same", "value"),)}
+    assert len({id(c.metadata) for c in desk.calls[2:]}) == 1
+    peer.encoder.header_table_size = 0  # everything is evicted, indexes mean something else
+    for n, value in enumerate(("a", "b", "a")):
+        peer.ask(101 + 2 * n, b"x", ("same", value))
+    assert [c.metadata["same"] for c in desk.calls[-3:]] == ["a", "b", "a"]
+    await peer.leave()
+
+
+@looped
+async def test_what_the_application_cannot_do_is_internal(desk: Desk) -> None:
+    class Broken(Desk):
+        def __call__(self, rpc: object) -> None:
+            raise ZeroDivisionError
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+    peer = Peer(Broken())
+    peer.ask(1)
+    assert peer.answers()[1].status == "13"
+    assert len(reported) == 1
+    await peer.leave()
+
+
+# Compression
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@looped
+async def test_messages_are_unpacked_and_packed(
+    desk: Desk, coding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    peer = Peer(desk, coding="gzip")
+    accepts = ("grpc-accept-encoding", "identity, deflate,gzip")
+    peer.open(1, ONE, ("grpc-encoding", coding), accepts)
+    peer.data(1, prefixed(pack(b"text" * 1000), 1), end=True)
+    assert desk.only.message == b"text" * 1000
+    desk.only.respond(b"answer" * 1000)
+    answer = peer.answers()[1]
+    assert ("grpc-encoding", "gzip") in answer.headers
+    assert answer.data[0] == 1
+    assert gzip.decompress(answer.messages[0]) == b"answer" * 1000
+    await peer.leave()
+
+
+@looped
+async def test_a_client_that_takes_no_gzip_gets_none(desk: Desk) -> None:
+    peer = Peer(desk, coding="gzip")
+    peer.ask(1, b"x", ("grpc-accept-encoding", "identity"))
+    desk.only.respond(b"answer" * 1000)
+    assert peer.answers()[1].messages == [b"answer" * 1000]
+    await peer.leave()
+
+
+# Messages that are none
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "code", "text"),
+    [
+        (b"", [], "12", "no message for a method"),
+        (prefixed(b"a") + prefixed(b"b"), [], "12", "a second message"),
+        (prefixed(b"abc")[:-1], [], "13", "ends within a message"),
+        (b"\0\0", [], "13", "ends within a message"),
+        (prefixed(b"a", 2), [], "13", "flag 2"),
+        (prefixed(b"a", 1), [], "13", "without a grpc-encoding"),
+        (prefixed(b"none", 1), [("grpc-encoding", "gzip")], "13", "cannot be unpacked"),
+        (b"\0\xff\xff\xff\xff", [], "8", "larger than max (4294967295 vs."),
+        (prefixed(gzip.compress(bytes(3_000_001)), 1), [("grpc-encoding", "gzip")], "8", "larger"),
+    ],
+)
+@looped
+async def test_a_message_that_is_none_fails_its_call_alone(
+    desk: Desk, data: bytes, more: list[tuple[str, str]], code: str, text: str
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, ONE, *more)
+    peer.data(1, data, end=True)
+    answer = peer.answers()[1]
+    assert (answer.status, answer.over, desk.calls) == (code, True, [])
+    assert text in answer.text
+    peer.open(3, MANY, *more)
+    if code != "12":  # streams have as many as they like
+        peer.data(3, prefixed(b"", 0) + data, end=True)
+        assert peer.answers()[3].status == code
+        assert (desk.messages, desk.left) == ([b""], 1)
+    await peer.leave()
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "status", "text"),
+    [
+        ([], "/t.T/Nope", "12", "Method not found!"),
+        ([("grpc-encoding", "zstd")], ONE, "12", "zstd"),
+        ([("grpc-timeout", "5")], ONE, "13", "grpc-timeout"),
+        ([("grpc-timeout", "123456789S")], ONE, "13", "grpc-timeout"),
+        ([("x", "y" * 3990)], ONE, "8", "metadata of"),
+    ],
+)
+@looped
+async def test_a_call_that_cannot_be_is_refused_at_its_head(
+    desk: Desk, more: list[tuple[str, str]], path: str, status: str, text: str
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, path, *more)
+    answer = peer.answers()[1]
+    assert (answer.status, answer.over, answer.reset) == (status, True, NO_ERROR)
+    assert text in answer.text
+    peer.message(1, b"on its way", end=True)
+    peer.ask(3)
+    assert peer.frames() == []
+    assert len(desk.calls) == 1
+    await peer.leave()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "status"),
+    [("GET", "application/grpc", "405"), ("POST", "application/json", "415"),
+     ("POST", "application/grpc-web", "415")],
+)  # fmt: skip
+@looped
+async def test_what_is_not_grpc_hears_it_in_http(
+    desk: Desk, method: str, kind: str, status: str
+) -> None:
+    peer = Peer(desk)
+    headers = [*peer.head(method=method)[:-1], ("content-type", kind)]
+    block = peer.encoder.encode(headers)
+    peer.send(HeadersFrame(1, block, flags=["END_HEADERS", "END_STREAM"]))
+    assert peer.answers()[1].headers == [(":status", status)]
+    await peer.leave()
+
+
+# Malformed input
+
+OPENED = "with a call on stream 1"
+
+
+def raw_headers(peer: Peer, *headers: tuple[str, str], stream: int = 3) -> bytes:
+    return HeadersFrame(
+        stream, peer.encoder.encode(list(headers)), flags=["END_HEADERS"]
+    ).serialize()
+
+
+def head_with(*more: tuple[str, str]) -> Callable[[Peer], bytes]:
+    return lambda peer: raw_headers(peer, *peer.head(), *more)
+
+
+CONNECTION_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int]] = [
+    ("data on stream 0", frame(DATA, 0, 0, b"x"), PROTOCOL_ERROR),
+    ("data on an idle stream", frame(DATA, 0, 3, b"x"), PROTOCOL_ERROR),
+    ("data on a stream of ours", frame(DATA, 0, 2, b"x"), PROTOCOL_ERROR),
+    ("data with too much padding", frame(DATA, 0x8, 1, b"\x05abc"), PROTOCOL_ERROR),
+    ("padded data without length", frame(DATA, 0x8, 1, b""), PROTOCOL_ERROR),
+    ("too large a frame", head(FRAME_BYTES + 1, DATA, 0, 1), FRAME_SIZE_ERROR),
+    ("too large a ping", frame(6, 0, 0, bytes(9)), FRAME_SIZE_ERROR),
+    ("a ping on a stream", frame(6, 0, 1, bytes(8)), PROTOCOL_ERROR),
+    ("settings on a stream", frame(SETTINGS, 0, 1, b""), PROTOCOL_ERROR),
+    ("half a setting", frame(SETTINGS, 0, 0, bytes(5)), FRAME_SIZE_ERROR),
+    ("an ack with settings", frame(SETTINGS, 1, 0, bytes(6)), FRAME_SIZE_ERROR),
+    ("push of 2", SettingsFrame(0, settings={2: 2}).serialize(), PROTOCOL_ERROR),
+    ("a huge window", SettingsFrame(0, settings={4: 2**31}).serialize(), FLOW_CONTROL_ERROR),
+    ("tiny frames", SettingsFrame(0, settings={5: 16383}).serialize(), PROTOCOL_ERROR),
+    ("huge frames", SettingsFrame(0, settings={5: 2**24}).serialize(), PROTOCOL_ERROR),
+    ("no credit", frame(8, 0, 0, bytes(4)), PROTOCOL_ERROR),
+    ("too much credit", window_update(0, 2**31 - 1), FLOW_CONTROL_ERROR),
+    ("credit of 3 bytes", frame(8, 0, 0, bytes(3)), FRAME_SIZE_ERROR),
+    ("credit for an idle stream", window_update(9, 1), PROTOCOL_ERROR),
+    (
+        "all windows overflow",
+        window_update(1, 2**31 - 1 - 65535) + SettingsFrame(0, settings={4: 65536}).serialize(),
+        FLOW_CONTROL_ERROR,
+    ),
+    ("a reset of 5 bytes", frame(RST_STREAM, 0, 1, bytes(5)), FRAME_SIZE_ERROR),
+    ("a reset of stream 0", reset(0, 8), PROTOCOL_ERROR),
+    ("a reset of an idle stream", reset(3, 8), PROTOCOL_ERROR),
+    ("a promise", frame(5, 4, 1, bytes(4)), PROTOCOL_ERROR),
+    ("priority of stream 0", frame(2, 0, 0, bytes(5)), PROTOCOL_ERROR),
+    ("goaway on a stream", frame(7, 0, 1, bytes(8)), PROTOCOL_ERROR),
+    ("headers on an even stream", frame(HEADERS, 4, 4, b"\x82"), PROTOCOL_ERROR),
+    ("headers on stream 0", frame(HEADERS, 4, 0, b"\x82"), PROTOCOL_ERROR),
+    ("headers, all padding", frame(HEADERS, 0xC, 3, b"\x05abc"), PROTOCOL_ERROR),
+    ("headers without their priority", frame(HEADERS, 0x24, 3, b"abc"), FRAME_SIZE_ERROR),
+    ("no hpack", frame(HEADERS, 4, 3, b"\xff\xff\xff\xff\xff\xff"), COMPRESSION_ERROR),
+    ("an index that is not there", frame(HEADERS, 4, 3, b"\xfe"), COMPRESSION_ERROR),
+    ("a huge table", frame(HEADERS, 4, 3, b"\x3f\xe2\x1f"), COMPRESSION_ERROR),
+    ("continuation of nothing", frame(9, 4, 1, b""), PROTOCOL_ERROR),
+    (
+        "continuation of another stream",
+        frame(HEADERS, 0, 3, b"\x82") + frame(9, 4, 1, b""),
+        PROTOCOL_ERROR,
+    ),
+    (
+        "headers that do not go on",
+        frame(HEADERS, 0, 3, b"\x82") + frame(DATA, 0, 1, b""),
+        PROTOCOL_ERROR,
+    ),
+    (
+        "headers broken by an unknown frame",
+        frame(HEADERS, 0, 3, b"\x82") + frame(77, 0, 1, b""),
+        PROTOCOL_ERROR,
+    ),
+    ("headers too large for a frame", head(LIMITS.max_header_bytes + 1, 1, 4, 3), FRAME_SIZE_ERROR),
+    (
+        "headers without end",
+        frame(HEADERS, 0, 3, bytes(3000)) + frame(9, 0, 3, bytes(3000)),
+        ENHANCE_YOUR_CALM,
+    ),
+    (
+        "empty continuations",
+        frame(HEADERS, 0, 3, b"\x82") + (MAX_NOISE + 1) * frame(9, 0, 3, b""),
+        ENHANCE_YOUR_CALM,
+    ),
+    ("pings", (MAX_NOISE + 1) * frame(6, 0, 0, bytes(8)), ENHANCE_YOUR_CALM),
+    ("settings", (MAX_NOISE + 1) * frame(SETTINGS, 0, 0, b""), ENHANCE_YOUR_CALM),
+    ("empty data", (MAX_NOISE + 1) * frame(DATA, 0, 1, b""), ENHANCE_YOUR_CALM),
+    ("unknown frames", (MAX_NOISE + 1) * frame(77, 0, 0, b""), ENHANCE_YOUR_CALM),
+    (
+        "headers on a closed stream",
+        lambda peer: raw_headers(peer, *peer.head(), stream=5) + raw_headers(peer, *peer.head()),
+        STREAM_CLOSED,
+    ),
+    ("data on a closed stream", reset(1, 8) + frame(DATA, 0, 1, b"x"), STREAM_CLOSED),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [(data, code) for _, data, code in CONNECTION_ERRORS],
+    ids=[name for name, _, _ in CONNECTION_ERRORS],
+)
+@looped
+async def test_who_breaks_the_protocol_is_told_how_and_hung_up_on(
+    desk: Desk, data: bytes | Callable[[Peer], bytes], code: int
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    peer.feed(data if isinstance(data, bytes) else data(peer))
+    assert peer.goaway() == code
+    assert peer.wire.ended
+    assert desk.left == len(desk.calls)
+    peer.ask(99)  # nobody listens
+    assert peer.frames() == []
+    peer.pass_time(LINGER)
+    assert peer.wire.is_closing()
+    await peer.leave()
+
+
+STREAM_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int, int]] = [
+    ("no credit", frame(8, 0, 1, bytes(4)), 1, PROTOCOL_ERROR),
+    ("too much credit", window_update(1, 2**31 - 1), 1, FLOW_CONTROL_ERROR),
+    (
+        "data behind the end",
+        frame(DATA, 1, 1, b"") + frame(DATA, 0, 1, b"x"),
+        1,
+        STREAM_CLOSED,
+    ),
+    (
+        "more data than its window",
+        b"".join(frame(DATA, 0, 1, prefixed(bytes(999_995))) for _ in range(3)),
+        1,
+        FLOW_CONTROL_ERROR,
+    ),
+    ("priority of 4 bytes", frame(2, 0, 1, bytes(4)), 1, FRAME_SIZE_ERROR),
+    (
+        "a second head",
+        lambda peer: raw_headers(peer, *peer.head(), stream=1),
+        1,
+        PROTOCOL_ERROR,
+    ),
+    (
+        "trailers behind the end",
+        lambda peer: frame(DATA, 1, 1, b"") + raw_headers(peer, ("x", "y"), stream=1),
+        1,
+        STREAM_CLOSED,
+    ),
+    ("no headers", frame(HEADERS, 4, 3, b""), 3, PROTOCOL_ERROR),
+    ("an upper-case name", head_with(("X-Y", "1")), 3, PROTOCOL_ERROR),
+    ("a space in a name", head_with(("x y", "1")), 3, PROTOCOL_ERROR),
+    ("no name", head_with(("", "1")), 3, PROTOCOL_ERROR),
+    ("a pseudo-header at the end", head_with((":path", "/")), 3, PROTOCOL_ERROR),
+    ("connection", head_with(("connection", "close")), 3, PROTOCOL_ERROR),
+    ("te: gzip", head_with(("te", "gzip")), 3, PROTOCOL_ERROR),
+    ("a line break", head_with(("x", "a\r\nb: c")), 3, PROTOCOL_ERROR),
+    (
+        "two paths",
+        lambda peer: raw_headers(peer, (":path", "/"), *peer.head()),
+        3,
+        PROTOCOL_ERROR,
+    ),
+    (
+        "an unknown pseudo-header",
+        lambda peer: raw_headers(peer, (":status", "200"), *peer.head()),
+        3,
+        PROTOCOL_ERROR,
+    ),
+    ("no path", lambda peer: raw_headers(peer, *peer.head()[:2]), 3, PROTOCOL_ERROR),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "stream", "code"),
+    [case[1:] for case in STREAM_ERRORS],
+    ids=[case[0] for case in STREAM_ERRORS],
+)
+@looped
+async def test_what_is_wrong_within_a_stream_resets_it_alone(
+    desk: Desk, data: bytes | Callable[[Peer], bytes], stream: int, code: int
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.only.pause()
+    peer.feed(data if isinstance(data, bytes) else data(peer))
+    assert peer.answers()[stream].reset == code
+    assert desk.left == (stream == 1)
+    peer.ask(101)
+    desk.calls[-1].respond(b"well")
+    assert peer.answers()[101].messages == [b"well"]
+    await peer.leave()
+
+
+@pytest.mark.parametrize(
+    "start", [b"GET / HTTP/1.1\r\n\r\n", PREFACE + frame(6, 0, 0, bytes(8)), PREFACE[:-1] + b"x"]
+)
+@looped
+async def test_who_does_not_begin_as_it_must_is_no_client(desk: Desk, start: bytes) -> None:
+    peer = Peer(desk, greet=False)
+    peer.feed(start, 5)
+    assert peer.goaway() == PROTOCOL_ERROR
+    assert peer.wire.ended
+    await peer.leave()
+
+
+@looped
+async def test_what_is_unknown_or_of_no_use_is_ignored(desk: Desk) -> None:
+    peer = Peer(desk, settings={0x99: 5})
+    peer.feed(frame(0x77, 0xFF, 0, bytes(100_000)), 1000)
+    peer.send(PriorityFrame(5, depends_on=3))
+    peer.feed(goaway(0, NO_ERROR, "leaving"))
+    peer.ask(7)
+    desk.only.respond(b"x")
+    assert peer.answers()[7].messages == [b"x"]
+    peer.feed(reset(7, 8) + window_update(7, 5))  # what crossed our answer
+    assert peer.frames() == []
+    await peer.leave()
+
+
+# Floods
+
+
+@looped
+async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(MAX_RESETS):
+        peer.ask(2 * n + 1)
+        peer.feed(reset(2 * n + 1, 8))
+    assert desk.left == MAX_RESETS
+    assert peer.goaway() is None
+    peer.pass_time(0.5)  # a new account
+    for n in range(MAX_RESETS, 2 * MAX_RESETS):
+        peer.ask(2 * n + 1)
+        peer.feed(reset(2 * n + 1, 8))
+    assert peer.goaway() is None
+    peer.ask(100_001)
+    peer.feed(reset(100_001, 8))
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+@looped
+async def test_more_calls_than_allowed_wait_for_a_retry(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(MAX_CALLS):
+        peer.ask(2 * n + 1)
+    peer.frames()
+    peer.ask(2 * MAX_CALLS + 1)
+    assert peer.answers()[2 * MAX_CALLS + 1].reset == REFUSED_STREAM
+    desk.calls[0].respond(b"")
+    peer.ask(2 * MAX_CALLS + 3)
+    assert len(desk.calls) == MAX_CALLS + 1
+    await peer.leave()
+    assert desk.left == MAX_CALLS
+
+
+@looped
+async def test_a_client_that_takes_nothing_is_not_read_either(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.wire.room = 100
+    ping = PingFrame(0, bytes(8)).serialize()
+    for _ in range(100):
+        peer.feed(ping)
+    assert not peer.wire.reading
+    assert len(peer.wire.written) < 120
+    peer.wire.take()
+    assert peer.wire.reading
+    await peer.leave()
+
+
+# Windows
+
+
+@looped
+async def test_an_answer_waits_for_the_window_of_its_stream(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 10})
+    peer.ask(1)
+    peer.ask(3)
+    desk.calls[0].respond(b"x" * 20)
+    assert peer.answers()[1].data == prefixed(b"x" * 20)[:10]
+    desk.calls[1].respond(b"abc")  # fits, and does not wait for its neighbour
+    assert peer.answers()[3].over
+    peer.feed(window_update(1, 14))
+    answer = peer.answers()[1]
+    assert (answer.data, answer.over) == (b"x" * 14, False)
+    peer.send(SettingsFrame(0, settings={WINDOW: 11}))
+    answer = peer.answers()[1]
+    assert (answer.data, answer.status, answer.over) == (b"x", OK, True)
+    await peer.leave()
+
+
+@looped
+async def test_a_window_may_become_negative(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 10})
+    peer.ask(1)
+    desk.only.respond(b"x" * 20)
+    peer.answers()
+    peer.send(SettingsFrame(0, settings={WINDOW: 0}))
+    peer.feed(window_update(1, 10))
+    assert 1 not in peer.answers()
+    peer.feed(window_update(1, 15))
+    assert peer.answers()[1].over
+    await peer.leave()
+
+
+@looped
+async def test_calls_share_the_window_of_the_connection_in_turn(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 10**6})
+    for n in (1, 3):
+        peer.ask(n)
+    for call in desk.calls:
+        call.respond(bytes(100_000))
+    peer.answers()
+    peer.feed(window_update(0, 40_000))
+    sizes = {n: len(answer.data) for n, answer in peer.answers().items()}
+    assert sum(sizes.values()) == 40_000
+    assert min(sizes[1], sizes[3]) > 0
+    peer.feed(window_update(0, 10**6))
+    assert all(answer.over for answer in peer.answers().values())
+    await peer.leave()
+
+
+@looped
+async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 100})
+    peer.open(1, MANY)
+    taken: list[int] = []
+    for n in range(3):
+        desk.only.send(b"x" * 45, lambda n=n: taken.append(n))  # type: ignore[misc]
+    desk.only.finish()
+    assert taken == [0, 1]
+    peer.feed(window_update(1, 49))
+    assert taken == [0, 1]
+    peer.feed(window_update(1, 1))
+    assert taken == [0, 1, 2]
+    answer = peer.answers()[1]
+    assert (len(answer.messages), answer.status) == (3, OK)
+    await peer.leave()
+
+
+@looped
+async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 2**30})
+    peer.feed(window_update(0, 2**30))
+    peer.open(1, MANY)
+    peer.wire.room = 100_000
+    taken: list[int] = []
+    for n in range(10):
+        desk.only.send(bytes(50_000), lambda n=n: taken.append(n))  # type: ignore[misc]
+    assert len(taken) <= 3
+    assert len(peer.wire.written) <= 100_000 + 2**16
+    while len(taken) < 10:
+        before = len(taken)
+        peer.wire.take(100_000)
+        assert len(taken) > before
+    peer.wire.take()
+    assert peer.answers()[1].messages == [bytes(50_000)] * 10
+    await peer.leave()
+
+
+@looped
+async def test_a_large_message_gets_all_the_window_it_needs(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, ONE)
+    message = bytes(range(250)) * 10_000
+    peer.data(1, prefixed(message)[:100_000])
+    (grant,) = (f for f in peer.frames() if isinstance(f, WindowUpdateFrame))
+    assert grant.stream_id == 1
+    assert STREAM_WINDOW + grant.window_increment >= len(message) + 5
+    rest = prefixed(message)[100_000:]
+    for start in range(0, len(rest), FRAME_BYTES):
+        peer.data(1, rest[start : start + FRAME_BYTES], end=start + FRAME_BYTES >= len(rest))
+    assert bytes(desk.only.message) == message
+    await peer.leave()
+
+
+@looped
+async def test_the_connections_window_is_given_back_now_and_then(desk: Desk) -> None:
+    peer = Peer(desk)
+    sent = increments = 0
+    for n in range(40):
+        peer.ask(2 * n + 1, bytes(999_995))
+        desk.calls.pop().respond(b"")
+        sent += 1_000_000
+        for update in peer.frames():
+            if isinstance(update, WindowUpdateFrame) and update.stream_id == 0:
+                increments += update.window_increment
+                assert update.window_increment >= CONNECTION_WINDOW // 2
+    assert 0 <= sent - increments < CONNECTION_WINDOW // 2
+    await peer.leave()
+
+
+@looped
+async def test_a_paused_stream_gets_no_new_window_until_it_goes_on(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.only.pause()
+    for n in range(10):
+        peer.message(1, b"%d" % n * 100_000)
+    peer.data(1, b"", end=True)
+    assert (desk.messages, desk.ends, peer.frames()) == ([], 0, [])
+    peer.ask(3)  # nobody else waits
+    assert len(desk.calls) == 2
+    desk.calls[0].resume()
+    assert desk.messages == []  # not in the middle of what it does
+    await asyncio.sleep(0)
+    assert [m[:1] for m in desk.messages] == [b"%d" % n for n in range(10)]
+    assert desk.ends == 1
+    await peer.leave()
+
+
+@looped
+async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
+    assert len(desk.messages) == AT_ONCE
+    peer.message(3, b"")  # of a stream that has not begun: the end
+    assert desk.left == 1
+    await peer.leave()
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.messages.clear()
+    peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
+    for _ in range(1000 // AT_ONCE):
+        assert not desk.ends
+        await asyncio.sleep(0)
+    assert desk.messages == [b"%d" % n for n in range(1000)]
+    await peer.leave()
+
+
+@looped
+async def test_a_stream_that_goes_on_gets_its_window_again(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.only.pause()
+    peer.message(1, bytes(900_000))
+    assert peer.frames() == []
+    desk.only.resume()
+    await asyncio.sleep(0)
+    (update,) = peer.frames()
+    assert isinstance(update, WindowUpdateFrame)
+    assert (update.stream_id, update.window_increment) == (1, 900_005)
+    await peer.leave()
+
+
+@looped
+async def test_a_client_with_a_smaller_table_hears_that_none_is_used(desk: Desk) -> None:
+    peer = Peer(desk, settings={SettingsFrame.HEADER_TABLE_SIZE: 0})
+    peer.decoder.max_allowed_table_size = 0
+    peer.ask(1)
+    desk.only.respond(b"x")
+    assert peer.wire.written[9] == 0x20
+    assert peer.answers()[1].status == OK
+    await peer.leave()
+
+
+# Clients that leave, deadlines, silence
+
+
+@looped
+async def test_a_client_that_cancels_or_goes_is_told_of(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in (1, 3):
+        peer.ask(n)
+    peer.open(5, MANY)
+    peer.feed(reset(1, 8))
+    assert desk.left == 1
+    desk.calls[0].respond(b"nobody")
+    assert 1 not in peer.answers()
+    peer.connection.eof_received()
+    assert desk.left == 3
+    assert [call.status for call in peer.ended] == ["CANCELLED"] * 3
+    await peer.leave()
+    assert desk.left == 3
+
+
+@looped
+async def test_a_cancelled_answer_leaves_nothing_behind(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 10})
+    peer.ask(1)
+    desk.only.respond(bytes(1000))
+    peer.feed(reset(1, 8))
+    peer.answers()
+    peer.feed(window_update(0, 1000))
+    assert peer.answers() == {}
+    assert desk.left == 0  # it was answered
+    await peer.leave()
+
+
+@looped
+async def test_a_deadline_ends_a_call_even_if_the_client_does_not(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY, ("grpc-timeout", "3S"))
+    peer.ask(3, b"", ("grpc-timeout", "500m"))
+    assert desk.calls[1].timeout == 0.5
+    peer.pass_time(1.0)
+    assert peer.answers()[3].status == "4"
+    peer.pass_time(1.5)
+    assert 1 not in peer.answers()
+    peer.pass_time(1.0)
+    assert peer.answers()[1].status == "4"
+    assert desk.left == 2
+    await peer.leave()
+
+
+@looped
+async def test_silence_is_asked_about_and_then_ended(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.ask(1)
+    peer.pass_time(KEEPALIVE_TIME)
+    (ping,) = peer.frames()
+    assert isinstance(ping, PingFrame)
+    peer.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
+    assert peer.frames() == []
+    peer.pass_time(KEEPALIVE_TIME)
+    assert len(peer.frames()) == 1
+    peer.pass_time(KEEPALIVE_TIMEOUT)
+    assert peer.wire.is_closing()
+    await peer.leave()
+    assert desk.left == 1
+
+
+@looped
+async def test_who_never_begins_is_cut_off(desk: Desk) -> None:
+    peer = Peer(desk, greet=False)
+    peer.feed(PREFACE[:5])
+    peer.pass_time(LIMITS.header_timeout - 1)
+    assert not peer.wire.is_closing()
+    peer.feed(PREFACE[5:7])
+    peer.pass_time(1)
+    assert peer.wire.is_closing()
+    await peer.leave()
+
+
+@looped
+async def test_too_many_connections_are_told_so(desk: Desk) -> None:
+    peer = Peer(desk, greet=False, limits=Limits(max_connections=0))
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+# The end of the server
+
+
+@looped
+async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.ask(1)
+    peer.connections.drain()
+    goaway_, ping = peer.frames()
+    assert isinstance(goaway_, GoAwayFrame)
+    assert isinstance(ping, PingFrame)
+    assert (goaway_.last_stream_id, goaway_.error_code) == (2**31 - 1, NO_ERROR)
+    peer.ask(3)  # was on its way
+    peer.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
+    (goaway_,) = peer.frames()
+    assert isinstance(goaway_, GoAwayFrame)
+    assert goaway_.last_stream_id == 3
+    peer.ask(5)  # knows that it was not taken
+    assert len(desk.calls) == 2
+    desk.calls[0].respond(b"a")
+    assert not peer.wire.ended
+    desk.calls[1].respond(b"b")
+    assert peer.wire.ended
+    assert [answer.messages for answer in peer.answers().values()] == [[b"a"], [b"b"]]
+    peer.pass_time(LINGER)
+    assert peer.wire.is_closing()
+    await peer.leave()
+
+
+@looped
+async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.connections.drain()
+    peer.pass_time(LAST_CALL)
+    assert peer.wire.ended
+    await peer.leave()
+
+
+@looped
+async def test_a_bug_of_ours_ends_the_connection_and_is_reported(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    monkeypatch.setattr(peer.connection, "_window_update", None)
+    peer.feed(window_update(0, 1))
+    assert peer.goaway() == INTERNAL_ERROR
+    assert len(reported) == desk.left == 1
+    await peer.leave()

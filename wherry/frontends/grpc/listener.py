@@ -1,0 +1,102 @@
+"""Where do gRPC calls come in, and how does that end?"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl as tls
+from contextlib import suppress
+from typing import Final
+
+from wherry.frontends.grpc.call import Call
+from wherry.frontends.grpc.h2 import Connection, Connections
+from wherry.frontends.grpc.rpc import Application, CannotListen
+from wherry.frontends.http.exchange import Limits
+
+BACKLOG: Final = 2048
+QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
+
+
+class GrpcListener:
+    """Serves one application on one address.
+
+    Belongs to the event loop that is running when it is made; works on asyncio's own and on uvloop.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits | None = None,
+        *,
+        compression: str = "none",
+        access_log: logging.Logger | None = None,
+    ) -> None:
+        self._application = application
+        self._access_log = access_log
+        self._connections = Connections(
+            application,
+            limits or Limits(),
+            coding="identity" if compression == "none" else compression,
+            ended=None if access_log is None else self._log,
+        )
+        self._server: asyncio.Server | None = None
+        #: host:port, once it listens.
+        self.address = ""
+
+    def __repr__(self) -> str:
+        return f"<GrpcListener {self.address or 'closed'}: {self.calls} calls>"
+
+    @property
+    def calls(self) -> int:
+        """How many are open."""
+        return self._connections.calls
+
+    async def start(
+        self, host: str | None, port: int, *, ssl: tls.SSLContext | None = None
+    ) -> None:
+        """Take calls from now on. Port 0 takes a free one. CannotListen if the address is taken.
+
+        `ssl` must offer "h2" (ALPN): gRPC's clients want to hear it.
+        """
+        handshake = self._connections.limits.header_timeout if ssl else None
+        shown = host or "*"
+        wanted = f"[{shown}]" if ":" in shown else shown
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self._connections),
+                host,
+                port,
+                ssl=ssl,
+                ssl_handshake_timeout=handshake,
+                backlog=BACKLOG,
+            )
+        except (OSError, socket.gaierror):
+            raise CannotListen(
+                errno.EADDRNOTAVAIL, "taken, or not there", f"{wanted}:{port}"
+            ) from None
+        self.address = f"{wanted}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def drain(self, drain_timeout: float) -> None:
+        """Accept no more, finish the calls that have begun; cut off what is left in the end."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._application.drain()
+        server.close()
+        self._connections.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_timeout):
+                await self._connections.all_closed()
+        self._connections.abort()
+        await self._connections.all_closed()
+
+    def _log(self, connection: Connection, call: Call) -> None:
+        """One line for each call, health excepted: probes would drown the rest."""
+        if self._access_log is None or call.path.rpartition("/")[2] in QUIET:
+            return
+        begun_at = call.begun_at or 0.0
+        seconds = round(self._connections.clock() - begun_at, 6)
+        fields = {"status": call.status, "seconds": seconds, "peer": connection.peer}
+        self._access_log.info(call.path, extra=fields)

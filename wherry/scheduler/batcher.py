@@ -1,0 +1,68 @@
+"""What does a scheduler do with its queue, whatever its policy?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wherry.config import QueuePolicy
+from wherry.request import InferRequest
+from wherry.scheduler.forecast import Forecast
+from wherry.scheduler.queue import RequestQueue
+
+
+class Batcher:
+    """The part of a Scheduler that decides nothing: a queue, and a forecast of what it takes."""
+
+    def __init__(
+        self,
+        *,
+        max_batch_size: int,
+        instances: int = 1,
+        max_queue_size: int | None = None,
+        queue_policies: Sequence[QueuePolicy] = (),
+    ) -> None:
+        self.max_batch_size = max(1, max_batch_size)
+        self.instances = instances
+        self.max_queue_size = max_queue_size
+        self.forecast = Forecast(instances)
+        self._queue = RequestQueue(queue_policies)
+
+    def __repr__(self) -> str:
+        running = self.forecast.busy
+        return f"<{type(self).__name__}: {self.queued_requests} queued, {running} running>"
+
+    @property
+    def queued_requests(self) -> int:
+        return self._queue.queued_requests
+
+    def requeue(self, request: InferRequest, now: float) -> None:
+        self._queue.push(request, alone=True)
+
+    def cancel(self, request: InferRequest) -> bool:
+        return self._queue.remove(request)
+
+    def expire(self, now: float) -> Sequence[InferRequest]:
+        return self._queue.expire(now)
+
+    def next_deadline(self) -> float | None:
+        return self._queue.next_deadline
+
+    def clear(self) -> Sequence[InferRequest]:
+        return self._queue.clear()
+
+    def is_short(self, seconds: float) -> bool:
+        return self._queue.queued_rows <= self.forecast.rows_within(seconds, self.max_batch_size)
+
+    def predicted_seconds(self, request: InferRequest) -> float:
+        ahead = self._queue.rows_ahead(request.priority, request.tenant)
+        return self.forecast.answer_seconds(ahead, self.max_batch_size)
+
+    def head(self) -> tuple[float, float] | None:
+        lane = self._queue.oldest()
+        if lane is None:
+            return None
+        rows = min(lane.rows, self.max_batch_size)
+        return lane.oldest_at, self.forecast.batch_seconds(rows)
+
+    def limit_rows(self, rows: int) -> None:
+        self.max_batch_size = max(1, min(self.max_batch_size, rows))
