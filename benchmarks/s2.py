@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -288,7 +288,7 @@ def main() -> int:
     from examples.llm.app import checkpoint
 
     folder = str(converted(checkpoint()))
-    sides = {
+    sides: dict[str, Callable[[], Outcome]] = {
         "wherry": lambda: through_wherry(load),
         "seed": lambda: the_seeds_way(load, folder, given.workers),
     }

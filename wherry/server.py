@@ -23,7 +23,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError
@@ -42,7 +41,7 @@ from wherry.model_control import ModelControl
 from wherry.runtime import Runtime
 
 if TYPE_CHECKING:
-    from wherry.frontends.grpc.aio import GrpcListener, Tls
+    from wherry.frontends.grpc.listener import GrpcListener
 
 log = logging.getLogger("wherry")
 
@@ -309,13 +308,9 @@ class Server:
         log.info("listening", extra={"management": self._management_url})
 
     def _make_grpc(self, compression: str) -> GrpcListener:
-        try:
-            from wherry.frontends.grpc.aio import GrpcListener
-        except ImportError as error:
-            raise ConfigError(
-                f"gRPC needs the package grpcio ({error}): pip install 'wherry[grpc]'"
-            ) from None
+        # Here, for who has no use for it should not pay for reading the messages' description.
         from wherry.frontends.grpc.app import GrpcApp
+        from wherry.frontends.grpc.listener import GrpcListener
 
         app = GrpcApp(
             self.runtime,
@@ -328,7 +323,7 @@ class Server:
         )
         return GrpcListener(
             app,
-            max_body_bytes=self._limits.max_body_bytes,
+            self._limits,
             compression=compression,
             access_log=logging.getLogger("wherry.access") if self._access_log else None,
         )
@@ -336,28 +331,15 @@ class Server:
     async def _listen_grpc(self) -> None:
         if self._grpc is None or self._grpc_port is None:
             return
-        files = None if self._tls[0] is None else await asyncio.to_thread(self._tls_texts)
-        await self._grpc.start(self._address[0], self._grpc_port, tls=files)
+        await self._grpc.start(self._address[0], self._grpc_port, ssl=self._tls_context("h2"))
         log.info("listening", extra={"grpc": self.grpc_url})
 
-    def _tls_texts(self) -> Tls:
-        """What the HTTP listener has read already, so that it is there and right."""
-        from wherry.frontends.grpc.aio import Tls
-
-        certfile, keyfile, client_ca = self._tls
-        assert certfile is not None
-        return Tls(
-            Path(certfile).read_bytes(),
-            Path(keyfile or certfile).read_bytes(),
-            None if client_ca is None else Path(client_ca).read_bytes(),
-        )
-
-    def _tls_context(self) -> ssl.SSLContext | None:
+    def _tls_context(self, alpn: str = "http/1.1") -> ssl.SSLContext | None:
         certfile, keyfile, client_ca = self._tls
         if certfile is None:
             return None
         try:
-            return tls_context(certfile, keyfile, client_ca)
+            return tls_context(certfile, keyfile, client_ca, alpn=alpn)
         except OSError as error:  # not there, or not what it should be; the error names no file
             files = ", ".join(str(file) for file in self._tls if file is not None)
             raise ConfigError(f"TLS from {files}: {error.strerror or error}") from None

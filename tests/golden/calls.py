@@ -57,6 +57,7 @@ def send_http(address: Address, request: Request) -> Answer:
 
 def http_body(request: Request) -> bytes | None:
     """The JSON, or the text as it is; then the tensors, each in hex; all of it compressed."""
+    body: bytes
     if "text" in request:
         body = request["text"].encode()
     elif "json" in request:
@@ -72,7 +73,7 @@ def http_body(request: Request) -> bytes | None:
             return bytes(gzip.compress(body))
         case "deflate":
             return bytes(zlib.compress(body))
-    return body
+    return bytes(body)
 
 
 def http_answer(response: http.client.HTTPResponse, body: bytes) -> Answer:

@@ -34,13 +34,14 @@ both_isolations = pytest.mark.parametrize("isolation", ["thread", "process"])
 
 @contextmanager
 def running(
-    *arguments: str, cwd: Path = ROOT, gate: str = os.devnull
+    *arguments: str, cwd: Path = ROOT, gate: str = os.devnull, path: str = ""
 ) -> Iterator[tuple[ServerProcess, str]]:
     """A server process and the address of its gRPC."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     options = [*arguments, "--grpc-port", str(port)]
-    with ServerProcess(*options, cwd=str(cwd), env={"GATE": gate}) as server:
+    env = {"GATE": gate, **({"PYTHONPATH": path} if path else {})}
+    with ServerProcess(*options, cwd=str(cwd), env=env) as server:
         yield server, f"127.0.0.1:{port}"
 
 
@@ -127,19 +128,17 @@ def test_a_taken_port_is_said_before_any_model_is_loaded() -> None:
     assert f"cannot listen for gRPC on 127.0.0.1:{port}" in ended.stderr
     assert "--grpc-port" in ended.stderr
     assert "model ready" not in ended.stderr
-    assert "add_port" not in ended.stderr  # gRPC's own log
 
 
-def test_without_grpcio_the_remedy_is_said(tmp_path: Path) -> None:
+def test_the_server_needs_no_grpcio(tmp_path: Path) -> None:
     (tmp_path / "grpc.py").write_text("raise ImportError('No module named grpc')")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    ended = subprocess.run(
-        [sys.executable, "-m", "wherry", "serve", f"{MODELS}:echo", "--grpc-port", "0"],
-        cwd=ROOT, env={**os.environ, "GATE": os.devnull, "PYTHONPATH": path}, capture_output=True,
-        text=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert ended.returncode == 2
-    assert "pip install 'wherry[grpc]'" in ended.stderr
+    with (
+        running(f"{MODELS}:echo", "--isolation", "thread", path=path) as (_, url),
+        triton.InferenceServerClient(url) as client,
+    ):
+        result = client.infer("echo", words("x"))
+        assert result.as_numpy("output").tolist() == [b"x"]
 
 
 def test_tls_and_clients_with_a_certificate(tmp_path: Path) -> None:
@@ -233,9 +232,8 @@ def test_a_decoupled_python_model_streams(repository: Path) -> None:
 
 
 @both_isolations
-def test_a_signal_under_load_is_seen_as_unavailable_or_cancelled(isolation: str) -> None:
-    """grpcio cuts off calls that arrive just as it stops: they were not begun, and say so."""
-    left = {str(StatusCode.UNAVAILABLE), str(StatusCode.CANCELLED)}
+def test_a_signal_under_load_loses_no_call(isolation: str) -> None:
+    """What arrives just then is answered; what comes later finds nobody to connect to."""
     counts = [0] * 4
     problems: list[Any] = []
 
@@ -246,7 +244,7 @@ def test_a_signal_under_load_is_seen_as_unavailable_or_cancelled(isolation: str)
                     client.infer("echo", words(str(number)))
                     counts[number] += 1
                 except InferenceServerException as error:
-                    if error.status() not in left:
+                    if "failed to connect" not in error.message().lower():
                         problems.append((error.status(), error.message()))
                     return
 

@@ -306,7 +306,7 @@ def test_an_ensemble_brings_its_members(tmp_path: Path) -> None:
         assert ready(control) == ["a:1", "b:1", "e1:1", "e2:1"]
 
         control.unload("e2", dependents=True)
-        assert ready(control) == []
+        assert ready(control) == ["b:1"]  # it was loaded by its own name
 
 
 def test_a_member_that_another_ensemble_needs_stays(tmp_path: Path) -> None:
@@ -587,6 +587,7 @@ def test_an_unloaded_model_gives_its_memory_back_without_waiting_for_the_collect
         gc.enable()
 
 
+@pytest.mark.timeout(90)
 def test_many_loads_leave_nothing_behind(tmp_path: Path) -> None:
     save(tmp_path, "a")
     alive: list[LoadedModel] = []

@@ -23,6 +23,7 @@ REASONS = {
     "slots": "enough of the sequences had a step",
     "preferred": "a preferred size was reached",
     "delay": "max_queue_delay was over",
+    "vain": "before max_queue_delay was over: nobody was expected any more",
     "deadline": "waiting would have made a request late",
 }
 
@@ -82,7 +83,9 @@ def facts(told: dict[str, Any]) -> list[str]:
     if told.get("rows_at_most", told["max_batch_size"]) < told["max_batch_size"]:
         out.append(f"memory did not suffice for more than {told['rows_at_most']} rows")
     if told.get("max_queue_delay_seconds") is not None:
-        out.append(f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms")
+        out.append(
+            f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms at most"
+        )
     if told.get("waiting_seconds"):
         out.append(f"who comes now will wait about {1e3 * told['waiting_seconds']:.3g} ms")
     if told.get("refused_as_hopeless"):

@@ -31,8 +31,6 @@ LOAD_FAILED = 3
 def serve(flags: Mapping[str, Any]) -> int:
     settings = read_settings(flags, os.environ)
     configure(settings.server.log_level, settings.server.log_format)
-    # gRPC's core writes lines of its own to stderr, between ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))

@@ -19,12 +19,20 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from wherry.errors import ConfigError, LoadFailed
 from wherry.instances.source import import_file
 from wherry.model import FunctionModel, Model
 from wherry.runtime import Runtime
+
+
+#: What runs a checkpoint, by what stands before the colon: module, class, what comes after it.
+ENGINES: Final = {
+    "llm": ("wherry.llm.llm", "LLM", "FOLDER, or llm:ORGANISATION/MODEL"),
+    "llama-cpp": ("wherry.llm.llama_cpp", "LlamaCpp", "FILE.gguf"),
+    "vllm": ("wherry.llm.vllm_engine", "VLLM", "FOLDER, or vllm:ORGANISATION/MODEL"),
+}
 
 
 class TargetError(ConfigError):
@@ -59,8 +67,8 @@ def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
 def load_target(target: str) -> list[Model] | Runtime:
     """The models of one target. TargetError, or TargetRaised with the cause."""
     where, _, name = target.partition(":")
-    if where == "llm":
-        return [_language_model(name)]
+    if where in ENGINES:
+        return [_language_model(where, name)]
     module = _import(target, where)
     if name:
         return _models_of_object(_attribute(module, name, where), target)
@@ -73,13 +81,13 @@ def load_target(target: str) -> list[Model] | Runtime:
     return models
 
 
-def _language_model(source: str) -> Model:
-    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind the engine."""
-    from wherry.llm.llm import LLM
-
+def _language_model(engine: str, source: str) -> Model:
+    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind an engine."""
     if not source:
-        raise TargetError("llm: names no checkpoint; say llm:FOLDER, or llm:ORGANISATION/MODEL")
-    return LLM(source)
+        raise TargetError(f"{engine}: names no checkpoint; say {engine}:{ENGINES[engine][2]}")
+    module, name, _ = ENGINES[engine]
+    model: Model = getattr(importlib.import_module(module), name)(source)
+    return model
 
 
 def models_in(module: ModuleType) -> list[Model]:

@@ -502,7 +502,10 @@ class Dispatcher:
     def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
         """Refuse at the door what could not be finished in time: it would only be in the way."""
         if request.deadline is None:
-            return self._endless(request)
+            longest = self.config.max_queue_wait
+            if longest is None or self._scheduler.is_short(longest):
+                return None
+            return self._endless(request, longest)
         seconds = self._scheduler.predicted_seconds(request)
         if now + SAFETY * seconds < request.deadline:
             return None
@@ -512,12 +515,9 @@ class Dispatcher:
             retry_after=seconds,
         )
 
-    def _endless(self, request: InferRequest) -> Overloaded | None:
+    def _endless(self, request: InferRequest, longest: float) -> Overloaded | None:
         """Refuse what has set itself no time, where hardly anybody would wait so long."""
-        longest = self.config.max_queue_wait
-        if longest is None or request.follows or self._scheduler.is_short(longest):
-            return None
-        if self._scheduler.queued_requests < PATIENCE:
+        if request.follows or self._scheduler.queued_requests < PATIENCE:
             return None
         seconds = self._scheduler.predicted_seconds(request)
         if seconds <= longest:

@@ -5,11 +5,10 @@ The parent's side: a batch goes out over the connection and the slab, and its ou
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -121,8 +120,9 @@ class ProcessInstance(WorkerInstance):
                 self._send(messages.Execute(_gather(requests), counts))
             except UNSENDABLE as error:
                 return self._execute_without_unsendable(requests, error)
-        with self._exchange() as connection:
-            connection.flush()
+        with _Exchange(self) as connection:
+            if connection.unsent:
+                connection.flush()
             result = connection.receive()
             outcomes = self._outcomes(result, counts)
         # The clock is the same in both processes. Handing over counts as input and as output.
@@ -143,7 +143,7 @@ class ProcessInstance(WorkerInstance):
         except UNSENDABLE as error:
             return self._stream_without_unsendable(requests, respond, error)
         gone: set[int] = set()
-        with self._exchange() as connection:
+        with _Exchange(self) as connection:
             while isinstance(message := connection.receive(), messages.Respond):
                 if message.index in gone:
                     continue
@@ -176,17 +176,16 @@ class ProcessInstance(WorkerInstance):
         except (EOFError, OSError) as error:
             raise self._died(error, reached=False) from None
 
-    @contextlib.contextmanager
-    def _exchange(self) -> Iterator[Connection]:
-        """Between a batch and its answer: what goes wrong here is the worker's end."""
+    def open_connection(self) -> Connection:
         assert self._worker is not None
-        try:
-            yield self._worker.connection
-        except (EOFError, OSError, Garbage) as error:
+        return self._worker.connection
+
+    def broken(self, error: BaseException) -> None:
+        """Between a batch and its answer. Raises WorkerDied, unless it is a bug of ours."""
+        assert self._worker is not None
+        if isinstance(error, EOFError | OSError | Garbage):
             raise self._died(error) from None
-        except BaseException:  # our own bug, with the answer half read
-            self._worker.process.kill()
-            raise
+        self._worker.process.kill()  # with the answer half read
 
     def _outcomes(self, result: Any, counts: list[int]) -> list[Outcome]:
         """Give each caller its rows of what the worker sent."""
@@ -247,6 +246,20 @@ class ProcessInstance(WorkerInstance):
     def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
         assert self._worker is not None
         return self._death_of(self._worker, error, reached=reached)
+
+
+class _Exchange:
+    """Between a batch and its answer: what goes wrong here is the worker's end."""
+
+    def __init__(self, instance: ProcessInstance) -> None:
+        self._instance = instance
+
+    def __enter__(self) -> Connection:
+        return self._instance.open_connection()
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if error is not None:
+            self._instance.broken(error)
 
 
 class _Worker(WorkerProcess[Connection]):

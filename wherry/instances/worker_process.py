@@ -94,12 +94,15 @@ class WorkerProcess(Generic[C]):
     def park(self, seconds: float | None = None) -> bool:
         """Sleep until something happens: is it something to receive, or the worker's end? If
         not, the bell has rung, or it has printed, or the time is over."""
-        ready = dict(self._idle.poll(None if seconds is None else seconds * 1000))
-        if self._log.file in ready:
-            self._pump()
-        if self._bell is not None and self._bell.fileno() in ready:
-            self._bell.silence()
-        return self.connection.fileno() in ready or self._exit in ready
+        told = False
+        for file, _ in self._idle.poll(None if seconds is None else seconds * 1000):
+            if file == self._log.file:
+                self._pump()
+            elif self._bell is not None and file == self._bell.fileno():
+                self._bell.silence()
+            else:
+                told = True
+        return told
 
     def stop(self, ask: Callable[[], None]) -> None:
         """Ask it to end, and wait for that; what it prints meanwhile is logged."""

@@ -90,6 +90,7 @@ class LLM(StepModel):
         *,
         name: str = "",
         dtype: str = "auto",
+        quantize: str | None = None,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         max_running: int = 64,
@@ -101,6 +102,7 @@ class LLM(StepModel):
         self.source = str(source)
         self._options: dict[str, Any] = {
             "dtype": dtype,
+            "quantize": quantize,
             "context_tokens": context_tokens,
             "cache_gb": cache_gb,
             "max_running": max_running,

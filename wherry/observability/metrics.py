@@ -21,7 +21,9 @@ LABELS: Final = ("model", "version")
 #: Triton's four reasons for a failed request.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch left as it was: see the policies in scheduler/.
-CUT_REASONS: Final = ("full", "idle", "waited", "part", "slots", "preferred", "delay", "deadline")
+CUT_REASONS: Final = (
+    "full", "idle", "waited", "part", "slots", "preferred", "delay", "vain", "deadline"
+)  # fmt: skip
 #: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
     (

@@ -51,7 +51,10 @@ class Batcher:
         return self._queue.clear()
 
     def is_short(self, seconds: float) -> bool:
-        return self._queue.queued_rows <= self.forecast.rows_within(seconds, self.max_batch_size)
+        within = self.forecast.known_rows_within
+        if within is None:
+            within = self.forecast.rows_within(seconds, self.max_batch_size)
+        return self._queue.queued_rows <= within
 
     def predicted_seconds(self, request: InferRequest) -> float:
         ahead = self._queue.rows_ahead(request.priority, request.tenant)

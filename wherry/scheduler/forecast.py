@@ -24,7 +24,7 @@ class Forecast:
         #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
         self.work_per_row = 1.0
         #: The last answer of `rows_within`, until something is learnt.
-        self._rows_within: float | None = None
+        self.known_rows_within: float | None = None
 
     def began(self, rows: int) -> None:
         self.busy += 1
@@ -43,7 +43,7 @@ class Forecast:
     def learn(self, work: float, seconds: float) -> None:
         if seconds > 0:  # a coarse clock may not have moved
             self.curve.learn(max(1, round(work)), seconds)
-            self._rows_within = None
+            self.known_rows_within = None
 
     def batch_seconds(self, rows: float) -> float:
         """Of a batch of so many rows; 0.0 while nothing is known."""
@@ -68,13 +68,12 @@ class Forecast:
         return waiting and waiting + self.batch_seconds(rows_ahead % most + 1)
 
     def rows_within(self, seconds: float, most: int) -> float:
-        """Behind so many rows `answer_seconds` is surely not above `seconds`, which are always the
-        same: a glance at what it would take long to find out for each request."""
-        if self._rows_within is None:
-            batch = self.batch_seconds(most)
-            batches = (seconds / batch - 1) * self.instances - 0.5 if batch else inf
-            self._rows_within = most * batches
-        return self._rows_within
+        """Behind so many rows `answer_seconds` is surely not above `seconds`; `known_rows_within`
+        until something is learnt."""
+        batch = self.batch_seconds(most)
+        batches = (seconds / batch - 1) * self.instances - 0.5 if batch else inf
+        self.known_rows_within = most * batches
+        return self.known_rows_within
 
     def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
         """For people, with so many rows in the queue."""

@@ -149,8 +149,13 @@ class RequestQueue:
             taken.append(request)
         for request in taken:
             request.queued = None
+        if lane.gone or len(lane.tenants) > 1:
+            lane.gone += len(taken)
+        else:  # as nearly always: they are the first of one line
+            (requests,) = lane.tenants.values()
+            for _ in taken:
+                requests.popleft()
         lane.rows -= rows
-        lane.gone += len(taken)
         self.queued_requests -= len(taken)
         self.queued_rows -= rows
         self._pass_turns(lane, taken)

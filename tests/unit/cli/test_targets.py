@@ -168,3 +168,11 @@ def test_a_mistake_that_wherry_finds_is_shown_where_the_user_made_it(tmp_path: P
 def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
     with pytest.raises(TargetRaised):
         load_target(str(write(tmp_path / "exits.py", "raise SystemExit(4)")))
+
+
+@pytest.mark.parametrize("engine", ["llm", "llama-cpp", "vllm"])
+def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
+    (model,) = load_targets([f"{engine}:models/Small-1B.gguf"])
+    assert model.config().name.startswith("Small-1B")
+    with pytest.raises(TargetError, match=f"{engine}: names no checkpoint; say {engine}:"):
+        load_targets([f"{engine}:"])

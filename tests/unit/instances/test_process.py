@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ import pytest
 
 import wherry
 from tests.worker_models import Stubborn, obedient, plus_one
+from wherry.config import SequenceBatching
 from wherry.instances import worker_process
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
+from wherry.instances.worker_instance import SMALL_BYTES
 from wherry.instances.worker_log import LogPump, PipeHandler
 from wherry.model import Device, Model
-from wherry.reply import Reply
+from wherry.reply import Reply, StreamReply
 from wherry.request import Batch, InferRequest
 
 if sys.platform == "win32":
@@ -72,6 +75,143 @@ def test_give_wakes_the_thread_that_waits_in_order(instance: ProcessInstance) ->
 
     assert [instance.wait() for _ in range(4)] == [*batches, None]
     giver.join()
+
+
+class Clock:
+    """Whom an instance tells: here it only says what time it is."""
+
+    def now(self) -> float:
+        return 7.0
+
+
+def gone(pid: int | None) -> None:
+    """Kill a worker, and wait for its end, which is not reaped."""
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.fixture
+def eager(instance: ProcessInstance) -> ProcessInstance:
+    """An instance that knows the time, as the dispatcher's do: it sends what it is given."""
+    instance.answers = Clock()  # type: ignore[assignment]
+    return instance
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return str(path)
+
+
+def batch(*rows: str) -> Batch:
+    requests = tuple(request(text=[row]) for row in rows)
+    return Batch(requests, len(requests), "idle")
+
+
+def test_a_small_batch_runs_before_the_serving_thread_wakes_up(
+    eager: ProcessInstance, fifo: str
+) -> None:
+    given = batch(f"wait {fifo}", "b")
+    eager.give(given)
+    os.close(os.open(fifo, os.O_WRONLY))  # the model is there, and nobody has waited for it
+
+    assert eager.begun_at == 7.0
+    assert eager.wait() is given
+    execution = eager.execute(given.requests)
+    assert [outcome["output"] for outcome in execution.outcomes] == [  # type: ignore[index]
+        [f"wait {fifo} in {eager.pid}"],
+        [f"b in {eager.pid}"],
+    ]
+    assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
+    assert eager.begun_at is None  # the next batch is another matter
+    (outcome,) = eager.execute([request(text=["next"])]).outcomes
+    assert outcome["output"] == [f"next in {eager.pid}"]  # type: ignore[index]
+
+
+def test_a_batch_that_was_begun_is_lost_with_its_worker(eager: ProcessInstance, fifo: str) -> None:
+    given = batch(f"wait {fifo}")
+    eager.give(given)
+    file = os.open(fifo, os.O_WRONLY)
+    gone(eager.pid)
+    os.close(file)
+
+    assert eager.wait() is given
+    with pytest.raises(wherry.WorkerDied, match="was killed by SIGKILL") as caught:
+        eager.execute(given.requests)
+    assert caught.value.reached
+
+
+@pytest.mark.parametrize("held_open", [False, True])
+def test_a_batch_for_a_worker_that_has_died_is_not_begun(
+    eager: ProcessInstance, fifo: str, held_open: bool
+) -> None:
+    if held_open:  # by a child of the worker: what is sent there is lost without an error
+        with pytest.raises(wherry.WorkerDied):
+            eager.execute([request(text=[f"fork {fifo}"])])
+    else:
+        gone(eager.pid)
+    given = batch("a")
+    eager.give(given)
+
+    assert eager.begun_at is None
+    assert eager.wait() is given
+    with pytest.raises(wherry.WorkerDied) as caught:
+        eager.execute(given.requests)
+    assert not caught.value.reached
+    if held_open:
+        os.close(os.open(fifo, os.O_WRONLY))  # the child goes
+
+
+def test_what_cannot_be_sent_is_found_out_by_the_serving_thread(eager: ProcessInstance) -> None:
+    given = batch("good", "half a character: \ud800")
+    eager.give(given)
+
+    assert eager.begun_at is None
+    assert eager.wait() is given
+    good, bad = eager.execute(given.requests).outcomes
+    assert good["output"] == [f"good in {eager.pid}"]  # type: ignore[index]
+    assert isinstance(bad, Failure)
+    assert bad.error == "InvalidRequest"
+
+
+def test_only_what_costs_little_is_sent_by_whoever_gives_it(eager: ProcessInstance) -> None:
+    left = request(text=["her caller has left"])
+    left.reply.claim()
+    streams = InferRequest({"text": ["s"]}, 1, StreamReply(lambda *_: None, lambda _: None))
+    for requests in (
+        (request(text=["x" * (SMALL_BYTES + 1)]),),
+        (request(text=["x" * SMALL_BYTES]), request(text=["x"])),
+        (request(x=np.zeros(SMALL_BYTES, np.float32)),),
+        (request(x=[np.zeros(SMALL_BYTES, np.float32)]),),
+        (request(json=[{"anything": []}]),),
+        (request(text=["fine"]), left),
+        (streams,),
+        (),
+    ):
+        eager.give(Batch(requests, len(requests), "idle"))
+        assert eager.begun_at is None
+        given = eager.wait()
+        assert given is not None
+        assert given.requests == requests
+
+
+def test_steps_of_a_sequence_are_sent_when_they_have_all_their_inputs() -> None:
+    instance = instance_of(obedient, sequence=SequenceBatching())
+    instance.answers = Clock()  # type: ignore[assignment]
+    instance.load()
+    instance.give(batch("a"))
+
+    assert instance.begun_at is None
+    instance.unload()
+
+
+def test_a_batch_that_comes_after_the_unload_is_nobodys(eager: ProcessInstance) -> None:
+    eager.unload()
+    eager.give(batch("too late"))
+
+    assert eager.begun_at is None
 
 
 def test_a_death_while_it_waits_is_raised_with_its_cause(instance: ProcessInstance) -> None:

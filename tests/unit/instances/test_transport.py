@@ -1,3 +1,4 @@
+import contextlib
 import os
 import select
 import socket
@@ -34,12 +35,12 @@ class Pair:
     """Both ends of a connection, with a slab that is small enough to be full."""
 
     def __init__(self, slab_bytes: int = 1 << 20) -> None:
-        parent_end, self.worker_end = socket.socketpair()
+        self.parent_end, self.worker_end = socket.socketpair()
         file = memory_file("test", slab_bytes)
         self.slabs = [Slab.open(file), Slab.open(file)]
         os.close(file)
-        parent_end.setblocking(False)
-        self.parent = Connection(parent_end, Cargo, wait=self._wait, copies=True)
+        self.parent_end.setblocking(False)
+        self.parent = Connection(self.parent_end, Cargo, wait=self._wait, copies=True)
         self.worker = Connection(self.worker_end, Cargo, copies=False)
         self.parent.use(self.slabs[0], self.slabs[0].inputs)
         self.worker.use(self.slabs[1], self.slabs[1].outputs)
@@ -316,3 +317,27 @@ def test_any_columns_cross_and_come_back(rows: list[Any], counts: list[int], wid
 
 def test_the_limits_fit_together() -> None:
     assert transport.INLINE_BYTES < transport.INLINE_BYTES_IN_STREAM < transport.SLAB_BYTES
+
+
+def test_a_message_is_not_sent_now_if_there_is_no_room_for_it(pair: Pair) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            pair.parent_end.send(bytes(1 << 16))
+
+    assert not pair.parent.send_now(Cargo({"rows": ["a"]}))
+    assert not pair.parent.unsent
+
+
+def test_the_rest_of_a_message_that_went_out_in_part_follows(pair: Pair) -> None:
+    pair.parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as it may be
+    rows = ["x" * 100_000]
+    assert pair.parent.send_now(Cargo({"rows": rows}))
+    assert pair.parent.unsent
+
+    thread = threading.Thread(target=pair.parent.flush)
+    thread.start()
+    assert pair.worker.receive().columns == {"rows": rows}
+    thread.join()
+    assert not pair.parent.unsent
+    assert pair.parent.send_now(Cargo({"rows": ["next"]}))
+    assert pair.worker.receive().columns == {"rows": ["next"]}

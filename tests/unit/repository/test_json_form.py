@@ -163,7 +163,7 @@ def test_shown_is_every_plain_field_and_what_triton_fills_in() -> None:
         },
         "instance_group": [
             {
-                "name": "m_0",
+                "name": "m",
                 "kind": "KIND_CPU",
                 "count": 1,
                 "gpus": [],
@@ -173,7 +173,7 @@ def test_shown_is_every_plain_field_and_what_triton_fills_in() -> None:
                 "host_policy": "",
             }
         ],
-        "default_model_filename": "",
+        "default_model_filename": "model.py",
         "cc_model_filenames": {},
         "metric_tags": {},
         "parameters": {"a": {"string_value": "b"}},

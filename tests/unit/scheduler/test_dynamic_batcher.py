@@ -1,12 +1,15 @@
 """When does a batch leave, and who is in it? Tables: time is an argument."""
 
+import heapq
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.batching.simulator import Arrivals, Curve, Result, simulate
 from tests.fakes import Call
 from wherry.errors import Cancelled
 from wherry.request import InferRequest
@@ -333,3 +336,151 @@ def test_every_request_leaves_once_in_order_never_late_in_no_batch_too_large(
         for n, at in story.left.items():
             assert at <= requests[n].enqueued_at + delay + 1e-9
         assert not story.expired
+
+
+# A delay that nobody would come in
+
+
+@pytest.mark.parametrize("callers", [1, 2, 3, 4, 10])
+@pytest.mark.parametrize("milliseconds", [0.05, 5.0], ids=["a quick model", "a slow model"])
+def test_callers_in_a_loop_do_not_wait_out_the_delay(callers: int, milliseconds: float) -> None:
+    """Seed S3's table: at most 4 in a batch, a delay of 10 ms."""
+    b = batcher(4, max_queue_delay=0.010)
+    result = simulate(b, Curve(fixed=milliseconds), Arrivals(callers=callers, back=0.2e-3))
+    rounds = -(-callers // 4)
+    assert result.p99 < rounds * 1e-3 * milliseconds + 0.002
+    assert result.mean_batch > 0.95 * min(4, callers)  # the loop is held together
+
+
+def test_strangers_are_gathered_for_nearly_the_whole_delay() -> None:
+    def run(waits_in_vain: bool) -> Result:
+        b = DynamicBatcher(max_batch_size=16, max_queue_delay=0.010, waits_in_vain=waits_in_vain)
+        return simulate(b, Curve(fixed=1.0), Arrivals(rate=300.0))
+
+    assert run(False).mean_batch > 0.9 * run(True).mean_batch
+
+
+@pytest.mark.parametrize("delay", [0.2, 20.0])
+@pytest.mark.parametrize("total", [100, 102])
+def test_the_last_callers_of_a_loop_do_not_wait_for_those_who_are_done(
+    delay: float, total: int
+) -> None:
+    """Seed S1: 20 callers, at most 10 in a batch of 50 ms."""
+    b = batcher(10, max_queue_delay=delay)
+    left: list[tuple[float, float, str, int]] = []
+
+    class Seen:
+        def enqueue(self, request: InferRequest, now: float) -> bool:
+            return b.enqueue(request, now)
+
+        def next_action(self, now: float) -> Action:
+            action = b.next_action(now)
+            if isinstance(action, Dispatch):
+                oldest = min(r.enqueued_at for r in action.batch.requests)
+                left.append((now, oldest, action.batch.reason, action.batch.rows))
+            return action
+
+        def finished(
+            self, requests: Sequence[InferRequest], seconds: float | None, now: float
+        ) -> None:
+            b.finished(requests, seconds, now)
+
+    arrivals = Arrivals(callers=20, back=1e-3)
+    simulate(Seen(), Curve(fixed=50), arrivals, total=total)  # type: ignore[arg-type] # three of its methods
+    assert [rows for *_, rows in left[:10]] == [10] * 10
+    for at, oldest, reason, _ in left[10:]:
+        assert reason == "vain"
+        assert at - oldest < 0.075  # the batch before it, and a moment
+
+
+def test_nobody_leaves_in_vain_while_something_runs_elsewhere() -> None:
+    b = DynamicBatcher(max_batch_size=4, max_queue_delay=1.0, instances=2)
+    now = learnt_loop(b)
+    b.enqueue(request("a"), now + 0.001)
+    elsewhere = b.next_action(now + 0.001)
+    assert reason(elsewhere) == "vain"
+    b.enqueue(request("b"), now + 0.002)
+    assert b.next_action(now + 0.002) == Wait(until=now + 1.002)
+
+
+def test_a_preferred_size_leaves_though_more_are_expected() -> None:
+    b = batcher(4, max_queue_delay=1.0, preferred=(2,))
+    now = 0.0
+    for _ in range(8):
+        for name in "abc":
+            b.enqueue(request(name), now)
+        assert reason(b.next_action(now)) == "preferred"
+        b.finished([request("a"), request("b")], 0.1, now + 0.1)
+        assert reason(b.next_action(now + 1.0)) in ("delay", "vain")
+        b.finished([request("c")], 0.1, now + 1.1)
+        now += 1.2
+    assert "back_within_seconds" in b.explain()
+
+
+def learnt_loop(b: DynamicBatcher) -> float:
+    """One caller, who is always back after 1 ms; when its last answer came."""
+    now = 0.0
+    for _ in range(8):
+        b.enqueue(request(), now + 0.001)
+        action = b.next_action(now + 0.001)
+        if isinstance(action, Wait):
+            action = b.next_action(action.until)
+        assert isinstance(action, Dispatch)
+        now += 2.0
+        b.finished(action.batch.requests, 0.1, now)
+    return now
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    gaps=st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.004, 0.02]), min_size=1, max_size=60),
+    seconds=st.sampled_from([0.0001, 0.003, 0.05]),
+    loop=st.integers(0, 5),
+    instances=st.integers(1, 2),
+)
+def test_whatever_was_learnt_nobody_waits_longer_than_the_delay(
+    gaps: list[float], seconds: float, loop: int, instances: int
+) -> None:
+    """Strangers by the list, and some callers in a loop beside them."""
+    delay = 0.01
+    b = DynamicBatcher(max_batch_size=4, max_queue_delay=delay, instances=instances)
+    events: list[tuple[float, int, Sequence[InferRequest] | None]] = []
+    number = 0
+
+    def push(when: float, ended: Sequence[InferRequest] | None = None) -> None:
+        nonlocal number
+        number += 1
+        heapq.heappush(events, (when, number, ended))
+
+    at = 0.0
+    for gap in gaps:
+        at += gap
+        push(at)
+    for _ in range(loop):
+        push(0.0)
+    looping, idle, asked = loop, instances, 0
+    woken: set[int] = set()
+    while events:
+        now, n, ended = heapq.heappop(events)
+        if ended is not None:
+            idle += 1
+            b.finished(ended, seconds, now)
+            for _ in ended[:looping]:
+                if asked < 300:
+                    push(now + 0.0002)
+        elif n not in woken:
+            asked += 1
+            b.enqueue(request(), now)
+        while idle and b.queued_requests:
+            oldest = min(lane.oldest_at for lane in b._queue.lanes())
+            action = b.next_action(now)
+            if isinstance(action, Dispatch):
+                idle -= 1
+                push(now + seconds, action.batch.requests)
+                continue
+            assert isinstance(action, Wait)
+            assert now < action.until <= oldest + delay
+            push(action.until)
+            woken.add(number)
+            break
+    assert not b.queued_requests

@@ -324,7 +324,6 @@ class PythonInstance(WorkerInstance):
     def _pack(self, requests: Sequence[InferRequest]) -> tuple[list[list[Any]], Outgoing]:
         """The requests as they are sent. What is wrong with one of them becomes its outcome."""
         assert self._worker is not None
-        self._answer = None
         self._outcomes = [{} for _ in requests]
         self._parameters, self._later = {}, set()
         out = Outgoing(self._worker.memory, self._worker.arena)
@@ -415,14 +414,14 @@ class PythonInstance(WorkerInstance):
 
     def _told(self, message: list[Any]) -> list[Any]:
         """Send what has an answer, and serve the process until that comes."""
-        self._answer = None
         self._send(message)
         return self._answered()
 
     def _answered(self) -> list[Any]:
         while self._answer is None:
             self._turn()
-        return self._answer
+        answer, self._answer = self._answer, None
+        return answer
 
     def _turn(self) -> None:
         """Sleep until something happens, and see to it. Raises WorkerDied."""
@@ -564,7 +563,7 @@ class PythonInstance(WorkerInstance):
             columns = self._reshaped(columns, self._model.outward)
         except (ValueError, StopIteration) as wrong:
             return self._bad(f"gave an output that cannot be reshaped: {wrong}")
-        said = json.loads(parameters)
+        said = None if parameters == "{}" else json.loads(parameters)
         return InferResponse(columns, request.rows, said or None)
 
     def _bad(self, what: str) -> Failure:

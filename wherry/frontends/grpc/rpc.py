@@ -1,6 +1,6 @@
 """What do a gRPC transport and an application know of each other?
 
-A transport (`aio.py` on grpcio's server) takes a call off the wire and hands the application an
+A transport (`h2.py`, on our own sockets) takes a call off the wire and hands the application an
 `Rpc`; the application answers through it, now or later. Messages are bytes. Nothing here knows of
 HTTP/2, and nothing in the application needs to.
 """

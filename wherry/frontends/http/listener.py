@@ -140,11 +140,16 @@ def tls_context(
     certfile: str | os.PathLike[str],
     keyfile: str | os.PathLike[str] | None = None,
     client_ca: str | os.PathLike[str] | None = None,
+    *,
+    alpn: str = "http/1.1",
 ) -> ssl.SSLContext:
-    """TLS for a listener; with `client_ca`, only clients with a certificate from it are let in."""
+    """TLS for a listener; with `client_ca`, only clients with a certificate from it are let in.
+
+    `alpn` is the protocol that is spoken: "h2" for gRPC.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certfile, keyfile)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([alpn])
     if client_ca is not None:
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -39,10 +39,13 @@ class Link:
         self.on_work: Callable[[], object] | None = None
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
+        #: Threads that wait for what another one reads.
+        self._waiting = 0
         self._sending = threading.Lock()
         #: From destructors, which may run in the middle of sending: they never wait for the lock.
         self._late: deque[list[Any]] = deque()
-        self._exchanges: weakref.WeakValueDictionary[int, Exchange] = weakref.WeakValueDictionary()
+        #: Weak, so that a request that nobody holds any more is told of; it takes itself out.
+        self.exchanges: dict[int, Callable[[], Exchange | None]] = {}
         self._calls: weakref.WeakValueDictionary[int, Call] = weakref.WeakValueDictionary()
         self._call_keys = itertools.count()
         self._arena: Any = None
@@ -73,7 +76,9 @@ class Link:
         with self._changed:
             while not done():
                 if self._reading:
+                    self._waiting += 1
                     self._changed.wait()
+                    self._waiting -= 1
                     continue
                 self._reading = True
                 self._changed.release()
@@ -82,7 +87,8 @@ class Link:
                 finally:
                     self._changed.acquire()
                     self._reading = False
-                    self._changed.notify_all()
+                    if self._waiting:
+                        self._changed.notify_all()
                 self._take(*message)
                 while self.channel.complete():
                     self._take(*self._receive())
@@ -134,7 +140,8 @@ class Link:
             if call is not None:
                 call.take(message, incoming)
         elif kind == "cancel":
-            exchange = self._exchanges.get(message[2])
+            found = self.exchanges.get(message[2])
+            exchange = None if found is None else found()
             if exchange is not None:
                 exchange.cancelled = True
             elif self.work:
@@ -243,12 +250,11 @@ class Link:
             pb_utils.Tensor._of_memory(name, datatype, shape, incoming.get(where, offset, size))
             for name, datatype, shape, where, offset, size in inputs
         ]
-        request._model, request._version = self.model, -1
-        request._memory, request._trace = pb_utils.PreferredMemory(), pb_utils.InferenceTrace()
-        request._release = pb_utils.TRITONSERVER_REQUEST_RELEASE_ALL
-        request._exchange = self._exchanges[key] = Exchange(self, key, decoupled)
+        request._model = self.model
+        request._exchange = exchange = Exchange(self, key, decoupled)
+        self.exchanges[key] = weakref.ref(exchange)
         if key in self._cancelled_early:
-            request._exchange.cancelled = True
+            exchange.cancelled = True
         return request
 
     # Calls of the server
@@ -404,6 +410,7 @@ class Exchange:
             return mine
 
     def __del__(self) -> None:
+        self._link.exchanges.pop(self.key, None)
         # Nobody is left who could send the last response: the client must not wait for ever.
         if not self.ended:
             self.ended = True

@@ -164,19 +164,20 @@ class Tensor:
         if not isinstance(numpy_array, np.ndarray):
             numpy_array = np.asarray(numpy_array)
         dtype = numpy_array.dtype
-        if dtype.kind == "S":
+        datatype = _DATATYPES.get(dtype)
+        if datatype is not None:
+            pass
+        elif dtype.kind == "S":
             datatype = "BYTES"
         elif dtype.kind == "U":
             raise TritonModelException(
                 f"Tensor {name!r}: an array of str ({dtype}) has no datatype; use dtype=object"
             )
         else:
-            found = _DATATYPES.get(dtype.newbyteorder("="))
-            if found is None:
+            datatype = _DATATYPES.get(dtype.newbyteorder("="))
+            if datatype is None:
                 raise TritonModelException(f"Tensor {name!r}: numpy's {dtype} has no datatype")
-            datatype = found
-            if not dtype.isnative:
-                numpy_array = numpy_array.astype(dtype.newbyteorder("="))
+            numpy_array = numpy_array.astype(dtype.newbyteorder("="))
         self._name = str(name)
         self._datatype = datatype
         self._shape = list(numpy_array.shape)
@@ -321,6 +322,10 @@ class InferenceRequest:
     """A request to this model, or one that it makes of another model."""
 
     _exchange: Any = None
+    _version = -1
+    _memory: Any = None
+    _trace: Any = None
+    _release = TRITONSERVER_REQUEST_RELEASE_ALL
 
     def __init__(
         self,
@@ -349,10 +354,8 @@ class InferenceRequest:
         self._version = int(model_version)
         self._flags = int(flags)
         self._timeout = int(timeout)
-        self._memory = preferred_memory or PreferredMemory()
-        self._trace = trace or InferenceTrace()
+        self._memory, self._trace = preferred_memory, trace
         self._parameters = _parameters_text(parameters, "InferenceRequest")
-        self._release = TRITONSERVER_REQUEST_RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -381,10 +384,14 @@ class InferenceRequest:
         return self._parameters
 
     def preferred_memory(self) -> PreferredMemory:
-        return self._memory
+        self._memory = self._memory or PreferredMemory()  # few models ask
+        found: PreferredMemory = self._memory
+        return found
 
     def trace(self) -> InferenceTrace:
-        return self._trace
+        self._trace = self._trace or InferenceTrace()
+        found: InferenceTrace = self._trace
+        return found
 
     # A request to this model
 
@@ -464,7 +471,10 @@ class InferenceResponseSender:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Any:
     """The input of that name, or None."""
-    return next((t for t in inference_request.inputs() if t.name() == name), None)
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Any:

@@ -16,7 +16,7 @@ class TritonPythonModel:
             return pb_utils.get_input_tensor_by_name(request, name).as_numpy().reshape(-1)[0]
 
         key = value("CORRID")
-        if value("START"):
+        if value("START") or not value("READY"):  # a slot without a request has a step, too
             self.sums[key] = 0
         self.sums[key] += int(value("X"))
         seen = [[int(value(name)) for name in ("START", "END", "READY")]]

@@ -1,7 +1,9 @@
 """Do messages and tensors arrive, and is what is none refused?"""
 
 import ast
+import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -49,6 +51,51 @@ def test_small_tensors_may_be_written_to(ends: tuple[Channel, Channel]) -> None:
     (_, (*_, where, offset, size)), incoming = ends[1].receive()
 
     incoming.get(where, offset, size)[:] = 7
+
+
+def test_a_message_is_not_sent_now_if_there_is_no_room_for_it() -> None:
+    end, other = socket.socketpair()
+    end.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            end.send(bytes(1 << 16))
+    channel = Channel(end)
+
+    assert not channel.send_now(["m", 0], Outgoing())
+    assert not channel.unsent
+    channel.close()
+    other.close()
+
+
+def test_a_message_with_a_memory_file_is_not_sent_now(ends: tuple[Channel, Channel]) -> None:
+    out = Outgoing()
+    out.put("x", "UINT8", [9000], np.zeros(9000, np.uint8))
+
+    assert not ends[0].send_now(["m", 0], out)
+    out.close()
+    assert not ends[1].readable()
+
+
+def test_the_rest_of_a_message_goes_before_all_that_comes_after_it() -> None:
+    import threading
+
+    end, other = socket.socketpair()
+    end.setblocking(False)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as it may be
+    poll = select.poll()
+    poll.register(end, select.POLLOUT)
+    sender, receiver = Channel(end, lambda _: list(poll.poll()).clear()), Channel(other)
+    text = "x" * 100_000
+    assert sender.send_now(["first", text], Outgoing())
+    assert sender.unsent
+
+    thread = threading.Thread(target=sender.send, args=[["second"]])
+    thread.start()
+    assert receiver.receive()[0] == ["first", text]
+    assert receiver.receive()[0] == ["second"]
+    thread.join()
+    sender.close()
+    receiver.close()
 
 
 def test_many_messages_of_all_sizes_keep_their_order(ends: tuple[Channel, Channel]) -> None:

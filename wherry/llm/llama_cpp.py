@@ -1,0 +1,284 @@
+"""How does llama.cpp serve behind the same front: the inputs and outputs of an LLM over GGUF files?
+
+Its own server (continuous batching over slots) runs in this process, through the package
+xllamacpp; each request waits for it in a thread, and `step` hands on what has come.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from wherry.errors import ConfigError, InvalidRequest
+from wherry.llm.constraint import Wanted
+from wherry.llm.llm import Delta
+from wherry.llm.sampling import Sampling
+from wherry.model import Device
+from wherry.step_model import Step, StepModel
+
+#: Seconds that a step waits for a token: so long a new request may have to wait for its start.
+WAIT: Final = 0.02
+#: What llama.cpp has no word for.
+UNSUPPORTED: Final = ("min_tokens", "stop_token_ids", "include_stop")
+#: The same wish by both names.
+NAMES: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repeat_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "n": "n",
+    "ignore_eos": "ignore_eos",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One request, and what its thread has got for it."""
+
+    alternatives: int | None
+    stream: bool
+    came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
+    #: The caller has left: the next token is the last.
+    left: bool = False
+    thread: threading.Thread | None = None
+    #: With `stream` off: an answer that is under way, by its index.
+    whole: dict[int, Delta] = field(default_factory=dict)
+    #: Ends of answers; they go out with the usage, which comes last.
+    ends: list[Delta] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+
+
+class LlamaCpp(StepModel):
+    """A GGUF file, served by llama.cpp in this process. `wherry[llama-cpp]`.
+
+        wherry.Server(LlamaCpp("SmolLM2-135M-Instruct.Q4_1.gguf", name="chat"))
+
+    Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
+    `context_tokens`. `token_ids` of the answer are known only where `logprobs` are asked for.
+    Refused: tools, min_tokens, stop_token_ids, include_stop, regular expressions and grammars.
+    """
+
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
+
+    def __init__(
+        self,
+        file: str | Path,
+        *,
+        name: str = "",
+        context_tokens: int = 4096,
+        slots: int = 8,
+        threads: int | None = None,
+        **settings: Any,
+    ) -> None:
+        self.file = Path(file)
+        if slots < 1 or context_tokens < 1:
+            raise ConfigError(f"llama-cpp {file}: slots and context_tokens must be at least 1")
+        self._slots, self._context, self._threads = slots, context_tokens, threads
+        self._settings = {
+            "name": name or self.file.name.removesuffix(".gguf").replace(" ", "-"),
+            "max_batch_size": slots,
+            "description": f"Text generation with {self.file.name} by llama.cpp",
+            **settings,
+        }
+
+    def load(self, device: Device) -> None:
+        try:
+            import xllamacpp
+        except ImportError as error:
+            raise ConfigError("llama.cpp: pip install 'wherry[llama-cpp]'") from error
+        if not self.file.is_file():
+            raise ConfigError(f"llama-cpp: {self.file.name}: no such file")
+        wanted = xllamacpp.CommonParams()
+        wanted.model.path = str(self.file)
+        wanted.n_parallel = self._slots
+        wanted.n_ctx = self._slots * self._context
+        wanted.verbosity = 1
+        if str(device) == "cpu":
+            wanted.n_gpu_layers = 0
+        if self._threads is not None:
+            wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
+        self._server: Any = xllamacpp.Server(wanted)
+        self._active: set[_Request] = set()
+        self._news = threading.Event()
+
+    def unload(self) -> None:
+        for request in list(self.__dict__.pop("_active", ())):
+            self._leave(request)
+        self.__dict__.pop("_server", None)  # its destructor ends its threads
+
+    def start(
+        self,
+        prompt: str = "",
+        messages: Sequence[dict[str, Any]] = (),
+        token_ids: Sequence[int] = (),
+        tools: Sequence[dict[str, Any]] = (),
+        template: dict[str, Any] = {},  # noqa: B006 - never changed
+        parameters: Sampling = Sampling(),  # noqa: B008 - frozen
+        stream: bool = True,
+    ) -> _Request:
+        if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
+            raise self._refused("give one of prompt, messages and token_ids")
+        if tools:
+            raise self._refused("tools are not supported by llama.cpp's adapter")
+        body = self._body(parameters, chat=bool(messages))
+        handle = self._server.handle_completions
+        if messages:
+            handle = self._server.handle_chat_completions
+            body |= {"messages": list(messages), "chat_template_kwargs": template}
+        else:
+            body["prompt"] = prompt or list(token_ids)
+        request = _Request(parameters.logprobs, stream)
+        request.thread = threading.Thread(
+            target=self._wait,
+            args=(handle, body, request),
+            name=f"{self._settings['name']} request",
+        )
+        self._active.add(request)
+        request.thread.start()
+        return request
+
+    def step(self, active: list[_Request]) -> list[Step[Delta]]:
+        self._news.wait(WAIT)
+        self._news.clear()
+        return [self._step(request) for request in active]
+
+    def stop(self, state: _Request) -> None:
+        self._active.discard(state)
+        self._leave(state)
+
+    def gauges(self) -> Mapping[str, float]:
+        return {"running": float(len(self._active))}
+
+    # A request's own thread
+
+    def _wait(self, handle: Any, body: dict[str, Any], request: _Request) -> None:
+        def came(chunk: dict[str, Any]) -> bool:
+            request.came.put(chunk)
+            self._news.set()
+            return request.left or "error" in chunk
+
+        try:
+            handle(body, came)
+        except Exception as error:  # noqa: BLE001 - told by step()
+            request.came.put({"error": {"code": 500, "message": str(error)}})
+        request.came.put(None)
+        self._news.set()
+
+    def _leave(self, request: _Request) -> None:
+        request.left = True
+        if request.thread is not None:
+            request.thread.join()
+
+    # The model's thread
+
+    def _step(self, request: _Request) -> Step[Delta]:
+        deltas: list[Delta] = []
+        with suppress(Empty):
+            while (chunk := request.came.get_nowait()) is not None:
+                if "error" in chunk:
+                    self.stop(request)
+                    return Step(error=self._failure(chunk["error"]))
+                deltas += self._deltas(request, chunk)
+            self.stop(request)
+            return Step([*deltas, *self._ends(request)], done=True)
+        return Step(deltas)
+
+    def _deltas(self, request: _Request, chunk: Mapping[str, Any]) -> list[Delta]:
+        if usage := chunk.get("usage"):
+            cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+            counts = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+            request.usage = {**counts, "cached_tokens": cached}
+        made: list[Delta] = []
+        for choice in chunk.get("choices", ()):
+            text = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            logprobs = _logprobs(choice.get("logprobs"), request.alternatives)
+            ids = [token["id"] for token in logprobs]
+            if request.alternatives is None:
+                logprobs = []
+            delta = Delta(choice["index"], text, ids, "", logprobs, {})
+            if not request.stream:
+                _join(request.whole, delta)
+            elif text or logprobs:
+                made.append(delta)
+            if reason := choice.get("finish_reason"):
+                end = request.whole.pop(delta.index, Delta(delta.index, "", [], "", [], {}))
+                end.finish_reason = "length" if reason == "length" else "stop"
+                request.ends.append(end)
+        return made
+
+    def _ends(self, request: _Request) -> list[Delta]:
+        if request.ends:
+            request.ends[-1].usage = request.usage
+        return request.ends
+
+    # Words
+
+    def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
+        """A request's wishes in llama.cpp's words."""
+        for name in UNSUPPORTED:
+            if getattr(wanted, name):
+                raise self._refused(f"{name} is not supported by llama.cpp's adapter")
+        body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
+        body |= {
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
+            "stop": list(wanted.stop),
+            "repeat_last_n": self._context,  # all of it, as everybody else has it
+            "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+        }
+        if wanted.seed is not None:
+            body["seed"] = wanted.seed % 2**32
+        if wanted.logit_bias:
+            body["logit_bias"] = [[token, bias] for token, bias in wanted.logit_bias.items()]
+        if wanted.logprobs is not None:
+            most = max(wanted.logprobs, 1)
+            body |= {"logprobs": True, "top_logprobs": most} if chat else {"logprobs": most}
+        if wanted.constraint is not None:
+            body |= self._form(wanted.constraint)
+        return body
+
+    def _form(self, wanted: Wanted) -> dict[str, Any]:
+        if wanted.json_schema is not None or wanted.json_object:
+            return {"json_schema": wanted.json_schema or {"type": "object"}}
+        if wanted.choice is not None:
+            choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+            return {"grammar": f"root ::= {choices}"}
+        raise self._refused("regular expressions and grammars are not supported by its adapter")
+
+    def _refused(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"model {self._settings['name']!r}: {problem}")
+
+    def _failure(self, error: Mapping[str, Any]) -> Exception:
+        if error.get("code") == 400:
+            return self._refused(str(error.get("message")))
+        return RuntimeError(f"llama.cpp: {error.get('message')}")
+
+
+def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list[dict[str, Any]]:
+    """llama.cpp's log probabilities as an LLM's; it names more alternatives than were asked for."""
+
+    def entry(token: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: token[name] for name in ("token", "id", "logprob", "bytes")}
+
+    tokens = (found or {}).get("content") or ()
+    return [
+        {**entry(t), "top": [entry(top) for top in t["top_logprobs"][: alternatives or 0]]}
+        for t in tokens
+    ]
+
+
+def _join(whole: dict[int, Delta], delta: Delta) -> None:
+    so_far = whole.setdefault(delta.index, Delta(delta.index, "", [], "", [], {}))
+    so_far.text += delta.text
+    so_far.token_ids += delta.token_ids
+    so_far.logprobs += delta.logprobs
