@@ -153,7 +153,7 @@ def test_a_caller_who_leaves_in_the_middle_of_the_body_is_not_answered(
 def test_no_queue_of_a_request_is_left(runtime: wherry.Runtime) -> None:
     def queues() -> int:
         gc.collect()
-        return sum(isinstance(thing, StreamReply) for thing in gc.get_objects())
+        return sum(type(thing) is StreamReply for thing in gc.get_objects())
 
     before = queues()
     for _ in range(5):

@@ -138,14 +138,11 @@ def test_memory_is_after_many_requests_what_it_was_after_few(runtime: wherry.Run
         for thread in threads:
             thread.join()
 
-    # oneDNN keeps a program for each of some forty sizes of a step: have it see them all.
-    for length in range(1, 250, 3):
-        wish = {"max_tokens": 1, "ignore_eos": True}
-        list(runtime.stream("tiny", token_ids=[length] * length, parameters=wish))
-    ask(400)
+    ask(3000)  # the allocator and oneDNN, which keeps a program for each size of a step, settle
     before = instance.rss_bytes
-    ask(1200)
-    assert instance.rss_bytes < before + 12e6
+    ask(1500)
+    after = instance.rss_bytes
+    assert after < before + 12e6, f"{(after - before) / 1e6:.1f} MB more"
 
 
 def test_over_http_the_tokens_come_as_events_and_bad_wishes_as_400(folder: Path) -> None:

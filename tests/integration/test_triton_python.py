@@ -446,6 +446,76 @@ def test_a_process_that_dies_is_replaced_and_its_request_told(do: str) -> None:
         assert fault(rt, "fine") == [b"fine"]
 
 
+PLACES = """
+import os
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.add_input({"name": "DO", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "OUT", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            do = pb_utils.get_input_tensor_by_name(request, "DO")
+            path = do.as_numpy()[0, 0].decode()
+            if path.startswith("/"):
+                open(path).read()
+            responses.append(
+                pb_utils.InferenceResponse([pb_utils.Tensor("OUT", do.as_numpy())])
+            )
+        return responses
+"""
+
+
+@pytest.mark.parametrize("end", ["answered", "left", "killed"])
+def test_a_small_batch_runs_before_the_serving_thread_wakes_up(tmp_path: Path, end: str) -> None:
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    with running(written_model(tmp_path, PLACES)) as rt:
+        (instance,) = instances(rt, "written")
+        request = sent(rt, "written", {"DO": [[fifo.encode()]]})
+        file = os.open(fifo, os.O_WRONLY)  # the model is there
+        assert instance.begun_at is not None
+        if end == "left":
+            runner: Any = rt.model("written").runner
+            assert runner.cancel(request)
+        if end == "killed":
+            assert instance.pid is not None
+            os.kill(instance.pid, signal.SIGKILL)
+            until(lambda: instance not in instances(rt, "written"))
+            os.close(file)
+            file = os.open(fifo, os.O_WRONLY)  # tried once more, in another process
+        os.close(file)
+
+        if end == "left":
+            assert isinstance(request.reply.outcome, wherry.Cancelled)
+        else:
+            assert response(request).outputs["OUT"] == [[fifo.encode()]]
+        for do in (b"a", b"b"):
+            assert rt.infer("written", DO=[do])["OUT"] == [do]
+
+
+def test_what_cannot_be_sent_fails_alone_whoever_sends_it(tmp_path: Path) -> None:
+    with running(written_model(tmp_path, PLACES)) as rt:
+        loaded = rt.model("written")
+        asked: list[Any] = [b"good", "no bytes", b"good, too"]
+        requests = [loaded.request({"DO": [[do]]}, 1, Reply(lambda _: None)) for do in asked]
+        loaded.submit(requests)
+
+        assert response(requests[0]).outputs["OUT"] == [[b"good"]]
+        with pytest.raises(wherry.InvalidRequest):
+            response(requests[1])
+        assert response(requests[2]).outputs["OUT"] == [[b"good, too"]]
+        (instance,) = instances(rt, "written")
+        until(lambda: instance.batch is None)
+        assert not instance.open_requests
+
+
 def test_requests_that_outlive_their_batch_are_told_of_a_death() -> None:
     with running("repeat") as rt:
         stream = rt.stream("repeat", TIMES=[-1])

@@ -19,6 +19,7 @@ import wherry
 from tests import worker_models
 from tests.worker_models import Loader, Point, SecondTimeUnlucky, obedient
 from wherry.instances.process import ProcessInstance
+from wherry.reply import Reply
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
@@ -112,6 +113,22 @@ def test_a_worker_killed_in_mid_batch_is_replaced_and_its_batch_is_answered(
         assert {pid_of(future.result()) for future in waiting} == {second}
         assert rt.model("obedient").statistics.worker_restarts == 1
         assert rt.model("obedient").not_ready_reason() == ""
+
+
+def test_a_caller_that_leaves_while_its_batch_runs_takes_nothing_from_the_next_ones(
+    fifo: str,
+) -> None:
+    """It was sent by its caller's own thread, and nobody waits for its answer any more."""
+    with runtime(obedient) as rt:
+        loaded: Any = rt.model("obedient")
+        left = loaded.request({"text": [f"wait {fifo}"]}, 1, Reply(lambda _: None))
+        loaded.submit([left])
+        release = meet(fifo)
+        assert loaded.runner.cancel(left)
+        release()
+
+        assert [rt.infer("obedient", row).partition(" ")[0] for row in "abc"] == ["a", "b", "c"]
+        assert isinstance(left.reply.outcome, wherry.Cancelled)
 
 
 def test_a_request_whose_worker_dies_twice_is_told_so(

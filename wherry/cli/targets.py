@@ -26,7 +26,6 @@ from wherry.instances.source import import_file
 from wherry.model import FunctionModel, Model
 from wherry.runtime import Runtime
 
-
 #: What runs a checkpoint, by what stands before the colon: module, class, what comes after it.
 ENGINES: Final = {
     "llm": ("wherry.llm.llm", "LLM", "FOLDER, or llm:ORGANISATION/MODEL"),

@@ -48,6 +48,8 @@ class ProcessInstance(WorkerInstance):
         self._restore = _restorers(model, config)
         self._worker: _Worker | None = None
         self._begun_ns = 0
+        #: There is something to receive: the answer to the batch that was begun.
+        self._told = False
 
     # Any thread
 
@@ -99,23 +101,23 @@ class ProcessInstance(WorkerInstance):
 
     def wait(self) -> Batch | None:
         assert self._worker is not None
-        told = False
+        self._told = False
         while not self._inbox:
             try:
-                told = self._worker.park()
-                if told and not self._inbox:
+                self._told = self._worker.park()
+                if self._told and not self._inbox:
                     self._worker.connection.receive()
                     raise Garbage("a message that nobody waits for")
             except (EOFError, OSError, Garbage) as error:
                 raise self._died(error, reached=False) from None
-        return self._taken(answered=told and self.begun_at is not None)
+        return self._taken(answered=self._told and self.begun_at is not None)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         counts = [request.rows for request in requests]
         if self.begun_at is not None:
             started, self.begun_at = self._begun_ns, None
         else:
-            started = perf_counter_ns()
+            started, self._told = perf_counter_ns(), False
             try:
                 self._send(messages.Execute(_gather(requests), counts))
             except UNSENDABLE as error:
@@ -123,7 +125,7 @@ class ProcessInstance(WorkerInstance):
         with _Exchange(self) as connection:
             if connection.unsent:
                 connection.flush()
-            result = connection.receive()
+            result = connection.receive(told=self._told)
             outcomes = self._outcomes(result, counts)
         # The clock is the same in both processes. Handing over counts as input and as output.
         output_ns = perf_counter_ns() - result.started_at - result.infer_ns

@@ -276,10 +276,13 @@ class Connection:
 
     # Receiving
 
-    def receive(self) -> Any:
+    def receive(self, *, told: bool = False) -> Any:
         """The next message, one of `receives`. Raises EOFError or OSError if the other process
-        is gone, and Garbage."""
+        is gone, and Garbage. `told`: a poll has said that something is there."""
         while (frame := self._frame()) is None:
+            if self._wait is not None and not told:
+                self._wait(select.POLLIN)
+            told = False
             self._fill()
         start, stop, has_file = frame
         self._read = stop
@@ -336,9 +339,7 @@ class Connection:
         try:
             with memoryview(self._in)[self._filled :] as free:
                 size, ancillary, _, _ = self._socket.recvmsg_into([free], _ONE_FILE)
-        except BlockingIOError:  # often something is there: whoever calls has just been told so
-            assert self._wait is not None
-            self._wait(select.POLLIN)
+        except BlockingIOError:
             return
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

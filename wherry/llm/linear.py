@@ -47,26 +47,34 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
     return run
 
 
-def int8(weight: Tensor, bias: Tensor | None) -> Linear:
+def int8(weight: Tensor, bias: Tensor | None, *, fine: bool = False) -> Linear:
     """Rounded to whole numbers of 8 bits, with one scale for each output; arranged by oneDNN.
 
-    What comes in is rounded, too, each row by its own largest number: no row depends on the
-    others, and the sums are exact.
+    What comes in is rounded, too, each row by its own largest number: to 8 bits, or to 16 if
+    `fine`, as two rows of 8. No row depends on the others, and the sums are exact.
     """
     scales = weight.abs().amax(1).clamp_min_(_TINY).div_(127)
     whole = (weight / scales[:, None]).round_().to(torch.int8)
     arranged = torch.ops.onednn.qlinear_prepack(whole, None)
     zeros = torch.zeros(len(scales), dtype=torch.int32)
     multiply = torch.ops.onednn.qlinear_pointwise
+    largest = 127 * 256 if fine else 127
 
     def run(x: Tensor) -> Tensor:
         padded = _rounded_up(x)
-        scale = padded.abs().amax(1, keepdim=True).clamp_min_(_TINY).div_(127)
+        scale = padded.abs().amax(1, keepdim=True).clamp_min_(_TINY).div_(largest)
+        rows = (padded / scale).round_()
+        if fine:
+            high = (rows / 256).round_()
+            rows = torch.cat([high, rows.sub_(high, alpha=256).clamp_(max=127)])
         # Unsigned, with 128 for zero: for signed numbers there is no quick product.
-        bytes_ = (padded / scale).round_().add_(128).to(torch.uint8)
+        bytes_ = rows.add_(128).to(torch.uint8)
         product: Tensor = multiply(
             bytes_, 1.0, 128, arranged, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
+        if fine:
+            high, low = product.chunk(2)
+            product = low.add_(high, alpha=256)
         product.mul_(scale)
         if bias is not None:
             product.add_(bias)

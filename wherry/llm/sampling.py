@@ -65,6 +65,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1")
         require(self.min_tokens >= 0, "min_tokens", "at least 0")
+        most = self.max_tokens
+        require(most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens")
         require(0 <= self.temperature <= 100, "temperature", "between 0 and 100")
         require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
         require(self.top_k >= 0, "top_k", "at least 1, or 0 for all tokens")

@@ -12,7 +12,7 @@ FADING = 1 - 1 / 64
 #: Fewer arrivals than this to be expected are not worth waiting for.
 LIKELY = 0.5
 #: Whoever takes so many times as long as others have is not expected any more.
-OVERDUE = 2.0
+OVERDUE = 4.0
 
 
 class Company:

@@ -172,7 +172,9 @@ def test_a_file_that_exits_has_raised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["llm", "llama-cpp", "vllm"])
 def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
-    (model,) = load_targets([f"{engine}:models/Small-1B.gguf"])
+    found = load_targets([f"{engine}:models/Small-1B.gguf"])
+    assert isinstance(found, list)
+    (model,) = found
     assert model.config().name.startswith("Small-1B")
     with pytest.raises(TargetError, match=f"{engine}: names no checkpoint; say {engine}:"):
         load_targets([f"{engine}:"])

@@ -127,7 +127,7 @@ def test_a_small_batch_runs_before_the_serving_thread_wakes_up(
     assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
     assert eager.begun_at is None  # the next batch is another matter
     (outcome,) = eager.execute([request(text=["next"])]).outcomes
-    assert outcome["output"] == [f"next in {eager.pid}"]  # type: ignore[index]
+    assert outcome["output"] == [f"next in {eager.pid}"]
 
 
 def test_a_batch_that_was_begun_is_lost_with_its_worker(eager: ProcessInstance, fifo: str) -> None:
@@ -182,7 +182,9 @@ def test_only_what_costs_little_is_sent_by_whoever_gives_it(eager: ProcessInstan
     streams = InferRequest({"text": ["s"]}, 1, StreamReply(lambda *_: None, lambda _: None))
     for requests in (
         (request(text=["x" * (SMALL_BYTES + 1)]),),
-        (request(text=["x" * SMALL_BYTES]), request(text=["x"])),
+        (request(text=["x" * (SMALL_BYTES - 100)]), request(text=["x"])),
+        (request(text=["x"] * 1000),),
+        (request(text=[[b"x"] * 1000]),),
         (request(x=np.zeros(SMALL_BYTES, np.float32)),),
         (request(x=[np.zeros(SMALL_BYTES, np.float32)]),),
         (request(json=[{"anything": []}]),),

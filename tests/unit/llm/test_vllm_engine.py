@@ -61,7 +61,9 @@ class Engine:
     made: "list[Engine]" = []  # noqa: RUF012
 
     def __init__(self, arguments: Any) -> None:
-        self.arguments, self.added, self.aborted = arguments, [], []
+        self.arguments = arguments
+        self.added: list[tuple[Any, Any]] = []
+        self.aborted: list[str] = []
         self.running: dict[str, int] = {}
         Engine.made.append(self)
 

@@ -22,6 +22,7 @@ from wherry.errors import (
     QueueFull,
     WherryError,
 )
+from wherry.loaded_model import LoadedModel
 from wherry.request import InferRequest
 from wherry.runtime import Runtime
 from wherry.testing import ManualClock
@@ -245,10 +246,35 @@ def test_a_deadline_passes_down_to_the_pieces(gate: Gate) -> None:
     pipeline = pieces_of(gate)
     with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
         with pytest.raises(DeadlineExceeded, match="'letters': not finished within"):
-            rt.infer("letters", "x" * 50, timeout=0.05)
+            rt.infer("letters", "x" * 50, timeout=0.5)
         gate.open(100)
         assert rt.drain(PATIENCE)
     assert len(gate.batches) == 1
+
+
+def test_the_calls_of_a_pipeline_are_made_on_behalf_of_its_tenant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Runtime(length, total) as rt:
+        seen: list[str] = []
+        called, submit = rt.model("length"), LoadedModel.submit
+
+        def watching(loaded: LoadedModel, requests: Sequence[InferRequest]) -> None:
+            if loaded is called:
+                seen.extend(request.tenant for request in requests)
+            submit(loaded, requests)
+
+        monkeypatch.setattr(LoadedModel, "submit", watching)
+
+        async def main() -> None:
+            outer = rt.model("total")
+            columns = outer.row_columns(("two words",), {})
+            await rt.answer(outer, columns, 1, tenant="them")
+            await rt.ainfer("total", "one")
+
+        asyncio.run(main())
+    assert set(seen[:-1]) == {"them"}
+    assert seen[-1] == ""
 
 
 def test_no_more_requests_are_in_flight_than_the_queue_may_hold(gate: Gate) -> None:

@@ -48,6 +48,27 @@ def test_who_stays_away_is_waited_for_until_he_is_overdue_and_never_beyond_the_d
     assert company.expected_until(now + 1.0) == -inf
 
 
+def test_who_has_not_come_back_by_the_next_answer_is_given_up() -> None:
+    company = Company()
+    now = in_a_loop(company, 2, 0.004, 8, 0.0)
+    company.arrived(now + 0.002)  # the other one has left for good
+    now += 0.1
+    company.ended(1, now)
+    company.arrived(now + 0.002)
+    assert company.expected_until(now + 1.0) == -inf
+
+
+def test_callers_of_two_batches_that_end_together_are_both_expected() -> None:
+    company = Company()
+    now = in_a_loop(company, 2, 0.004, 8, 0.0)
+    company.ended(1, now + 0.001)  # another instance's
+    company.arrived(now + 0.002)
+    company.arrived(now + 0.003)
+    assert company.expected_until(now + 1.0) > now + 0.004
+    company.arrived(now + 0.004)
+    assert company.expected_until(now + 1.0) == -inf
+
+
 def test_a_slow_return_is_believed_at_once_and_forgotten_slowly() -> None:
     company = Company()
     now = in_a_loop(company, 1, 0.001, 8, 0.0)

@@ -1,5 +1,7 @@
 """How long will a batch take, and how long a request that comes now?"""
 
+from math import inf
+
 import pytest
 
 from tests.fakes import Call
@@ -65,6 +67,29 @@ def test_requests_that_are_batches_of_their_own_count_with_their_rows() -> None:
     forecast = learnt()
     forecast.began(8)  # though a batch of the policy's holds one
     assert forecast.waiting_seconds(16, 1) == pytest.approx(4.5 + 18.0)
+
+
+@pytest.mark.parametrize("instances", [1, 3])
+@pytest.mark.parametrize("running", [1, 8])
+@pytest.mark.parametrize("seconds", [5.0, 20.0, 100.0])
+def test_a_glance_never_calls_short_what_is_long(
+    instances: int, running: int, seconds: float
+) -> None:
+    forecast = learnt(instances)
+    for _ in range(instances):
+        forecast.began(running)
+    short = forecast.rows_within(seconds, 8)
+    assert forecast.known_rows_within == short
+    for rows in range(400):
+        if rows <= short:
+            assert forecast.answer_seconds(rows, 8) <= seconds
+    assert short > 0 or seconds == 5.0  # a batch alone takes 9 s
+    forecast.ended(requests(running), 1.0 + running)
+    assert forecast.known_rows_within is None
+
+
+def test_every_queue_is_short_while_nothing_is_known() -> None:
+    assert Forecast().rows_within(1.0, 8) == inf
 
 
 def test_a_batch_that_teaches_nothing_is_over_all_the_same() -> None:

@@ -287,6 +287,31 @@ def test_ever_new_tenants_do_not_keep_an_old_one_waiting_for_ever() -> None:
     assert [who for who in served if who.startswith("greedy")] == ["greedy 0", "greedy 1"]
 
 
+@pytest.mark.parametrize("how", ["taken", "cancelled"])
+def test_a_lane_that_is_empty_serves_another_tenant_as_if_it_were_new(how: str) -> None:
+    queue = filled(gone := request("gone", tenant="a"))
+    if how == "taken":
+        assert take(queue, 1) == ["gone"]
+    else:
+        assert queue.remove(gone)
+    assert queue.rows_ahead(5, "b") == 0
+    assert queue.oldest() is None
+    queue.push(request("first", rows=2, at=1.0, tenant="b"))
+    assert (queue.rows_ahead(5, "a"), queue.rows_ahead(5, "b"), queue.queued_rows) == (2, 2, 2)
+    (lane,) = queue.lanes()
+    assert (lane.head.id, lane.oldest_at, queue.oldest()) == ("first", 1.0, lane)
+    assert drained(queue, 8) == [["first"]]
+    assert queue.queued_rows == 0
+
+
+def test_only_one_lane_that_is_empty_is_kept() -> None:
+    queue = RequestQueue()
+    for n in range(100):
+        queue.push(request(str(n), key=n))
+        assert take(queue, 1) == [str(n)]
+    assert len(queue._lanes) <= 2
+
+
 def test_turns_never_break_priority_but_a_second_of_waiting_counts_as_a_level() -> None:
     queue = RequestQueue()
     flood(queue, 3, priority=4)

@@ -494,3 +494,23 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
             assert request.sequence is not None
             assert request.sequence.start or open_run, "no step runs without its START"
             open_run = not request.sequence.end
+
+
+def test_what_a_step_and_a_batch_will_take_is_learnt_from_those_that_ran() -> None:
+    b = batcher()
+    assert b.head() is None
+    send(b, "<a0")
+    assert b.head() == (0.0, 0.0)  # not known yet
+    action = b.next_action(0.0)
+    assert isinstance(action, Dispatch)
+    following = step("a1")
+    b.enqueue(following, 0.5)
+    assert b.predicted_seconds(following) == 0.0
+    b.finished(action.batch.requests, 2.0, 2.0)
+    assert b.head() == (0.5, 2.0)
+    b.next_action(2.0)
+    send(b, "a2 a3", 3.0)
+    # Half of what runs; then one after the other those that wait, and itself.
+    assert b.predicted_seconds(step("a4")) == 1.0 + 2.0 + 2 * 2.0
+    assert b.is_short(0.0)
+    assert b.explain()["batch_seconds"] == [[1, 2.0]]

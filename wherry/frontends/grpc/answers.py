@@ -38,7 +38,11 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     if error.retry_after is not None:
         # What gRPC's own retries wait for, where the client has a policy for them.
         trailers = (("grpc-retry-pushback-ms", str(math.ceil(error.retry_after * 1000))),)
-    return error.grpc_code, shortened(str(error)), trailers
+    text = str(error)
+    if error.grpc_code == "DEADLINE_EXCEEDED":
+        # What a client's own clock says, which ends the call as often: its users look for that.
+        text = f"Deadline Exceeded: {text}"
+    return error.grpc_code, shortened(text), trailers
 
 
 def shortened(text: str) -> str:

@@ -125,6 +125,16 @@ def header_fragment(flags: int, payload: bytes) -> bytes:
     return payload[: len(payload) - padding]
 
 
+def widened(window: int, increment: int, fault: type[ConnectionFault] | type[StreamFault]) -> int:
+    """What a WINDOW_UPDATE makes of a window."""
+    increment &= MAX_WINDOW
+    if not increment:
+        raise fault(PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+    if window + increment > MAX_WINDOW:
+        raise fault(FLOW_CONTROL_ERROR, f"WINDOW_UPDATE by {increment}")
+    return window + increment
+
+
 def number(payload: bytes, what: str) -> int:
     """The one number of a frame that has no more."""
     if len(payload) != 4:

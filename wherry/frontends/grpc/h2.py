@@ -76,7 +76,10 @@ class Connections:
         self.calls = 0
         self.draining = False
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
-        self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
+        # What is left of one read and must be read in one piece goes in front of the next.
+        self.receive_buffer = memoryview(
+            bytearray(frames.HEAD_BYTES + limits.max_header_bytes + RECEIVE_BYTES)
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -220,10 +223,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._place is not None:
             return self._place
         buffer, rest = self.shared.receive_buffer, self._rest
-        if not rest:
-            return buffer
-        buffer[: len(rest)] = rest
-        return buffer[len(rest) :]
+        begin = len(rest)
+        buffer[:begin] = rest
+        return buffer[begin : begin + RECEIVE_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._read_bytes += nbytes
@@ -357,17 +359,10 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
 
     def _window_update(self, stream_id: int, increment: int) -> None:
-        increment &= frames.MAX_WINDOW
         if stream_id == 0:
-            self._send_window += increment
-            if not increment or self._send_window > frames.MAX_WINDOW:
-                code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
-                raise ConnectionFault(code, f"WINDOW_UPDATE by {increment}")
+            self._send_window = frames.widened(self._send_window, increment, ConnectionFault)
         elif (call := self.calls.get(stream_id)) is not None:
-            call.send_window += increment
-            if not increment or call.send_window > frames.MAX_WINDOW:
-                code = frames.FLOW_CONTROL_ERROR if increment else frames.PROTOCOL_ERROR
-                raise StreamFault(code, f"WINDOW_UPDATE by {increment}")
+            call.send_window = frames.widened(call.send_window, increment, StreamFault)
             self._wake(call)
         else:
             self._check_known(stream_id)
@@ -618,14 +613,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._pumping = True
         writers = self._writers
-        while writers and self._send_window > 0 and not self.writing_paused and not self._over:
-            call = next(iter(writers))
-            del writers[call]
-            most = min(self._send_window, call.send_window, self._max_frame_bytes)
-            if most > 0:  # else it comes back with its window
-                call.write_some(most)
-                self._wake(call)
-        self._pumping = False
+        try:
+            while writers and self._send_window > 0 and not self.writing_paused and not self._over:
+                call = next(iter(writers))
+                del writers[call]
+                most = min(self._send_window, call.send_window, self._max_frame_bytes)
+                if most > 0:  # else it comes back with its window
+                    call.write_some(most)
+                    self._wake(call)
+        finally:
+            self._pumping = False
 
     def write(self, data: bytes) -> None:
         if not self._over:
@@ -737,15 +734,14 @@ class Connection(asyncio.BufferedProtocol):
         if progress > self._progress:
             self._progress, self._quiet_since, self._pinged = progress, now, False
         quiet = now - self._quiet_since
+        never_began = not self._settled and now - self._made_at >= self.shared.limits.header_timeout
         if self._over:
             patience = self.shared.limits.write_timeout if unsent else LINGER
             if min(quiet, now - self._told_since) >= patience:
                 self.abort()
-        elif not self._settled and now - self._made_at >= self.shared.limits.header_timeout:
-            self.abort()
         elif self._asked_to_leave and not self._refusing and now - self._told_since >= LAST_CALL:
             self._refuse_calls()
-        elif quiet >= KEEPALIVE_TIME + KEEPALIVE_TIMEOUT:
+        elif never_began or quiet >= KEEPALIVE_TIME + KEEPALIVE_TIMEOUT:
             self.abort()
         elif quiet >= KEEPALIVE_TIME and not self._pinged:
             self._pinged = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import socket
 import ssl as tls
 from contextlib import suppress
 from typing import Final
@@ -72,7 +71,7 @@ class GrpcListener:
                 ssl_handshake_timeout=handshake,
                 backlog=BACKLOG,
             )
-        except (OSError, socket.gaierror):
+        except OSError:
             raise CannotListen(
                 errno.EADDRNOTAVAIL, "taken, or not there", f"{wanted}:{port}"
             ) from None

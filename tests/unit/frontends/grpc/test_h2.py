@@ -182,6 +182,19 @@ async def test_headers_may_come_in_pieces_with_padding_and_priority(desk: Desk) 
     await peer.leave()
 
 
+@pytest.mark.parametrize("at_once", [1000, 65_536])
+@looped
+async def test_a_head_as_large_as_may_be_is_put_together(desk: Desk, at_once: int) -> None:
+    peer = Peer(desk, limits=Limits())
+    value = "v" * (Limits().max_header_bytes - 700)
+    frame_ = HeadersFrame(1, flags=["END_HEADERS"])
+    frame_.data = peer.encoder.encode(peer.head(ONE, ("x-long", value)), huffman=False)
+    peer.feed(PingFrame(0, bytes(8)).serialize() + frame_.serialize(), at_once)
+    peer.message(1, b"x", end=True)
+    assert desk.only.metadata["x-long"] == value
+    await peer.leave()
+
+
 @looped
 async def test_equal_heads_are_read_once_and_changes_of_the_table_are_seen(desk: Desk) -> None:
     peer = Peer(desk)
@@ -887,11 +900,12 @@ async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -
 
 @looped
 async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) -> None:
-    peer = Peer(desk)
-    peer.connections.drain()
-    peer.pass_time(LAST_CALL)
-    assert peer.wire.ended
-    await peer.leave()
+    for greet in (True, False):
+        peer = Peer(desk, greet=greet)
+        peer.connections.drain()
+        peer.pass_time(LAST_CALL)
+        assert peer.wire.ended
+        await peer.leave()
 
 
 @looped

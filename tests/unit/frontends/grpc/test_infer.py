@@ -163,6 +163,7 @@ def test_a_deadline_that_has_passed_runs_nothing(gate: Gate) -> None:
     with served(gated(gate)) as client:
         error = client.ask("ModelInfer", words("a", model="gated"), timeout=-1.0).error
         assert error[0] == "DEADLINE_EXCEEDED"
+        assert error[1].startswith("Deadline Exceeded: ")  # as a client says it itself
         assert gate.batches == []
 
 

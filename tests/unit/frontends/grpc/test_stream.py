@@ -66,8 +66,9 @@ def told(answer: dict[str, Any]) -> tuple[str, Any, bool | None]:
     response = answer["infer_response"]
     request_id = response.get("id", "")
     if "error_message" in answer:
-        assert set(response) <= {"id"}
-        return request_id, answer["error_message"], None
+        assert set(response) <= {"id", "model_name", "parameters"}
+        said = response.get("parameters", {FINAL: {"bool_param": None}})
+        return request_id, answer["error_message"], said[FINAL]["bool_param"]
     final = response["parameters"][FINAL]["bool_param"]
     values = [np.frombuffer(raw, np.int64).tolist() for raw in response["raw_output_contents"]] if (
         response["model_name"] == "count" and "raw_output_contents" in response
@@ -138,6 +139,19 @@ def test_a_generator_that_fails_has_given_what_it_gave(client: Client) -> None:
     answers = [told(answer) for answer in rpc.wait_for(101)]
     assert answers[99] == ("1", [[99]], False)
     assert answers[100][1].endswith("a hundred is too much")
+    assert answers[100][2]
+
+
+def test_what_the_model_answers_is_its_last_response_also_if_that_is_an_error(
+    client: Client,
+) -> None:
+    rpc = open_stream(client)
+    client.say(rpc, words("bad", id="1"), words("a", model="nope", id="2"))
+    errors = {told(answer)[0]: answer["infer_response"] for answer in rpc.wait_for(2)}
+    assert errors["1"] == {
+        "model_name": "shout", "id": "1", "parameters": {FINAL: {"bool_param": True}}
+    }  # fmt: skip
+    assert errors["2"] == {"id": "2"}  # nobody ran it
 
 
 def test_the_first_error_ends_the_stream_if_the_client_wants_that(gate: Gate) -> None:

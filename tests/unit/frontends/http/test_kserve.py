@@ -760,7 +760,7 @@ def test_generate_with_several_tensors_an_id_and_parameters(client: Client) -> N
         ("echo", {}, 400, "missing required input(s) ['text']"),
         ("echo", {"text": 5}, 400, "data[0]: expected str, got int"),
         ("echo", {"text": None}, 400, "missing required input(s) ['text']"),
-        ("echo", {"text": []}, 400, "0 elements"),
+        ("echo", {"text": []}, 400, "0 rows"),
         ("echo", {"text": "a", "x": [1]}, 400, "'x' has invalid type"),
         ("echo", {"text": "a", "id": 5}, 400, "id: expected str"),
         ("echo", {"text": "a", "triton_x": 5}, 400, "'triton_x' is reserved"),
