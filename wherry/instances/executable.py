@@ -305,7 +305,7 @@ class Executable:
     def _checked(self, spec: TensorSpec, value: Any, rows: int, sparse: bool) -> Column:
         """The column as the core keeps it; BadModelOutput if it is not what was declared."""
         count = len(value) if hasattr(value, "__len__") else None
-        if count != rows or isinstance(value, NO_COLUMNS):
+        if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
             raise self._wrong_rows(spec, value, rows)
         if spec.form is Form.TEXT:
             return self._checked_elements(spec, list(value), str, sparse)

@@ -54,6 +54,8 @@ class WorkerInstance(Instance):
             if self.answers is not None and is_small(batch.requests):
                 self.begun_at = self.answers.now()
                 begun = self._begin(batch.requests)
+        except Exception:  # noqa: BLE001, S110 - the serving thread meets it, too, and tells
+            pass
         finally:
             if not begun:
                 self.begun_at = None

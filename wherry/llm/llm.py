@@ -90,7 +90,6 @@ class LLM(StepModel):
         *,
         name: str = "",
         dtype: str = "auto",
-        quantize: str | None = None,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         max_running: int = 64,
@@ -102,7 +101,6 @@ class LLM(StepModel):
         self.source = str(source)
         self._options: dict[str, Any] = {
             "dtype": dtype,
-            "quantize": quantize,
             "context_tokens": context_tokens,
             "cache_gb": cache_gb,
             "max_running": max_running,

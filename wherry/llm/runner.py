@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
 from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
 from wherry.llm.linear import best_for
@@ -96,18 +95,13 @@ def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tupl
     return pieces
 
 
-def load_network(
-    checkpoint: Checkpoint, *, dtype: str, device: torch.device, quantize: str | None = None
-) -> Network:
+def load_network(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> Network:
     """The decoder of a checkpoint, in the given precision."""
-    linear = best_for(device, DTYPES[dtype], quantize)
     config = checkpoint.config()
     kind = (getattr(config, "architectures", None) or ["?"])[0]
     if kind not in ARCHITECTURES:
         from wherry.llm.fallback import TransformersNetwork
 
-        if quantize is not None:
-            raise ConfigError(f"quantize={quantize!r}: not for {kind}, which transformers runs")
         log.warning("no model of our own for this architecture", extra={"architecture": kind})
         return TransformersNetwork(checkpoint, dtype=dtype, device=device)
     with checkpoint.tensors() as tensors:
@@ -115,7 +109,7 @@ def load_network(
         def weights(name: str) -> Tensor:
             return tensor(tensors, name, DTYPES[dtype], device)
 
-        return Decoder(config, weights, linear)
+        return Decoder(config, weights, best_for(device, DTYPES[dtype]))
 
 
 def cache_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:

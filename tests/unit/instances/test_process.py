@@ -16,7 +16,7 @@ import pytest
 import wherry
 from tests.worker_models import Stubborn, obedient, plus_one
 from wherry.config import SequenceBatching
-from wherry.instances import worker_process
+from wherry.instances import process, worker_process
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
@@ -174,6 +174,43 @@ def test_what_cannot_be_sent_is_found_out_by_the_serving_thread(eager: ProcessIn
     assert good["output"] == [f"good in {eager.pid}"]  # type: ignore[index]
     assert isinstance(bad, Failure)
     assert bad.error == "InvalidRequest"
+
+
+def test_a_bug_in_sending_is_the_serving_threads_not_the_givers(
+    eager: ProcessInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(process, "_gather", fail)
+    given = batch("a")
+    eager.give(given)
+
+    assert eager.begun_at is None
+    assert eager.wait() is given
+    with pytest.raises(RuntimeError):
+        eager.execute(given.requests)
+
+
+def test_a_batch_that_comes_while_another_thread_sends_waits_in_the_inbox(
+    eager: ProcessInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = batch("a")
+    giver = threading.Thread(target=eager.give, args=[batch("b")])
+
+    def meanwhile(requests: object) -> bool:
+        other = threading.Thread(target=eager.give, args=[given])
+        other.start()
+        other.join()  # it does not wait for this one
+        return False
+
+    monkeypatch.setattr(eager, "_begin", meanwhile)
+    giver.start()
+    giver.join()
+
+    assert eager.begun_at is None
+    assert eager.wait() is not given
+    assert eager.wait() is given
 
 
 def test_only_what_costs_little_is_sent_by_whoever_gives_it(eager: ProcessInstance) -> None:

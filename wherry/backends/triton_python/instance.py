@@ -162,10 +162,14 @@ class PythonInstance(WorkerInstance):
         self._begun_ns = perf_counter_ns()
         sent, tensors = self._pack(requests)
         begun = False
-        with contextlib.closing(tensors), contextlib.suppress(ValueError, OSError):
+        try:
             # What is sent to a dead worker is lost without an error.
             if len(sent) == len(requests) and not worker.exited():
                 begun = worker.connection.send_now(["execute", self._read, sent], tensors)
+        except (ValueError, OSError):
+            pass
+        finally:
+            tensors.close()
         if begun:
             self._sent(tensors)
         else:

@@ -124,8 +124,6 @@ class Call(Rpc):
                     self._catch_up_soon()
                 else:
                     self._hand_on(*message)
-                if self.ended:
-                    return
         except BadMessage as error:
             self._refuse(error)
 

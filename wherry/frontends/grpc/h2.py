@@ -371,7 +371,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reset_by_client(self, stream_id: int, code: int) -> None:
         self._check_known(stream_id)
-        self._cut.pop(stream_id, None)
         call = self.calls.get(stream_id)
         if call is not None:
             call.half_closed = True  # nothing more comes of it
@@ -571,11 +570,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _end_data(self) -> None:
         stream_id, self._data_id, self._data_call = self._data_id, 0, None
-        if stream_id and self._data_ends:
-            self._cut.pop(stream_id, None)
-            call = self.calls.get(stream_id)
-            if call is not None:
-                call.half_close()
+        call = self.calls.get(stream_id)
+        if call is not None and self._data_ends:
+            call.half_close()
 
     def _credit(self, nbytes: int) -> None:
         """So many bytes of DATA are done with: others may come.

@@ -151,6 +151,7 @@ class Peer:
         greet: bool = True,
         limits: Limits = LIMITS,
         coding: str = "identity",
+        draining: bool = False,
     ) -> None:
         self.desk = desk
         self.now = 1000.0
@@ -162,6 +163,7 @@ class Peer:
             clock=lambda: self.now,
             ended=lambda connection, call: self.ended.append(call),
         )
+        self.connections.draining = draining
         self.connection = Connection(self.connections)
         self.wire = Wire(self.connection)
         self.connection.connection_made(self.wire)

@@ -57,9 +57,11 @@ from wherry.frontends.grpc.h2 import (
     LAST_CALL,
     LINGER,
     MAX_CALLS,
+    MAX_HEADS,
     MAX_NOISE,
     MAX_RESETS,
 )
+from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.http.exchange import Limits
 
 OK = "0"
@@ -206,6 +208,45 @@ async def test_equal_heads_are_read_once_and_changes_of_the_table_are_seen(desk:
     for n, value in enumerate(("a", "b", "a")):
         peer.ask(101 + 2 * n, b"x", ("same", value))
     assert [c.metadata["same"] for c in desk.calls[-3:]] == ["a", "b", "a"]
+    await peer.leave()
+
+
+@looped
+async def test_the_same_block_means_something_else_once_the_table_has_changed(desk: Desk) -> None:
+    peer = Peer(desk)
+    kind = literal(b"content-type", b"application/grpc")
+    newest = b"\x83\x86" + literal(b":path", ONE.encode()) + kind + b"\xbe"
+    for stream, insertion in ((1, b"1"), (3, b""), (5, b""), (7, b"2"), (9, b"")):
+        frame_ = HeadersFrame(stream, flags=["END_HEADERS"])
+        frame_.data = newest if not insertion else newest[:-1] + b"\x40\x01x\x01" + insertion
+        peer.send(frame_)
+        peer.message(stream, b"", end=True)
+    assert [call.metadata["x"] for call in desk.calls] == ["1", "1", "1", "2", "2"]
+    await peer.leave()
+
+
+@looped
+async def test_no_more_heads_are_remembered_than_are_of_use(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.ask(1)
+    block = bytes(peer.encoder.encode(peer.head()))  # all of it is in the table now
+    for n in range(2 * MAX_HEADS):
+        frame_ = HeadersFrame(2 * n + 3, flags=["END_HEADERS"])
+        frame_.data = block + literal(b"n", b"%d" % n)
+        peer.send(frame_)
+        peer.message(2 * n + 3, b"", end=True)
+    assert [call.metadata["n"] for call in desk.calls[1:]] == [str(n) for n in range(2 * MAX_HEADS)]
+    assert 0 < len(peer.connection._heads) <= MAX_HEADS
+    await peer.leave()
+
+
+@looped
+async def test_padding_counts_for_the_windows(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    peer.send(DataFrame(1, prefixed(b"abc"), flags=["PADDED"], pad_length=100))
+    assert peer.connection._to_credit == 8 + 101
+    assert peer.connection.calls[1].receive_window == STREAM_WINDOW - 8 - 101
     await peer.leave()
 
 
@@ -479,7 +520,15 @@ STREAM_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int, int]] = [
     ("an upper-case name", head_with(("X-Y", "1")), 3, PROTOCOL_ERROR),
     ("a space in a name", head_with(("x y", "1")), 3, PROTOCOL_ERROR),
     ("no name", head_with(("", "1")), 3, PROTOCOL_ERROR),
-    ("a pseudo-header at the end", head_with((":path", "/")), 3, PROTOCOL_ERROR),
+    ("a path behind the headers", head_with((":path", "/")), 3, PROTOCOL_ERROR),
+    (
+        "a pseudo-header at the end",
+        lambda peer: raw_headers(
+            peer, *(h for h in peer.head() if h[0] != ":authority"), (":authority", "x")
+        ),
+        3,
+        PROTOCOL_ERROR,
+    ),
     ("connection", head_with(("connection", "close")), 3, PROTOCOL_ERROR),
     ("te: gzip", head_with(("te", "gzip")), 3, PROTOCOL_ERROR),
     ("a line break", head_with(("x", "a\r\nb: c")), 3, PROTOCOL_ERROR),
@@ -565,6 +614,31 @@ async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
     peer.ask(100_001)
     peer.feed(reset(100_001, 8))
     assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+@looped
+async def test_settings_count_for_what_they_cost(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(1000):
+        peer.ask(2 * n + 1)
+    peer.feed((MAX_NOISE // 1000 + 1) * SettingsFrame(0, settings={WINDOW: 5}).serialize())
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+@looped
+async def test_calls_that_were_cut_off_are_forgotten(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(2 * MAX_CALLS):
+        peer.open(2 * n + 1, MANY)
+        desk.calls.pop().fail("UNAUTHENTICATED", "no")
+    assert peer.goaway() is None
+    assert len(peer.connection._cut) == MAX_CALLS
+    peer.message(4 * MAX_CALLS - 1, b"late")
+    assert peer.goaway() is None
+    peer.message(1, b"much too late")
+    assert peer.goaway() == STREAM_CLOSED
     await peer.leave()
 
 
@@ -668,6 +742,23 @@ async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk
 
 
 @looped
+async def test_who_sends_on_once_the_last_was_taken_does_so_for_ever(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 2**20})
+    peer.open(1, MANY)
+    sent = 0
+
+    def send_on() -> None:
+        nonlocal sent
+        sent += 1
+        if sent < 3000:
+            desk.only.send(b"%d" % sent, send_on)
+
+    send_on()
+    assert peer.answers()[1].messages == [b"%d" % n for n in range(1, 3000)]
+    await peer.leave()
+
+
+@looped
 async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> None:
     peer = Peer(desk, settings={WINDOW: 2**30})
     peer.feed(window_update(0, 2**30))
@@ -700,6 +791,24 @@ async def test_a_large_message_gets_all_the_window_it_needs(desk: Desk) -> None:
     for start in range(0, len(rest), FRAME_BYTES):
         peer.data(1, rest[start : start + FRAME_BYTES], end=start + FRAME_BYTES >= len(rest))
     assert bytes(desk.only.message) == message
+    await peer.leave()
+
+
+@looped
+async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1)
+    message = bytes(range(250)) * 2000
+    data = prefixed(message)
+    frames_ = DataFrame(1, data[:300_000]).serialize() + DataFrame(1, data[300_000:]).serialize()
+    peer.feed(frames_[:100_000])
+    place = peer.connection.get_buffer(-1)
+    assert len(place) == 9 + 300_000 - 100_000  # what the frame still has, and no more
+    peer.feed(frames_[100_000:])
+    peer.data(1, b"", end=True)
+    assert desk.only.message == message
+    assert isinstance(desk.only.message, memoryview)
+    assert not desk.only.message.readonly
     await peer.leave()
 
 
@@ -895,6 +1004,13 @@ async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -
     assert [answer.messages for answer in peer.answers().values()] == [[b"a"], [b"b"]]
     peer.pass_time(LINGER)
     assert peer.wire.is_closing()
+    await peer.leave()
+
+
+@looped
+async def test_who_comes_while_the_server_stops_hears_it_at_once(desk: Desk) -> None:
+    peer = Peer(desk, greet=False, draining=True)
+    assert peer.goaway() == NO_ERROR
     await peer.leave()
 
 
