@@ -236,9 +236,9 @@ def test_a_model_calls_another_one(rt: wherry.Runtime) -> None:
 
 def test_calls_of_many_requests_are_batched_by_the_called_model(rt: wherry.Runtime) -> None:
     before = rt.model("add_sub").statistics.execution_count
-    call(rt, "gather", count=8)
+    call(rt, "gather", count=64)
 
-    assert rt.model("add_sub").statistics.execution_count - before < 8
+    assert rt.model("add_sub").statistics.execution_count - before < 64
 
 
 def test_async_execute_awaits_other_models(rt: wherry.Runtime) -> None:

@@ -2,8 +2,9 @@
 
 Every running sequence that decodes has its one token in every step. What the step may take
 longer for is prompts: they are cut into chunks that fit, so that a long one never holds up those
-who are being answered. Blocks run out only while sequences grow; then the one that came last is
-put back among the waiting and computed again later (its blocks are still known, with luck).
+who are being answered, and leaves half of the room to much shorter ones behind it. Blocks run out
+only while sequences grow; then the one that came last is put back among the waiting and computed
+again later (its blocks are still known, with luck).
 
 Pure: no clock, no tensors. Time is told by `observe`, after each step.
 """
@@ -116,7 +117,7 @@ class Scheduler:
             if not self._start(sequence):
                 break
             budget -= self._add_chunk(chunks, sequence, budget)
-        return chunks
+        return _filled(chunks, budget)
 
     def computed(self, chunks: list[Chunk]) -> None:
         """These are in the cache now."""
@@ -172,9 +173,24 @@ class Scheduler:
         return True
 
     def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, budget: int) -> int:
-        count = min(sequence.to_compute, budget)
+        """As much of a prompt as fits; half of that, if it holds up a short one."""
+        share = budget - budget // 2 if self._holds_up(sequence) else budget
+        count = min(sequence.to_compute, share)
         chunks.append(Chunk(sequence, sequence.computed, count))
         return count
+
+    def _holds_up(self, sequence: Sequence) -> bool:
+        """Is there a prompt behind it that could be computed now, and is half as long at most?
+
+        Among equals, one after the other is better: the first does not wait for the last.
+        """
+        place = self.running.index(sequence)
+        behind = [s for s in self.running[place + 1 :] if s.to_compute > 1]
+        behind += self.waiting[: self.max_running - len(self.running)]
+        return any(
+            2 * other.to_compute <= sequence.to_compute and other.priority <= sequence.priority
+            for other in behind
+        )
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -183,6 +199,16 @@ class Scheduler:
         sequence.preemptions += 1
         self.preemptions += 1
         self.add(sequence)
+
+
+def _filled(chunks: list[Chunk], budget: int) -> list[Chunk]:
+    """What shorter prompts did not use goes to those that left it to them."""
+    for place, chunk in enumerate(chunks):
+        more = min(budget, chunk.sequence.to_compute - chunk.count)
+        if more > 0:
+            chunks[place] = Chunk(chunk.sequence, chunk.start, chunk.count + more)
+            budget -= more
+    return chunks
 
 
 def _order(sequence: Sequence) -> tuple[int, int]:

@@ -26,7 +26,7 @@ class Company:
     def __init__(self) -> None:
         #: Answered, and not back yet.
         self._out = 0
-        self._last_end = -inf
+        self._last_end = self._last_arrival = -inf
         #: The age by which all were back: rises at once, falls slowly.
         self._back_by = inf
         #: Batches that have ended.
@@ -37,6 +37,7 @@ class Company:
         self._all_back_at: float | None = None
 
     def arrived(self, now: float) -> None:
+        self._last_arrival = now
         if self._all_back_at is not None:
             self._count(now)
             self._others += 1
@@ -62,7 +63,10 @@ class Company:
         """Until when waiting for more may bring somebody, if the batch leaves at `leaves_at`."""
         if self._ended < LEARNT:
             return leaves_at
-        until = leaves_at - LIKELY / self.rate if self.rate else -inf
+        until = -inf
+        if rate := self.rate:
+            # Others that have not come for so long were a crowd that is gone.
+            until = min(leaves_at - LIKELY / rate, self._last_arrival + OVERDUE / rate)
         if self._out:
             until = max(until, self._last_end + OVERDUE * self._back_by)
         return min(until, leaves_at)

@@ -70,6 +70,51 @@ def test_the_more_wait_for_their_first_token_the_larger_are_the_chunks() -> None
     assert sum(counts(s.next_step())) == 4 + 4 * (4 + 4)
 
 
+def test_a_long_prompt_leaves_half_of_the_step_to_shorter_ones_behind_it() -> None:
+    s = scheduler(max_step_tokens=64, blocks=1000)
+    s.add(sequence(400))
+    run(s, s.next_step())
+    s.add(sequence(50))
+    steps = [s.next_step()]
+    run(s, steps[0])
+    steps.append(s.next_step())
+    assert [counts(step) for step in steps] == [[32, 32], [46, 18]]
+    assert [step[1].is_last for step in steps] == [False, True]
+
+
+def test_prompts_of_about_the_same_length_are_computed_one_after_the_other() -> None:
+    s = scheduler(max_step_tokens=64, blocks=1000)
+    s.add(sequence(100))
+    s.add(sequence(80))
+    first = s.next_step()
+    run(s, first)
+    second = s.next_step()
+    assert (counts(first), counts(second)) == ([64], [36, 28])
+
+
+def test_a_short_prompt_of_less_priority_takes_nothing_from_a_long_one() -> None:
+    s = scheduler(max_step_tokens=64, blocks=1000)
+    s.add(sequence(400, priority=1))
+    s.add(sequence(10, priority=5))
+    assert counts(s.next_step()) == [64]
+
+
+def test_a_short_prompt_that_cannot_start_takes_nothing_from_a_long_one() -> None:
+    s = scheduler(max_step_tokens=64, blocks=1000, max_running=1)
+    s.add(sequence(400))
+    s.add(sequence(10))
+    assert counts(s.next_step()) == [64]
+
+
+def test_a_long_prompt_has_the_whole_step_if_the_shorter_one_finds_no_blocks() -> None:
+    s = scheduler(max_step_tokens=64, blocks=105)
+    s.add(sequence(400))
+    run(s, s.next_step())
+    s.add(sequence(50))
+    assert counts(s.next_step()) == [64]
+    assert len(s.waiting) == 1
+
+
 def test_nobody_starts_beyond_max_running() -> None:
     s = scheduler(max_running=2)
     for _ in range(3):

@@ -90,8 +90,10 @@ def test_others_are_waited_for_as_long_as_half_a_one_is_likely() -> None:
         company.ended(1, now)
     assert abs(company.rate - 100.0) < 1e-6
     company.arrived(now + 0.01)
-    leaves_at = now + 1.0
+    leaves_at = now + 0.03
     assert abs(company.expected_until(leaves_at) - (leaves_at - LIKELY / 100.0)) < 1e-6
+    # After four times the usual silence nobody is left of them.
+    assert abs(company.expected_until(now + 20.0) - (now + 0.01 + OVERDUE / 100.0)) < 1e-6
 
 
 def test_others_who_have_stayed_away_for_long_are_forgotten() -> None:
