@@ -32,7 +32,6 @@ PRIORITY = "a priority that the model does not have is refused, where Triton tak
 UNSIZED = "a tensor without elements needs no data"
 OVERFLOW = "a shape whose size overflows is refused"
 EARLY = "an input that is missing is told of before the model runs, also if others are optional"
-CHECKED = "outputs that the configuration does not declare are an error, not dropped"
 HANGS = "Triton never answers"
 CANCELLED = "a cancelled request is 499"
 ID_KIND = "a sequence id that its control tensor cannot hold is refused"
@@ -721,9 +720,6 @@ def python_models() -> Cases:
         if do == "none":
             http = otherwise(HANGS, {**http, "not_sent": True}, status=500)
             over_grpc = otherwise(HANGS, {**over_grpc, "not_sent": True}, code="INTERNAL")
-        elif do == "other output":
-            http = otherwise(CHECKED, http, status=500)
-            over_grpc = otherwise(CHECKED, over_grpc, code="INTERNAL")
         elif do == "CANCELLED":
             http = otherwise(CANCELLED, http, status=499)
         yield f"a model does wrong: {do}", [http, over_grpc]

@@ -404,7 +404,6 @@ def test_each_error_code_has_its_status(
         ("wrong type", "it holds a str"),
         ("none", "dropped the request without a final response"),
         ("dropped", "dropped the request without a final response"),
-        ("unknown output", "gave an output 'NOWHERE'; its config declares OUT"),
         ("wrong datatype", "gave a wrong output 'OUT': it is FP64, declared is BYTES"),
         ("wrong rows", "for a request of 1 rows"),
         ("surrogate", "failed"),
@@ -420,6 +419,17 @@ def test_a_wrong_answer_is_an_error_that_says_what_is_wrong(
 
     assert fault(faulty, "fine") == [b"fine"]
     assert instances(faulty, "faulty")[0].pid == pid
+
+
+def test_an_output_that_nobody_declared_is_dropped_and_told_of_once(
+    faulty: wherry.Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    for _ in range(2):
+        columns: dict[str, Any] = {"DO": [[b"unknown output"]]}
+        assert response(sent(faulty, "faulty", columns)).outputs == {}
+    told = [one for one in caplog.records if "output dropped" in one.message]
+    assert [one.output for one in told] == ["NOWHERE"]  # type: ignore[attr-defined]
 
 
 def test_a_model_may_leave_an_output_out(faulty: wherry.Runtime) -> None:

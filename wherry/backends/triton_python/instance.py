@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 from collections import deque
@@ -47,6 +48,8 @@ from wherry.signature import Signature
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
+
+log = logging.getLogger("wherry")
 
 
 class PythonWorker(WorkerProcess[Channel]):
@@ -110,6 +113,8 @@ class PythonInstance(WorkerInstance):
         #: Outputs that the server keeps for the next step of a sequence, whoever asks for them.
         states = () if config.sequence is None else config.sequence.states
         self._states = {state.output for state in states}
+        #: Outputs that the model gives and nobody has declared; each is told of once.
+        self._undeclared: set[str] = set()
         self._all_outputs = [name for name in self._outputs if name not in self._states]
         self._decoupled = triton.decoupled
         self.calls = Calls(host, config.name, self._post_answer)
@@ -548,9 +553,9 @@ class PythonInstance(WorkerInstance):
         for descriptor in outputs:
             name = descriptor[0]
             spec = self._outputs.get(name)
-            if spec is None:
-                known = ", ".join(self._outputs)
-                return self._bad(f"gave an output {name!r}; its config declares {known}")
+            if spec is None:  # as Triton: nobody can have asked for it
+                self._say_undeclared(name)
+                continue
             unasked = request.wanted is not None and name not in request.wanted
             if unasked and name not in self._states:
                 continue
@@ -569,6 +574,14 @@ class PythonInstance(WorkerInstance):
             return self._bad(f"gave an output that cannot be reshaped: {wrong}")
         said = None if parameters == "{}" else json.loads(parameters)
         return InferResponse(columns, request.rows, said or None)
+
+    def _say_undeclared(self, name: str) -> None:
+        if name not in self._undeclared:
+            self._undeclared.add(name)
+            log.warning(
+                "output dropped: the configuration does not declare it",
+                extra={"model": self._config.name, "output": name},
+            )
 
     def _bad(self, what: str) -> Failure:
         return Failure("BadModelOutput", f"model {self._config.name!r} {what}")

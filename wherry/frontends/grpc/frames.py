@@ -1,6 +1,6 @@
-"""What do the frames of an HTTP/2 connection look like, and what may be wrong with one? (RFC 9113)
+"""What do the frames of an HTTP/2 connection look like, and what may be wrong with one?
 
-Pure bytes, no connection.
+RFC 9113, as bytes alone: no connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How are a call's headers packed on an HTTP/2 connection? (RFC 7541)
+"""How are a call's headers packed on an HTTP/2 connection?
 
-What comes in is decoded in full: both tables, Huffman, size updates. What goes out is only ever
-written literally (`literal`), so that no answer depends on the one before it.
+RFC 7541. What comes in is decoded in full: both tables, Huffman, size updates. What goes out is
+only written literally (`literal`), so that no answer depends on the one before it.
 """
 
 from __future__ import annotations
