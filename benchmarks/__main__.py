@@ -1,4 +1,7 @@
-"""Run every benchmark and keep its figures: `make bench`, about ten minutes."""
+"""Run the benchmarks that need nothing but wrk, and keep their figures: `make bench`, about twenty
+minutes. The others are commands of their own: adaptive, against_triton, batching, llm, llm_http,
+load_client, s2.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ NAMES = (
     "mixed_lengths",
     "overload",
     "startup",
+    "s3",
     "triton_python",
 )
 
