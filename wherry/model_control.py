@@ -448,7 +448,7 @@ class ModelControl:
             log.warning(notice, extra={"model": name})
         try:
             self._load_versions(found, on_ready)
-        except Exception as error:
+        except Exception as error:  # the model's files and code: anything may come
             reason = str(error)
             if not isinstance(error, WherryError):  # from reading the model's own files
                 reason = f"{type(error).__name__}: {error}"

@@ -105,7 +105,7 @@ class OnnxModel(RepositoryModel):
         names = [tensor.name for tensor in self.inside.output]
         try:
             results = self._session.value.run(names, feeds)
-        except Exception as error:
+        except Exception as error:  # its errors have no base class of their own
             if type(error).__name__ != "InvalidArgument":
                 raise
             # The shapes do not go together: nobody but the caller can mend that.

@@ -253,7 +253,7 @@ class Channel:
             # A copy: the buffer is written over, and models may write to their inputs.
             inline = self._in[stop : stop + size] if size else None
             file = self._next_map() if flags & _HAS_FILE else None
-        except Exception as error:
+        except Exception as error:  # what the other end wrote: nothing in it is to be trusted
             raise Garbage(str(error)) from error
         self._read = stop + size
         if not isinstance(message, list) or not message:
