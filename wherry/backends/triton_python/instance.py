@@ -374,13 +374,14 @@ class PythonInstance(WorkerInstance):
         """Send a message; how many of the other's messages were read becomes its second element.
         ValueError: it is too large. Raises WorkerDied."""
         assert self._worker is not None
+        reached = message[0] != "execute"  # of all others, the batch is there already
         with self._sending:
             try:
                 if self._worker.exited():  # what is sent to a dead worker is lost without an error
-                    raise self._died(EOFError(), reached=False)
+                    raise self._died(EOFError(), reached=reached)
                 self._worker.connection.send([message[0], self._read, *message[1:]], tensors)
             except (EOFError, OSError) as error:
-                raise self._died(error, reached=False) from None
+                raise self._died(error, reached=reached) from None
             finally:
                 if tensors is not None:
                     tensors.close()
