@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_SHARED_MEMORY = "shared memory "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def left_behind(before: Snapshot, *, grace: float = 2.0) -> list[str]:
     until = time.monotonic() + grace
     pause = 0.001
     while True:
-        extra = snapshot().beyond(before)
+        extra = [one for one in snapshot().beyond(before) if not _is_a_strangers(one)]
         if not extra or time.monotonic() >= until:
             return extra
         time.sleep(pause)
@@ -94,4 +95,27 @@ def _shared_memory() -> Iterator[str]:
         for name in os.listdir(folder):
             # Of a real Triton beside us: nothing here makes such names.
             if not name.startswith("triton_python_backend_shm_region"):
-                yield f"shared memory {folder / name}"
+                yield f"{_SHARED_MEMORY}{folder / name}"
+
+
+def _is_a_strangers(held: str) -> bool:
+    """Shared memory that a process uses which no test has started: of a program beside us."""
+    if not held.startswith(_SHARED_MEMORY):
+        return False
+    path = held.removeprefix(_SHARED_MEMORY)
+    for maps in PROC.glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it ended while we were looking, or is not ours to read
+            if path in maps.read_text() and not _descends_from_us(int(maps.parent.name)):
+                return True
+    return False
+
+
+def _descends_from_us(pid: int) -> bool:
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        try:
+            pid = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+    return False

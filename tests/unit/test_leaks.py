@@ -62,6 +62,41 @@ def test_a_child_is_seen_while_it_runs_and_until_it_is_waited_for() -> None:
     assert left_behind(before) == []
 
 
+MAPS = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 1)
+held = mmap.mmap(file, 1)
+print("mapped", flush=True)
+input()
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_shared_memory_is_a_leak_unless_a_program_beside_us_uses_it(ours: bool) -> None:
+    """What is started in the background by a shell that ends is nobody's child here."""
+    path = Path(f"/dev/shm/wherry-test-{os.getpid()}")
+    run = [sys.executable, "-c", MAPS, str(path)]
+    before = snapshot()
+    child = subprocess.Popen(
+        run if ours else ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh", *run],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "mapped\n"
+        if not ours:
+            child.wait()
+        extra = left_behind(before, grace=0.0)
+        assert (f"shared memory {path}" in extra) is ours
+    finally:
+        path.unlink(missing_ok=True)
+        child.communicate("\n")
+    assert left_behind(before) == []
+
+
 def test_what_ends_within_the_grace_time_is_no_leak() -> None:
     before = snapshot()
     thread = threading.Timer(0.05, lambda: None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,7 +19,6 @@ from wherry.errors import (
     DeadlineExceeded,
     ExecutionTimeout,
     InvalidRequest,
-    LoadFailed,
     ModelNotReady,
     Overloaded,
     QueueFull,
@@ -32,8 +30,8 @@ from wherry.errors import (
 )
 from wherry.instances.executable import RESCHEDULED, Executable, Failure, Outcome, model_errors
 from wherry.instances.instance import Instance
+from wherry.instances.life import ModelLife, ModelState
 from wherry.instances.resources import Resources
-from wherry.instances.restart import RestartPolicy
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.timer import Timer
 from wherry.observability.statistics import ModelStatistics, ResponseCount
@@ -53,14 +51,7 @@ SAFETY = 1.2
 PATIENCE = 8
 
 
-class ModelState(Enum):
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
-
-
-class Dispatcher:
+class Dispatcher(ModelLife[Instance]):
     """One loaded model: its queue, its instances, its counters."""
 
     def __init__(
@@ -75,26 +66,15 @@ class Dispatcher:
         sequence_inputs: SequenceInputs | None = None,
         resources: Resources | None = None,
     ) -> None:
-        self.config = config
-        self.statistics = statistics
-        self.state = ModelState.LOADING
-        #: Why it is not ready, for people.
-        self.reason = "loading"
+        super().__init__(
+            config, make_instances, clock=clock, statistics=statistics, lock=threading.Lock()
+        )
         self._scheduler = scheduler
         #: The same, if the model's requests are steps of sequences, and what they get beside.
         self._sequences = scheduler if isinstance(scheduler, SequenceBatcher) else None
         self._sequence_inputs = sequence_inputs
-        self._clock = clock
         self._timer = timer
-        self._make_instances = make_instances
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._idle: list[Instance] = []
-        #: Loaded instances, idle or running.
-        self._alive: list[Instance] = []
-        self._threads: list[threading.Thread] = []
-        #: Instances in `load`, which is the user's code and may take for ever.
-        self._loading: list[Instance] = []
         #: Answers that must not overtake others, and whose turn it is to deliver them.
         self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
         if config.preserve_ordering:
@@ -107,47 +87,10 @@ class Dispatcher:
             self._resources.admit(config.name, self._needs)
         #: Batches that may run, by what this one has been granted, and do not yet.
         self._grants = 0
-        self._closing = False
-        self._starting = 0
-        self._given_up = 0
-        self._load_error: Exception | None = None
-        #: Takes the requests that still come here, once this one is to be unloaded.
-        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
         #: When the timer will call `_tick`, latest first.
         self._wake_ups: list[float] = []
-        self._policies = [
-            RestartPolicy(budget=config.crash_budget, window=config.crash_window)
-            for _ in make_instances
-        ]
 
     # Life
-
-    def start(self) -> None:
-        """Start loading every instance, each in its serving thread."""
-        self._starting = len(self._make_instances)
-        for number in range(self._starting):
-            self._start_thread(number)
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
-        with self._changed:
-            done = self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
-            error = self._load_error
-            if self._closing and error is None:
-                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
-            if not error and done and self.state is ModelState.LOADING:
-                self.state, self.reason = ModelState.READY, ""
-        if error is not None:
-            self._fail_waiting(ModelNotReady(str(error)))
-            raise error
-        if not done:
-            raise LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
-
-    def drain(self, timeout: float | None) -> bool:
-        """Take no more requests; wait for those that are here. False if time ran out."""
-        with self._changed:
-            self.state, self.reason = ModelState.UNLOADING, "unloading"
-            return self._changed.wait_for(self._is_quiet, timeout)
 
     def close(self, timeout: float = 10.0) -> None:
         """Stop the instances. Requests that still wait are answered with ModelNotReady.
@@ -176,30 +119,12 @@ class Dispatcher:
         with self._lock:
             self.state, self.reason = ModelState.UNAVAILABLE, "unloaded"
 
-    def _join(self, timeout: float) -> None:
-        deadline = self._clock() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - self._clock()))
-
-    @property
-    def ready(self) -> bool:
-        return self.not_ready_reason() == ""
-
     def not_ready_reason(self) -> str:
-        """Why a new request would not make progress; "" if it would."""
-        with self._lock:
-            if self.state is not ModelState.READY:
-                return self.reason
-            if not self._alive:
-                return "every instance is being restarted"
-            oldest_start = self._clock() - self.config.stall_timeout
-            if all(i.busy_since is not None and i.busy_since < oldest_start for i in self._alive):
-                return (
-                    f"every instance has been in one batch for more than"
-                    f" {self.config.stall_timeout:g} s (stall_timeout)"
-                )
-            reasons = [instance.not_ready_reason() for instance in self._alive]
-            return reasons[0] if all(reasons) else ""
+        reason = super().not_ready_reason()
+        if not reason:
+            models = [instance.not_ready_reason() for instance in self.instances]
+            reason = models[0] if models and all(models) else ""
+        return reason
 
     # Requests
 
@@ -324,11 +249,6 @@ class Dispatcher:
                 if i.busy_since is not None
             ]
 
-    @property
-    def instances(self) -> list[Instance]:
-        with self._lock:
-            return list(self._alive)
-
     # Under the lock: ask the scheduler
 
     def _enqueue(
@@ -438,11 +358,6 @@ class Dispatcher:
             for instance in self._alive
             if limit is not None and instance.batch and instance.busy_since is not None
         ]
-
-    def _closed_error(self) -> WherryError | None:
-        if self.state in (ModelState.READY, ModelState.LOADING):
-            return None
-        return ModelNotReady(f"model {self.config.name!r} is not ready: {self.reason}")
 
     def _is_quiet(self) -> bool:
         return not self._scheduler.queued_requests and all(
@@ -579,56 +494,6 @@ class Dispatcher:
         return self._broken()
 
     # The serving thread of one instance
-
-    def _start_thread(self, number: int, *, hung: str = "") -> None:
-        thread = threading.Thread(
-            target=self._serve,
-            args=(number, hung),
-            name=f"wherry-{self.config.name}-{number}",
-            daemon=True,  # a hung model must not keep the program alive
-        )
-        thread.start()  # first: close() may come at any time, and joins what is listed
-        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
-
-    def _serve(self, number: int, hung: str) -> None:
-        """Load the instance, run its batches, and bring it back when its worker dies.
-
-        `hung` is why it takes the place of another one, if it does.
-        """
-        policy = self._policies[number]
-        if hung and not self._wait_for_restart(policy, hung):
-            return
-        first = not hung
-        while True:
-            instance: Instance | None = None
-            try:
-                instance = self._make_instances[number]()
-                instance.answers = self
-                with self._lock:
-                    self._loading.append(instance)
-                instance.load()
-            except model_errors() as error:
-                if instance is not None:
-                    self._went_down(instance)
-                    instance.unload_quietly()
-                if first:
-                    self._could_not_load(error)
-                    return
-                cause = str(error)
-            else:
-                self._came_up(instance, first)
-                first = False
-                try:
-                    self._work(instance)
-                    self._went_down(instance)
-                    instance.unload_quietly()
-                    return
-                except WorkerDied as error:
-                    cause = str(error)
-                    self._lost(instance, error)
-                    instance.unload_quietly()
-            if not self._wait_for_restart(policy, cause):
-                return
 
     def _work(self, instance: Instance) -> None:
         batch = self._next(instance)
@@ -883,43 +748,21 @@ class Dispatcher:
 
     # Coming up, going down
 
-    def _came_up(self, instance: Instance, first: bool) -> None:
-        with self._changed:
-            self._loading.remove(instance)
-            self._alive.append(instance)
-            if self._sequences is not None:
-                self._sequences.instance_up(instance.number)
-            if first:
-                self._starting -= 1
-            else:
-                self.statistics.worker_restarts += 1
-            self._changed.notify_all()
-        if not first:
-            log.warning(
-                "instance is back", extra={"model": self.config.name, "instance": instance.name}
-            )
+    def _make(self, number: int) -> Instance:
+        instance = super()._make(number)
+        instance.answers = self
+        return instance
 
-    def _went_down(self, instance: Instance) -> None:
-        with self._changed:
-            self._forget(instance)
+    def _up(self, instance: Instance) -> None:
+        if self._sequences is not None:
+            self._sequences.instance_up(instance.number)
 
-    def _forget(self, instance: Instance) -> None:
-        for group in (self._loading, self._alive, self._idle):
-            if instance in group:
-                group.remove(instance)
-        self._changed.notify_all()
+    def _down(self, instance: Instance) -> None:
+        if instance in self._idle:
+            self._idle.remove(instance)
 
-    def _could_not_load(self, error: BaseException) -> None:
-        name = self.config.name
-        # Our own errors say what it is; of others the type says half of it.
-        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
-        failed = LoadFailed(f"model {name!r} could not be loaded: {what}")
-        failed.__cause__ = error
-        with self._changed:
-            self._starting -= 1
-            self._load_error = self._load_error or failed
-            self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
-            self._changed.notify_all()
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        return self._scheduler.clear()
 
     def _lost(self, instance: Instance, error: WorkerDied) -> None:
         """A worker died. What it had and was not answered yet is tried once more, alone."""
@@ -939,7 +782,7 @@ class Dispatcher:
                     failed.append(request)
                 else:
                     self._scheduler.requeue(request, now)
-            self._forget(instance)
+            self._forget_instance(instance)
             broken = self._lose_sequences(instance)
             self._return_grants()
             handed = self._assign(now)
@@ -948,38 +791,6 @@ class Dispatcher:
             self._fail(request, error)
         for request, lost in broken:
             self._fail(request, lost)
-
-    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
-        """Wait out the back-off; False if the instance is not to come back."""
-        delay = policy.died(self._clock())
-        name = self.config.name
-        with self._changed:
-            if delay is not None and not self._closing:
-                log.error("worker died, restarting", extra={"model": name, "why": cause})
-                self._changed.wait_for(lambda: self._closing, delay)
-            if self._closing:
-                return False
-            if delay is not None:
-                return True
-            self._given_up += 1
-            gone = self._given_up == len(self._make_instances)
-            if gone:
-                self.state = ModelState.UNAVAILABLE
-                self.reason = (
-                    f"every instance died more than {policy.budget} times within"
-                    f" {policy.window:g} s; the last time: {cause}"
-                )
-        log.error("instance given up", extra={"model": name, "why": cause})
-        if gone:
-            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self.reason}"))
-        return False
-
-    def _fail_waiting(self, error: WherryError) -> None:
-        with self._changed:
-            waiting = self._scheduler.clear()
-            self._changed.notify_all()
-        for request in waiting:
-            self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         # Counted first, so that a client that reads the statistics next finds it there.

@@ -13,6 +13,7 @@ from typing import Protocol
 from wherry.config import ModelConfig
 from wherry.instances import messages
 from wherry.instances.executable import Failure
+from wherry.instances.life import Loadable
 from wherry.instances.process import ProcessInstance
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import ThreadInstance
@@ -22,19 +23,13 @@ from wherry.request import Columns
 from wherry.step_model import StepModel
 
 
-class StepInstance(Protocol):
+class StepInstance(Loadable, Protocol):
     """One loaded copy of a model that works in steps."""
 
-    name: str
-    busy_since: float | None
-
-    def load(self) -> None: ...
     def join(self, key: int, columns: Columns) -> None: ...
     def leave(self, key: int) -> None: ...
     def close(self) -> None: ...
     def progress(self) -> Progress | None: ...
-    def abort(self, reason: str) -> bool: ...
-    def unload_quietly(self) -> None: ...
 
 
 class StepThread(ThreadInstance):

@@ -17,7 +17,6 @@ from wherry.config import ModelConfig
 from wherry.errors import (
     Cancelled,
     DeadlineExceeded,
-    LoadFailed,
     ModelNotReady,
     Overloaded,
     QueueFull,
@@ -25,8 +24,7 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.executable import model_errors
-from wherry.instances.restart import RestartPolicy
+from wherry.instances.life import ModelLife, ModelState
 from wherry.instances.step_instance import StepInstance
 from wherry.instances.step_loop import Progress, Share
 from wherry.instances.timer import Timer
@@ -39,8 +37,10 @@ from wherry.scheduler.queue import RequestQueue
 log = logging.getLogger("wherry")
 
 
-class StepRunner:
+class StepRunner(ModelLife[StepInstance]):
     """One loaded step model: its queue, its instances, its counters."""
+
+    turn = "step"
 
     def __init__(
         self,
@@ -52,15 +52,12 @@ class StepRunner:
         statistics: ModelStatistics,
         takes_parameters: bool = False,
     ) -> None:
-        self.config = config
+        super().__init__(
+            config, make_instances, clock=clock, statistics=statistics, lock=threading.RLock()
+        )
         #: The model has an input called `parameters`: a request's own parameters go there.
         self._takes_parameters = takes_parameters
-        self.statistics = statistics
-        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
-        self._make_instances = make_instances
-        self._clock = clock
         self._timer = timer
-        self._changed = threading.Condition()
         self._queue = RequestQueue()
         self._first = FirstResponses()
         self._keys = count(1)
@@ -71,59 +68,17 @@ class StepRunner:
         self._joined_at: dict[InferRequest, float] = {}
         self._last_at: dict[InferRequest, float] = {}
         self._gauges: dict[str, Mapping[str, float]] = {}
-        self._threads: list[threading.Thread] = []
-        self._loading: list[StepInstance] = []
-        self._starting = 0
-        self._given_up = 0
-        self._load_error: Exception | None = None
-        #: Why it takes no requests; "": it does.
-        self._closed = ""
-        self._ready = False
-        self._closing = False
         self._wake_at = float("inf")
 
     # Life
 
-    def start(self) -> None:
-        """Start loading every instance, each in its serving thread."""
-        self._starting = len(self._make_instances)
-        for number in range(self._starting):
-            thread = threading.Thread(
-                target=self._serve,
-                args=(number,),
-                name=f"wherry-{self.config.name}-{number}",
-                daemon=True,  # a hung model must not keep the program alive
-            )
-            thread.start()
-            self._threads.append(thread)
-
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
-            error = self._load_error
-            if error is None and self._closing:
-                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
-            if error is None and self._starting:
-                error = LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
-            self._ready = error is None
-        if error is not None:
-            self._fail_waiting(ModelNotReady(str(error)))
-            raise error
-
-    def drain(self, timeout: float | None) -> bool:
-        """Take no more requests; wait for those that are here. False if time ran out."""
-        with self._changed:
-            self._closed = self._closed or "unloading"
-            return self._changed.wait_for(
-                lambda: not self._queue.queued_requests and not self._places, timeout
-            )
-
     def close(self, timeout: float = 10.0) -> None:
         """Stop the instances. What is still here is answered with ModelNotReady."""
         with self._changed:
-            self._closed, self._closing = self._closed or "unloading", True
-            instances = [*self._active, *self._loading]
+            self._closing = True
+            if self.state is not ModelState.UNAVAILABLE:
+                self.state, self.reason = ModelState.UNLOADING, "unloading"
+            instances = [*self._alive, *self._loading]
             running = list(self._places)
             self._changed.notify_all()
         error = ModelNotReady(f"model {self.config.name!r} is unloading")
@@ -137,39 +92,14 @@ class StepRunner:
             if any(thread.is_alive() for thread in self._threads):
                 instance.abort("the server is stopping")
         self._join(1.0)
-
-    def _join(self, timeout: float) -> None:
-        ends_at = self._clock() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, ends_at - self._clock()))
-
-    def not_ready_reason(self) -> str:
-        """Why a new request would not make progress; "" if it would."""
-        with self._changed:
-            if self._closed:
-                return self._closed
-            if not self._ready:
-                return "loading"
-            if not self._active:
-                return "every instance is being restarted"
-            oldest = self._clock() - self.config.stall_timeout
-            if all(i.busy_since is not None and i.busy_since < oldest for i in self._active):
-                return (
-                    f"every instance has been in one step for more than"
-                    f" {self.config.stall_timeout:g} s (stall_timeout)"
-                )
-            return ""
+        with self._lock:
+            self.state, self.reason = ModelState.UNAVAILABLE, "unloaded"
 
     # What is shown
 
     @property
     def queued_requests(self) -> int:
         return self._queue.queued_requests
-
-    @property
-    def instances(self) -> list[Any]:
-        with self._changed:
-            return list(self._active)
 
     def running(self) -> list[tuple[str, int, float]]:
         """Active requests: the instance's name, rows, since when."""
@@ -200,12 +130,13 @@ class StepRunner:
         refused: list[tuple[InferRequest, WherryError]] = []
         with self._changed:
             now = self._clock()
-            successor = self.successor if self._closed else None
+            closed = self._closed_error()
+            successor = self.successor if closed is not None else None
             for request in requests if successor is None else ():
                 if request.reply.settled:
                     continue  # its caller has just left
                 request.enqueued_at = now
-                error = self._refusal(request, now)
+                error = closed or self._refusal(request, now)
                 if error is not None:
                     refused.append((request, error))
                     continue
@@ -236,8 +167,6 @@ class StepRunner:
 
     def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
         name, limit = self.config.name, self.config.max_queue_wait
-        if self._closed:
-            return ModelNotReady(f"model {name!r} is not ready: {self._closed}")
         if request.rows != 1:
             return Unsupported(
                 f"model {name!r} works in steps: send each of the {request.rows} rows as a"
@@ -347,37 +276,9 @@ class StepRunner:
 
     # The serving thread of one instance
 
-    def _serve(self, number: int) -> None:
-        """Load the instance, hand out what its steps give, bring it back when its worker dies."""
-        policy = RestartPolicy(budget=self.config.crash_budget, window=self.config.crash_window)
-        first = True
-        while True:
-            instance: StepInstance | None = None
-            try:
-                instance = self._make_instances[number]()
-                with self._changed:
-                    self._loading.append(instance)
-                instance.load()
-            except model_errors() as error:
-                self._went_down(instance)
-                if first:
-                    self._could_not_load(error)
-                    return
-                cause = str(error)
-            else:
-                self._came_up(instance, first)
-                first = False
-                try:
-                    while (progress := instance.progress()) is not None:
-                        self._hand_out(instance, progress)
-                    self._went_down(instance)
-                    return
-                except WorkerDied as error:
-                    cause = str(error)
-                    self._lost(instance, error)
-                    self._went_down(instance)
-            if not self._wait_for_restart(policy, cause):
-                return
+    def _work(self, instance: StepInstance) -> None:
+        while (progress := instance.progress()) is not None:
+            self._hand_out(instance, progress)
 
     def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
         """Give each caller its share of a step."""
@@ -438,43 +339,21 @@ class StepRunner:
 
     # Coming up, going down
 
-    def _came_up(self, instance: StepInstance, first: bool) -> None:
-        with self._changed:
-            self._loading.remove(instance)
-            self._active[instance] = {}
-            if self._closing:
-                instance.close()
-            if first:
-                self._starting -= 1
-            else:
-                self.statistics.worker_restarts += 1
-            self._assign(self._clock())
-            self._changed.notify_all()
-        if not first:
-            log.warning(
-                "instance is back", extra={"model": self.config.name, "instance": instance.name}
-            )
+    def _up(self, instance: StepInstance) -> None:
+        self._active[instance] = {}
+        if self._closing:
+            instance.close()
+        self._assign(self._clock())
 
-    def _went_down(self, instance: StepInstance | None) -> None:
-        if instance is None:
-            return
-        with self._changed:
-            if instance in self._loading:
-                self._loading.remove(instance)
-            self._active.pop(instance, None)
-            self._gauges.pop(instance.name, None)
-            self._changed.notify_all()
-        instance.unload_quietly()
+    def _down(self, instance: StepInstance) -> None:
+        self._active.pop(instance, None)
+        self._gauges.pop(instance.name, None)
 
-    def _could_not_load(self, error: BaseException) -> None:
-        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
-        failed = LoadFailed(f"model {self.config.name!r} could not be loaded: {what}")
-        failed.__cause__ = error
-        with self._changed:
-            self._starting -= 1
-            self._load_error = self._load_error or failed
-            self._closed = self._closed or str(failed)
-            self._changed.notify_all()
+    def _is_quiet(self) -> bool:
+        return not self._queue.queued_requests and not self._places
+
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        return self._queue.clear()
 
     def _lost(self, instance: StepInstance, error: WorkerDied) -> None:
         """A worker died. Streams that had begun have failed; the others are tried once more."""
@@ -492,37 +371,6 @@ class StepRunner:
                     self._queue.push(request)
             self._assign(now)
         for request in failed:
-            self._fail(request, error)
-
-    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
-        """Wait out the back-off; False if the instance is not to come back."""
-        delay = policy.died(self._clock())
-        name = self.config.name
-        with self._changed:
-            if delay is not None and not self._closing:
-                log.error("worker died, restarting", extra={"model": name, "why": cause})
-                self._changed.wait_for(lambda: self._closing, delay)
-            if self._closing:
-                return False
-            if delay is not None:
-                return True
-            self._given_up += 1
-            gone = self._given_up == len(self._make_instances)
-            if gone:
-                self._closed = (
-                    f"every instance died more than {policy.budget} times within"
-                    f" {policy.window:g} s; the last time: {cause}"
-                )
-        log.error("instance given up", extra={"model": name, "why": cause})
-        if gone:
-            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self._closed}"))
-        return False
-
-    def _fail_waiting(self, error: WherryError) -> None:
-        with self._changed:
-            waiting = self._queue.clear()
-            self._changed.notify_all()
-        for request in waiting:
             self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:

@@ -29,9 +29,9 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.dispatcher import ModelState
 from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.instance import Instance, Respond
+from wherry.instances.life import ModelState
 from wherry.instances.thread import ThreadInstance
 from wherry.model import Device
 from wherry.observability.statistics import ModelStatistics
@@ -184,7 +184,7 @@ def test_an_exit_in_the_models_code_is_a_failure_and_the_instance_stays() -> Non
         assert isinstance(d.ask("quit").error(), ModelFailed)
         assert isinstance(d.ask("interrupt").error(), WherryError)
         assert d.ask("go on").rows() == ["go on"]
-        assert d.dispatcher.ready
+        assert not d.dispatcher.not_ready_reason()
 
 
 # Callers who leave
@@ -378,7 +378,7 @@ def test_requests_may_come_while_the_model_loads() -> None:
         may_load.set()
         assert call.rows() == ["early"]
         d.dispatcher.wait_ready(PATIENCE)
-        assert d.dispatcher.ready
+        assert not d.dispatcher.not_ready_reason()
 
 
 def test_drain_finishes_what_waits_and_takes_no_more(gate: Gate) -> None:
@@ -475,7 +475,7 @@ def test_a_batch_that_hangs_is_answered_and_its_instance_replaced(gate: Gate) ->
             assert isinstance(error, ExecutionTimeout)
             assert "execution_timeout" in str(error)
         gate.started()  # the new instance has taken what waited
-        assert d.dispatcher.ready
+        assert not d.dispatcher.not_ready_reason()
         gate.open(2)
         assert waits.rows() == ["C"]
         assert d.dispatcher.statistics.worker_restarts == 1
@@ -544,7 +544,7 @@ def test_a_model_that_is_stuck_in_one_batch_is_not_ready_until_it_goes_on(gate: 
         call = d.ask("a")
         gate.started()
         d.clock.now += 5.0
-        assert d.dispatcher.ready
+        assert not d.dispatcher.not_ready_reason()
         d.clock.now += 0.1
         assert "more than 5 s (stall_timeout)" in d.dispatcher.not_ready_reason()
         gate.open()
@@ -557,7 +557,7 @@ def test_one_stuck_instance_of_two_leaves_the_model_ready(gate: Gate) -> None:
         d.ask("a")
         gate.started()
         d.clock.now += 60.0
-        assert d.dispatcher.ready
+        assert not d.dispatcher.not_ready_reason()
 
 
 # Workers that die, played by a fake instance

@@ -1,0 +1,302 @@
+"""How do a model's instances come up, come back when they die, and go down?
+
+What is the same whether the model runs batches or steps: one serving thread for each instance,
+which loads it, works until it is told to stop, and brings it back when its worker dies.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from wherry.config import ModelConfig
+from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+from wherry.instances.executable import model_errors
+from wherry.instances.restart import RestartPolicy
+from wherry.model import Device
+from wherry.observability.statistics import ModelStatistics
+from wherry.request import InferRequest
+
+log = logging.getLogger("wherry")
+
+
+class ModelState(Enum):
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class Loadable(Protocol):
+    """What the life of an instance asks of it."""
+
+    name: str
+    device: Device
+    busy_since: float | None
+
+    def load(self) -> None: ...
+    def abort(self, reason: str) -> bool: ...
+    def unload_quietly(self) -> None: ...
+
+
+InstanceT = TypeVar("InstanceT", bound=Loadable)
+
+
+class ModelLife(ABC, Generic[InstanceT]):
+    """One loaded model's state and instances. Who inherits says what an instance works on.
+
+    `lock` guards everything here and in who inherits; `_changed` is told of whatever somebody may
+    wait for.
+    """
+
+    #: What an instance is in while it works, for people.
+    turn = "batch"
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        make_instances: Sequence[Callable[[], InstanceT]],
+        *,
+        clock: Callable[[], float],
+        statistics: ModelStatistics,
+        lock: threading.Lock | threading.RLock,
+    ) -> None:
+        self.config = config
+        self.statistics = statistics
+        self.state = ModelState.LOADING
+        #: Why it is not ready, for people.
+        self.reason = "loading"
+        #: Takes the requests that still come here, once this one is to be unloaded.
+        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+        self._clock = clock
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+        self._make_instances = make_instances
+        #: Instances in `load`, which is the user's code and may take for ever.
+        self._loading: list[InstanceT] = []
+        #: Loaded instances, idle or running.
+        self._alive: list[InstanceT] = []
+        self._threads: list[threading.Thread] = []
+        self._policies = [
+            RestartPolicy(budget=config.crash_budget, window=config.crash_window)
+            for _ in make_instances
+        ]
+        self._starting = 0
+        self._given_up = 0
+        self._load_error: Exception | None = None
+        self._closing = False
+
+    def start(self) -> None:
+        """Start loading every instance, each in its serving thread."""
+        self._starting = len(self._make_instances)
+        for number in range(self._starting):
+            self._start_thread(number)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
+            error = self._load_error
+            if self._closing and error is None:
+                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
+            if not error and done and self.state is ModelState.LOADING:
+                self.state, self.reason = ModelState.READY, ""
+        if error is not None:
+            self._fail_waiting(ModelNotReady(str(error)))
+            raise error
+        if not done:
+            raise LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
+
+    def drain(self, timeout: float | None) -> bool:
+        """Take no more requests; wait for those that are here. False if time ran out."""
+        with self._changed:
+            self.state, self.reason = ModelState.UNLOADING, "unloading"
+            return self._changed.wait_for(self._is_quiet, timeout)
+
+    def not_ready_reason(self) -> str:
+        """Why a new request would not make progress; "" if it would."""
+        with self._lock:
+            if self.state is not ModelState.READY:
+                return self.reason
+            if not self._alive:
+                return "every instance is being restarted"
+            oldest_start = self._clock() - self.config.stall_timeout
+            if all(i.busy_since is not None and i.busy_since < oldest_start for i in self._alive):
+                return (
+                    f"every instance has been in one {self.turn} for more than"
+                    f" {self.config.stall_timeout:g} s (stall_timeout)"
+                )
+            return ""
+
+    @property
+    def instances(self) -> list[InstanceT]:
+        with self._lock:
+            return list(self._alive)
+
+    def _join(self, timeout: float) -> None:
+        deadline = self._clock() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - self._clock()))
+
+    # The serving thread of one instance
+
+    def _start_thread(self, number: int, *, hung: str = "") -> None:
+        thread = threading.Thread(
+            target=self._serve,
+            args=(number, hung),
+            name=f"wherry-{self.config.name}-{number}",
+            daemon=True,  # a hung model must not keep the program alive
+        )
+        thread.start()  # first: close() may come at any time, and joins what is listed
+        self._threads = [*(t for t in self._threads if t.is_alive()), thread]
+
+    def _serve(self, number: int, hung: str) -> None:
+        """Load the instance, work, and bring it back when its worker dies.
+
+        `hung` is why it takes the place of another one, if it does.
+        """
+        policy = self._policies[number]
+        if hung and not self._wait_for_restart(policy, hung):
+            return
+        first = not hung
+        while True:
+            instance: InstanceT | None = None
+            try:
+                instance = self._make(number)
+                with self._lock:
+                    self._loading.append(instance)
+                instance.load()
+            except model_errors() as error:
+                if instance is not None:
+                    self._ended_life(instance)
+                if first:
+                    self._could_not_load(error)
+                    return
+                cause = str(error)
+            else:
+                self._came_up(instance, first)
+                first = False
+                try:
+                    self._work(instance)
+                    self._ended_life(instance)
+                    return
+                except WorkerDied as error:
+                    cause = str(error)
+                    self._lost(instance, error)
+                    self._ended_life(instance)
+            if not self._wait_for_restart(policy, cause):
+                return
+
+    def _came_up(self, instance: InstanceT, first: bool) -> None:
+        with self._changed:
+            self._loading.remove(instance)
+            self._alive.append(instance)
+            if first:
+                self._starting -= 1
+            else:
+                self.statistics.worker_restarts += 1
+            self._up(instance)
+            self._changed.notify_all()
+        if not first:
+            log.warning(
+                "instance is back", extra={"model": self.config.name, "instance": instance.name}
+            )
+
+    def _ended_life(self, instance: InstanceT) -> None:
+        with self._changed:
+            self._forget_instance(instance)
+        instance.unload_quietly()
+
+    def _forget_instance(self, instance: InstanceT) -> None:
+        """Under the lock: it gets nothing any more."""
+        for group in (self._loading, self._alive):
+            if instance in group:
+                group.remove(instance)
+        self._down(instance)
+        self._changed.notify_all()
+
+    def _could_not_load(self, error: BaseException) -> None:
+        name = self.config.name
+        # Our own errors say what it is; of others the type says half of it.
+        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
+        failed = LoadFailed(f"model {name!r} could not be loaded: {what}")
+        failed.__cause__ = error
+        with self._changed:
+            self._starting -= 1
+            self._load_error = self._load_error or failed
+            self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
+            self._changed.notify_all()
+
+    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
+        """Wait out the back-off; False if the instance is not to come back."""
+        delay = policy.died(self._clock())
+        name = self.config.name
+        with self._changed:
+            if delay is not None and not self._closing:
+                log.error("worker died, restarting", extra={"model": name, "why": cause})
+                self._changed.wait_for(lambda: self._closing, delay)
+            if self._closing:
+                return False
+            if delay is not None:
+                return True
+            self._given_up += 1
+            gone = self._given_up == len(self._make_instances)
+            if gone:
+                self.state = ModelState.UNAVAILABLE
+                self.reason = (
+                    f"every instance died more than {policy.budget} times within"
+                    f" {policy.window:g} s; the last time: {cause}"
+                )
+        log.error("instance given up", extra={"model": name, "why": cause})
+        if gone:
+            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self.reason}"))
+        return False
+
+    def _fail_waiting(self, error: WherryError) -> None:
+        with self._changed:
+            waiting = self._clear_queue()
+            self._changed.notify_all()
+        for request in waiting:
+            self._fail(request, error)
+
+    def _closed_error(self) -> WherryError | None:
+        if self.state in (ModelState.READY, ModelState.LOADING):
+            return None
+        return ModelNotReady(f"model {self.config.name!r} is not ready: {self.reason}")
+
+    # Who inherits
+
+    def _make(self, number: int) -> InstanceT:
+        return self._make_instances[number]()
+
+    @abstractmethod
+    def _work(self, instance: InstanceT) -> None:
+        """Run what there is to run until the instance is told to stop. Raises WorkerDied."""
+
+    @abstractmethod
+    def _lost(self, instance: InstanceT, error: WorkerDied) -> None:
+        """Its worker died: see to the requests that it had."""
+
+    @abstractmethod
+    def _up(self, instance: InstanceT) -> None:
+        """Under the lock: it is loaded."""
+
+    @abstractmethod
+    def _down(self, instance: InstanceT) -> None:
+        """Under the lock: it is gone, or never came up."""
+
+    @abstractmethod
+    def _is_quiet(self) -> bool:
+        """Under the lock: is there no request here?"""
+
+    @abstractmethod
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        """Under the lock: take everything out that waits."""
+
+    @abstractmethod
+    def _fail(self, request: InferRequest, error: WherryError) -> None:
+        """Answer a request with an error, if it has no answer yet."""
