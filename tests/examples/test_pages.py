@@ -32,7 +32,7 @@ class FastAPI(Starlette):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_blocks_of_a_page_run_in_order(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -92,7 +92,7 @@ def test_a_package_that_is_missing_is_named_with_the_remedy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_the_demo_ends_by_itself_and_shows_what_it_promises() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.sentiment.demo"],

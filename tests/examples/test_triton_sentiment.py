@@ -12,7 +12,7 @@ import tritonclient.http as triton
 
 from wherry.testing import running_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/triton_sentiment"
 
@@ -58,7 +58,7 @@ def test_the_seeds_loops_run_and_no_batch_is_too_large(url: str) -> None:
         [sys.executable, str(EXAMPLE / "client.py"), "--url", url],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=380,
     )
     assert done.returncode == 0, done.stderr
     sizes = [
