@@ -19,7 +19,7 @@ REASONS = {
     "full": "max_batch_size was reached",
     "idle": "an instance was free, and nobody worth waiting for was on the way",
     "waited": "after a wait for callers that had just been answered",
-    "part": "a part of the queue: a batch costs next to nothing by itself here",
+    "part": "a part of the queue: it fills a step of the device, or small batches cost no more",
     "slots": "enough of the sequences had a step",
     "preferred": "a preferred size was reached",
     "delay": "max_queue_delay was over",

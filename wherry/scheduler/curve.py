@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from math import ceil
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
@@ -19,6 +20,9 @@ class BatchCurve:
         self.memory = memory
         self._sizes: list[int] = []
         self._seconds: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+        #: By how much of itself the mean of a size is likely to be wrong (a standard error).
+        self.error = 0.0
         #: The values, made non-decreasing: what `seconds` reads.
         self._smooth: list[float] = []
         self._stale = False
@@ -28,11 +32,16 @@ class BatchCurve:
     def learn(self, rows: int, seconds: float) -> None:
         size = rows if rows <= EXACT_SIZES else _bucket(rows)
         known = self._seconds.get(size)
+        seen = self._seen[size] = self._seen.get(size, 0) + 1
         if known is None:
             insort(self._sizes, size)
             mean = seconds
         else:
-            mean = known + self.memory * (seconds - known)
+            mean = known + max(self.memory, 1 / seen) * (seconds - known)
+            # From the mean deviation of one batch: of a normal one, 1.25 times as much, and of a
+            # mean with this memory only a part.
+            part = 1.25 * (self.memory / (2 - self.memory)) ** 0.5
+            self.error += 0.05 * (part * abs(seconds / known - 1) - self.error)
         self._seconds[size] = mean
         # The noise is in proportion: to the average, or one lucky batch would rule the line.
         weight = mean**-2
@@ -64,6 +73,16 @@ class BatchCurve:
             part = (rows - low) / (high - low)
             return smooth[i - 1] + part * (smooth[i] - smooth[i - 1])
         return smooth[-1] + self._last_slope() * (rows - sizes[-1])
+
+    def hoped(self, rows: int) -> float:
+        """The least it may take: a size that was never tried, as long as a smaller one that is
+        more than half as large. So it is tried, and then known."""
+        if self._stale:
+            self._smoothen()
+        i = bisect_right(self._sizes, rows) - 1
+        if i >= 0 and 2 * self._sizes[i] > rows:
+            return self._smooth[i]
+        return self.seconds(rows)
 
     def fixed(self) -> float | None:
         """Seconds that a batch costs whatever its size: where a straight line starts.
@@ -118,5 +137,6 @@ class BatchCurve:
 
 
 def _bucket(rows: int) -> int:
-    step = 1 << (rows.bit_length() - 4)
-    return rows // step * step
+    """Rounded up: devices that work in steps have their ends there."""
+    step = 1 << ((rows - 1).bit_length() - 4)
+    return ceil(rows / step) * step

@@ -7,7 +7,8 @@ Five rules, each from what was learnt while running:
    time than waiting for them costs (`_company`).
 3. Several instances take turns: what one takes the others will lack (`_fair_part`), and batches
    that start together end together, with nobody free in between (`_turn`).
-4. Where a batch costs next to nothing by itself, it takes only a part of what waits (`_part`).
+4. Where the device works in steps, a batch ends with a step (`_step`); where a batch costs next to
+   nothing by itself, it takes only a part of what waits (`_part`).
 5. Where rows are padded to the longest, rows of similar length go together (`_alike`).
 
 docs/explanation/batching.md has the reasons and what the rules reach.
@@ -15,8 +16,9 @@ docs/explanation/batching.md has the reasons and what the rules reach.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from math import ceil, inf
 from typing import Any
 
@@ -30,7 +32,7 @@ from wherry.scheduler.returns import AGES, Returns
 IDLE = Idle()
 #: Running a queue in parts must keep this share of the spare capacity (of one instance) ...
 KEEP_SPARE = 0.85
-#: ... and may make the whole at most this much slower.
+#: ... and may make the whole at most this much slower. A step must make it so much faster.
 MOST_SLOWER = 0.05
 #: How far apart the starts of several instances are, in the least distance that can be kept.
 APART_OPEN, APART_CLOSED = 1.2, 1.0
@@ -144,22 +146,25 @@ class SelfTuningBatcher(Batcher):
         age = now - returns.last_end
         free = max(1, self.instances - self.forecast.busy)
         share, alone = returns.share, seconds(rows)
-        # Strangers who arrive meanwhile make another batch necessary in any case.
+        # Who comes while this batch would run makes another one necessary in any case: strangers,
         strangers = (1.0 - share) ** 2 * returns.rate * per_request * alone
+        # and callers who are back by its end, but not by the end of the wait.
+        by_its_end = returns.back_by(max(0, bisect_right(AGES, alone) - 1))
         best_gain, best_until, best_mates = 0.0, now, 0.0
         for i, back_at in enumerate(AGES):
             if back_at <= age:
                 continue
+            if back_at > alone:
+                break
             mates = (returns.back_by(i) - arrived) * per_request
             mates = min((rows + mates) / free, self.max_batch_size) - rows
             if mates < 0.5:
                 continue
             wait, together = back_at - age, seconds(rows + mates)
-            saved = alone + seconds(mates + strangers) - seconds(strangers) - together
-            if back_at > saved:
-                break
+            late = strangers + max(0.0, by_its_end - returns.back_by(i)) * per_request
+            saved = alone + seconds(mates + late) - seconds(late) - together
             gain = (mates + share * rows) * (saved - wait)
-            if gain > best_gain:
+            if back_at <= saved and gain > best_gain:
                 best_gain, best_until, best_mates = gain, now + wait, mates
         everybody = returns.last_answered - arrived
         if free > 1:
@@ -191,11 +196,29 @@ class SelfTuningBatcher(Batcher):
     def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
         if self.forecast.work_per_row != 1.0:
             return tuple(self._queue.take_these(lane, self._alike(lane)))
-        return tuple(self._queue.take(lane, self._part(rows)))
+        return tuple(self._queue.take(lane, self._part(self._step(lane, rows))))
+
+    def _step(self, lane: Lane, rows: int) -> int:
+        """All that wait, or as many as fill a step of the device if that is clearly more a second.
+
+        Steps end at powers of two or at multiples of one, so only those are looked at. A full
+        batch is not cut: what it costs would never be learnt again.
+        """
+        if rows == 1 or rows >= self.max_batch_size or not self.curve:
+            return rows
+        sizes = {1 << i for i in range((rows - 1).bit_length())}
+        if self._rows_per_request != 1.0:  # as many as whole requests make
+            ends = list(accumulate([request.rows for request in lane.in_turn()]))
+            sizes = {ends[max(0, bisect_right(ends, size) - 1)] for size in sizes}
+        rate, size = max([(size / self.curve.hoped(size), size) for size in sizes])
+        return size if rate * self.curve.seconds(rows) > self._clearly() * rows else rows
+
+    def _clearly(self) -> float:
+        """Rates that differ by this factor are not equal, and not the noise of what was learnt."""
+        return 1 + MOST_SLOWER + 2 * self.curve.error
 
     def _part(self, rows: int) -> int:
-        """All that wait, or equal parts of them if the fixed cost of each is next to nothing."""
-        rows = min(rows, self.max_batch_size)
+        """All of them, or equal parts if the fixed cost of each is next to nothing."""
         if rows == 1 or (fixed := self.curve.fixed()) is None:
             return rows
         # Callers in a loop gain nothing: whoever is left behind only changes places with them.
@@ -208,7 +231,10 @@ class SelfTuningBatcher(Batcher):
         in_fixed = seconds / max(fixed, 1e-9)
         # The root: in a long queue small parts gain little, and each costs its fixed part.
         parts = max(1.0, min(1 + slower * in_fixed, in_fixed**0.5 / 2))
-        return ceil(rows / int(parts))
+        part = ceil(rows / int(parts))
+        # The straight line that `fixed` is from knows no steps.
+        steps = self.curve.seconds(part) * rows > self._clearly() * seconds * part
+        return rows if steps else part
 
     def _alike(self, lane: Lane) -> list[InferRequest]:
         """The oldest request and those of similar cost that make the most of the padding.

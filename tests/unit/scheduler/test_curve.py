@@ -1,6 +1,7 @@
 """How long does a batch of so many rows take? What was learnt, and what is made of it."""
 
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -63,6 +64,42 @@ def test_large_sizes_share_places_an_eighth_of_an_octave_wide() -> None:
     curve = learnt(*[(rows, 1.0) for rows in range(1, 1025)])
     assert [rows for rows, _ in curve.points()][:65] == [*range(1, 65), 72]
     assert len(curve.points()) <= 64 + 4 * 8 + 1
+
+
+def test_a_place_for_large_sizes_ends_where_steps_of_devices_end() -> None:
+    curve = learnt((64, 1.0), (65, 2.0), (72, 2.0), (128, 2.0), (129, 3.0))
+    assert curve.points() == [(64, 1.0), (72, 2.0), (128, 2.0), (144, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        (4, 3.0),  # this one was tried
+        (16, 4.0),  # 12 was: it may cost as little
+        (23, 4.0),
+        (24, 20.0),  # 12 is too far away: by the straight line from 12 to 48
+        (64, 52.0),
+        (96, 116.0),  # beyond it
+    ],
+)
+def test_a_size_that_was_never_tried_is_hoped_to_cost_what_a_smaller_one_does(
+    rows: int, seconds: float
+) -> None:
+    assert learnt((3, 2.5), (4, 3.0), (12, 4.0), (48, 52.0)).hoped(rows) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+def test_how_wrong_a_mean_may_be_is_learnt_from_the_noise(noise: float) -> None:
+    rng, curves = random.Random(1), [BatchCurve() for _ in range(200)]
+    for curve in curves:
+        for _ in range(100):
+            curve.learn(8, rng.lognormvariate(0, noise))
+    real = statistics.stdev([curve.seconds(8) for curve in curves])
+    assert statistics.mean([curve.error for curve in curves]) == pytest.approx(real, rel=0.2)
+
+
+def test_the_first_batches_of_a_size_count_alike() -> None:
+    assert learnt((4, 3.0), (4, 1.0), (4, 2.0)).seconds(4) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("fixed", "row"), [(5e-3, 2e-4), (1e-4, 2e-3), (0.0, 1e-3), (7e-3, 0.0)])

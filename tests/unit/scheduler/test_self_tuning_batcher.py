@@ -268,6 +268,19 @@ def test_what_costs_by_the_batch_is_batched_among_strangers() -> None:
     assert run(arrivals).mean_batch == pytest.approx(greedy(arrivals).mean_batch, rel=0.1)
 
 
+@pytest.mark.parametrize("back", [0.5 * MS, 1 * MS, 1.5 * MS])
+def test_nobody_in_a_loop_is_left_behind_if_all_are_back_soon_enough(back: float) -> None:
+    result = run(Arrivals(callers=16, back=back))
+    assert result.mean_batch > 14
+    assert result.p95 < 1.2 * result.p50  # whoever is left behind waits for two batches
+
+
+def test_a_loop_that_can_only_be_half_together_takes_turns_without_waiting() -> None:
+    arrivals = Arrivals(callers=48, back=0.25 * MS)  # all are back by 0.6 ms
+    ours, other = run(arrivals, CURVES["fast"]), greedy(arrivals, CURVES["fast"])  # 0.2 ms fixed
+    assert ours.rate > 0.98 * other.rate
+
+
 @pytest.mark.parametrize("instances", [2, 4])
 def test_several_instances_share_callers_in_a_loop(instances: int) -> None:
     arrivals = Arrivals(callers=16 * instances)
@@ -293,6 +306,74 @@ def test_a_curve_that_changes_while_running_is_learnt_anew() -> None:
     s.curve = CURVES["linear"]
     s.closed_loop(4, batches=60)
     assert s.batcher.curve.seconds(4) == pytest.approx(8.1 * MS, rel=0.05)
+
+
+# Steps
+
+
+STEPS = Curve(fixed=2, row=1.8, tile=16)
+
+
+def taught_steps(**options: Any) -> Story:
+    """A batcher that has run batches of many sizes on a device that rounds up to 16 rows."""
+    s = story(**options)
+    s.curve = STEPS
+    for callers in (1, 5, 13, 16, 20, 30, 32, 40, 48, 60) * 3:
+        s.arrive(callers)
+        while s.batcher.queued_requests:
+            s.run()
+        s.now += 1.0  # strangers
+    return s
+
+
+@pytest.mark.parametrize(("waiting", "rows"), [(5, 5), (16, 16), (17, 16), (34, 32), (47, 47)])
+def test_a_batch_ends_with_a_step_if_the_next_one_would_be_nearly_empty(
+    waiting: int, rows: int
+) -> None:
+    s = taught_steps()
+    s.arrive(waiting)
+    action = s.ask()
+    assert len(dispatched(action)) == rows
+    assert reason(action) == ("idle" if rows == waiting else "part")
+
+
+def test_a_full_batch_is_not_cut_at_a_step() -> None:
+    s = taught_steps(max_batch_size=34)
+    s.arrive(34)
+    assert len(dispatched(s.ask())) == 34
+
+
+def test_a_step_is_filled_with_whole_requests() -> None:
+    s = taught_steps()
+    for name, rows in (("a", 10), ("b", 5), ("c", 4)):
+        s.batcher.enqueue(request(name, rows), s.now)
+    assert ids(s.ask()) == ["a", "b"]
+
+
+def test_whoever_cannot_be_cut_is_not() -> None:
+    s = taught_steps()
+    s.batcher.enqueue(request("large", 33), s.now)
+    assert ids(s.ask()) == ["large"]
+
+
+@pytest.mark.parametrize("tile", [4, 16, 32])
+def test_near_saturation_steps_decide_whether_the_queue_stays_short(tile: int) -> None:
+    cost = Curve(fixed=2, row=1.8, tile=tile)
+    arrivals = Arrivals(rate=0.9 * tile / cost.seconds(tile))
+    assert run(arrivals, cost).p95 < 0.9 * greedy(arrivals, cost).p95
+
+
+def test_what_is_noise_is_no_step() -> None:
+    arrivals = Arrivals(rate=0.9 * 64 / GPU.seconds(64))
+
+    def simulated(b: SelfTuningBatcher | DynamicBatcher) -> Result:
+        return simulate(b, GPU, arrivals, total=3000, noise=0.3)
+
+    ours, other = (
+        simulated(SelfTuningBatcher(max_batch_size=64)),
+        simulated(DynamicBatcher(max_batch_size=64)),
+    )
+    assert ours.p95 < 1.1 * other.p95
 
 
 # Padded rows
