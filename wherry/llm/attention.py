@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+#: A piece of a context: each layer's keys, and each layer's values.
+Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
 
 @dataclass(slots=True)
 class Span:
@@ -26,6 +29,8 @@ class Span:
     context: int
     #: Where in the cache the context lies: pieces of first token and length.
     pieces: list[tuple[int, int]]
+    #: The same as views of the cache, by how far a layer looks back.
+    views: dict[int | None, list[Piece]] = field(default_factory=dict)
     _masks: dict[int | None, Tensor | None] = field(default_factory=dict)
 
     def mask(self, window: int | None, device: torch.device) -> Tensor | None:
@@ -51,6 +56,12 @@ class StepInputs:
     #: The rows whose logits are wanted.
     asked: Tensor
     spans: Sequence[Span]
+    #: So many of them, the first ones, have one row each.
+    decoding: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        longer = (number for number, span in enumerate(self.spans) if span.rows > 1)
+        self.decoding = next(longer, len(self.spans))
 
 
 class Attention:
@@ -66,53 +77,76 @@ class Attention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (kv_heads, tokens, head_size)
+        shape = (layers, kv_heads, tokens, head_size)
         # Not zeroed: memory is taken from the system when a block is first written.
-        self.keys = [torch.empty(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.empty(shape, dtype=dtype, device=device) for _ in range(layers)]
+        self._every_key = torch.empty(shape, dtype=dtype, device=device)
+        self._every_value = torch.empty(shape, dtype=dtype, device=device)
+        #: Of each layer.
+        self.keys = self._every_key.unbind()
+        self.values = self._every_value.unbind()
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None
     ) -> Tensor:
         """Store the step's keys and values, and attend: `[rows, heads * features]`."""
-        keys, values = self.keys[layer], self.values[layer]
-        keys.index_copy_(1, step.slots, k.transpose(0, 1))
-        values.index_copy_(1, step.slots, v.transpose(0, 1))
-        attended = [attend(span, q, keys, values, window) for span in step.spans]
+        self.keys[layer].index_copy_(1, step.slots, k.transpose(0, 1))
+        self.values[layer].index_copy_(1, step.slots, v.transpose(0, 1))
+        attended = []
+        if step.decoding:
+            attended.append(self._decode(layer, q[: step.decoding], step.spans, window))
+        prefilling = step.spans[step.decoding :]
+        attended += [self._prefill(layer, q, span, window) for span in prefilling]
         return attended[0] if len(attended) == 1 else torch.cat(attended)
 
-
-def attend(span: Span, q: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
-    """One sequence's rows over its own context."""
-    kv_heads, _, size = keys.shape
-    heads = q.shape[1]
-    rows = q[span.first_row : span.first_row + span.rows]
-    if span.rows == 1:
+    def _decode(self, layer: int, q: Tensor, spans: Sequence[Span], window: int | None) -> Tensor:
+        """Sequences with one row each over their own contexts."""
+        rows, heads, size = q.shape
         # The query heads of one kv head are rows of the same product.
-        k, v = _context(span, keys, values, window)
-        out = F.scaled_dot_product_attention(rows.view(1, kv_heads, heads // kv_heads, size), k, v)
-        return out.view(1, heads * size)
-    k, v = _context(span, keys, values, None)
-    from_start = span.rows == span.context and (window is None or window >= span.context)
-    out = F.scaled_dot_product_attention(
-        rows.transpose(0, 1)[None],
-        k,
-        v,
-        attn_mask=None if from_start else span.mask(window, q.device),
-        is_causal=from_start,
-        enable_gqa=heads != kv_heads,
-    )
-    return out[0].transpose(0, 1).reshape(span.rows, heads * size)
+        kv_heads = len(self.keys[layer])
+        each = q.view(rows, 1, kv_heads, heads // kv_heads, size).unbind()
+        attended = [
+            F.scaled_dot_product_attention(row, *self._context(layer, span, window))
+            for row, span in zip(each, spans, strict=False)
+        ]
+        together = attended[0] if rows == 1 else torch.cat(attended)
+        return together.view(rows, heads * size)
 
+    def _prefill(self, layer: int, q: Tensor, span: Span, window: int | None) -> Tensor:
+        """A part of one sequence over its context."""
+        rows = q[span.first_row : span.first_row + span.rows]
+        from_start = span.rows == span.context and (window is None or window >= span.context)
+        out = F.scaled_dot_product_attention(
+            rows.transpose(0, 1)[None],
+            *self._context(layer, span, None),
+            attn_mask=None if from_start else span.mask(window, q.device),
+            is_causal=from_start,
+            enable_gqa=q.shape[1] != len(self.keys[layer]),
+        )
+        return out[0].transpose(0, 1).reshape(span.rows, -1)
 
-def _context(span: Span, keys: Tensor, values: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
-    """The keys and values of the context, the last `window` of them."""
-    if len(span.pieces) == 1:
-        start, length = span.pieces[0]
-        k, v = keys[:, start : start + length], values[:, start : start + length]
-    else:
-        k = torch.cat([keys[:, start : start + length] for start, length in span.pieces], 1)
-        v = torch.cat([values[:, start : start + length] for start, length in span.pieces], 1)
-    if window is not None and span.context > window:
-        k, v = k[:, -window:], v[:, -window:]
-    return k[None], v[None]
+    def _context(self, layer: int, span: Span, window: int | None) -> tuple[Tensor, Tensor]:
+        """The keys and values of the context, or of the last `window` tokens of it."""
+        if window not in span.views:
+            span.views[window] = self._views(span, window)
+        views = span.views[window]
+        if len(views) == 1:
+            keys, values = views[0]
+            return keys[layer], values[layer]
+        return (
+            torch.cat([keys[layer] for keys, _ in views], 2),
+            torch.cat([values[layer] for _, values in views], 2),
+        )
+
+    def _views(self, span: Span, window: int | None) -> list[Piece]:
+        """Where a context lies, in all layers: a thousand views are made at once in the time of
+        ten that are made one by one."""
+        skipped = 0 if window is None else max(0, span.context - window)
+        views: list[Piece] = []
+        for start, length in span.pieces:
+            if skipped < length:
+                place = slice(start + skipped, start + length)
+                keys = self._every_key[:, None, :, place].unbind()
+                values = self._every_value[:, None, :, place].unbind()
+                views.append((keys, values))
+            skipped = max(0, skipped - length)
+        return views

@@ -83,7 +83,8 @@ def tensor(
 ) -> Tensor:
     """One weight. KeyError if the checkpoint has none of that name."""
     found: Tensor = tensors[name].get_tensor(name)
-    return found.to(device=device, dtype=dtype)
+    # A copy in any case: a view of the file would keep all of it in memory.
+    return found.to(device=device, dtype=dtype, copy=True)
 
 
 def converted(gguf: Path) -> Path:

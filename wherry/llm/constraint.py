@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +20,8 @@ from wherry.llm.tokenizer import Tokenizer
 
 #: Any object: what "json_object" asks for.
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
+#: A larger grammar takes seconds to be read, and ten times as much for three times the size.
+MOST_CHARACTERS: Final = 128 * 1024
 #: Between the parts of JSON: one space or line break at most, as a small model never stops.
 SPACES: Final = r"[ \n]?"
 
@@ -49,32 +52,37 @@ class Grammars:
         from llguidance import LLMatcher
 
         grammar = self._grammar(wanted)
-        matcher = LLMatcher(self._known_words(), grammar, log_level=0)
-        if problem := matcher.get_error():
-            raise InvalidRequest(
-                f"model {self._model!r}: constraint: {problem.strip().splitlines()[0]}"
+        if len(grammar) > MOST_CHARACTERS:
+            raise self._refused(
+                f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
             )
-        return Matcher(matcher, self._vocabulary)
+        matcher = LLMatcher(self._known_words(), grammar, log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first one takes longest, and may find a contradiction
+        made = Matcher(matcher, self._vocabulary)
+        if problem := made.problem():
+            raise self._refused(problem)
+        return made
+
+    def _refused(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"model {self._model!r}: constraint: {problem}", field="constraint")
 
     def _grammar(self, wanted: Wanted) -> str:
         from llguidance import LLMatcher
 
         given = [n for n in Wanted.__struct_fields__ if getattr(wanted, n) not in (None, False)]
         if len(given) != 1:
-            raise InvalidRequest(
-                f"model {self._model!r}: constraint: give exactly one of"
-                f" {', '.join(Wanted.__struct_fields__)}"
-            )
+            raise self._refused(f"give exactly one of {', '.join(Wanted.__struct_fields__)}")
         grammar: str
         if wanted.json_schema is not None or wanted.json_object:
-            schema = OBJECT if wanted.json_schema is None else wanted.json_schema
+            schema = OBJECT if wanted.json_schema is None else closed(wanted.json_schema)
             try:
                 grammar = LLMatcher.grammar_from_json_schema(
                     schema,
                     overrides={"whitespace_flexible": True, "whitespace_pattern": SPACES},
                 )
             except (ValueError, TypeError) as error:
-                raise InvalidRequest(f"model {self._model!r}: json_schema: {error}") from None
+                raise self._refused(f"json_schema: {error}") from None
         elif wanted.grammar is not None:
             grammar = LLMatcher.grammar_from_lark(wanted.grammar)
         else:
@@ -95,6 +103,52 @@ class Grammars:
             return self._words
 
 
+#: With one of these, several parts of a schema speak of one object; with one of the others, they
+#: do if it has properties beside.
+_JOINED: Final = {
+    "$dynamicRef", "allOf", "dependentRequired", "dependentSchemas", "if", "not",
+    "unevaluatedProperties",
+}  # fmt: skip
+_JOINED_BESIDE: Final = {"$ref", "anyOf", "oneOf"}
+#: Where a schema has further ones: by name, in a list, or one.
+_NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
+_LISTED: Final = ("anyOf", "oneOf", "prefixItems")
+_SINGLE: Final = ("items", "contains", "additionalProperties")
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without the members that it does not name, unless it says that there may be some.
+
+    They are allowed by default, and a small model that may go on inventing them does. A schema
+    that describes an object in several places is left as it is.
+    """
+    made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
+    parts = list(_parts(made))
+    for part in parts:
+        if _JOINED & part.keys() or ("properties" in part and _JOINED_BESIDE & part.keys()):
+            return schema
+    for part in parts:
+        names, required = part.get("properties"), part.get("required", [])
+        if isinstance(names, dict) and isinstance(required, list) and names.keys() >= {*required}:
+            part.setdefault("additionalProperties", "patternProperties" in part)
+    return made
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A schema and those within it."""
+    left: list[Any] = [schema]
+    while left:
+        part = left.pop()
+        if not isinstance(part, dict):  # true, false, or nonsense: llguidance will tell
+            continue
+        yield part
+        for key in _NAMED:
+            left += part[key].values() if isinstance(part.get(key), dict) else ()
+        for key in _LISTED:
+            left += part[key] if isinstance(part.get(key), list) else ()
+        left += [part.get(key) for key in _SINGLE]
+
+
 class Matcher:
     """The constraint of one answer."""
 
@@ -113,3 +167,14 @@ class Matcher:
 
     def accept(self, token: int) -> None:
         self._matcher.consume_token(token)
+
+    def problem(self) -> str:
+        """What is wrong with the grammar, or has become of it on the way: it grew too large, or
+        nothing may follow. The answer is not what was asked for then."""
+        if not self._matcher.is_error():
+            return ""
+        said: str = self._matcher.get_error().strip().splitlines()[0]
+        return "no text fits it" if said == "NoExtensionBias" else said
+
+    def copy(self) -> Matcher:
+        return Matcher(self._matcher.deep_copy(), self._vocabulary)

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from wherry.errors import InvalidRequest
+from wherry.errors import InvalidRequest, PromptTooLong
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sampler import Sampled, sample
 from wherry.llm.sampling import Sampling
@@ -50,12 +50,18 @@ class Engine:
         ends: frozenset[int] = frozenset(),
         max_running: int = 64,
         max_step_tokens: int = 512,
+        context_per_token: float = float("inf"),
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.name = name
         self.vocabulary = vocabulary
         self.cache = cache
-        self.scheduler = Scheduler(cache, max_running=max_running, max_step_tokens=max_step_tokens)
+        self.scheduler = Scheduler(
+            cache,
+            max_running=max_running,
+            max_step_tokens=max_step_tokens,
+            context_per_token=context_per_token,
+        )
         #: Most tokens of prompt and answer together.
         self.context_tokens = min(context_tokens, cache.total_blocks * cache.block_size)
         self._run = run
@@ -85,20 +91,23 @@ class Engine:
         sampling.checked(self.name, self.vocabulary)
         room = self.context_tokens - len(prompt)
         if not prompt:
-            raise InvalidRequest(f"model {self.name!r}: the prompt is empty")
+            raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
         if room < 1:
-            raise InvalidRequest(
+            raise PromptTooLong(
+                # Clients know these words, as OpenAI's: they shorten the prompt and try again.
                 f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
-                f" an answer; the context holds {self.context_tokens}"
+                f" an answer: this model's maximum context length is {self.context_tokens} tokens",
+                field="prompt",
             )
         if min(prompt) < 0 or max(prompt) >= self.vocabulary:
             raise InvalidRequest(
-                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}"
+                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}",
+                field="prompt",
             )
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         ends = frozenset(sampling.stop_token_ids)
-        if not sampling.ignore_eos:
-            ends |= self._ends
+        if constraints or not sampling.ignore_eos:
+            ends |= self._ends  # of a constraint, too: where it allows nothing else
         sequences = [
             Sequence(
                 id=next(self._ids),
@@ -145,11 +154,10 @@ class Engine:
         finished = [chunk.sequence for chunk in chunks if chunk.is_last]
         sampled = sample(logits, finished) if finished else []
         events = [self._advance(s, token) for s, token in zip(finished, sampled, strict=True)]
-        tokens = sum([chunk.count for chunk in chunks])
         self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
         self._generated_tokens += len(events)
         ended = self._clock()
-        self.scheduler.pace.observe(tokens, model_ended - model_started)
+        self.scheduler.took(chunks, model_ended - model_started)
         self._steps += 1
         self._step_seconds += ended - started
         self._model_seconds += model_ended - model_started

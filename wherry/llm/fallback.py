@@ -16,6 +16,7 @@ from torch import Tensor
 from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
 from wherry.llm.checkpoint import DTYPES, Checkpoint
+from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
 
 
@@ -56,6 +57,22 @@ class TransformersNetwork:
         )
         logits: Tensor = answer.logits[0]
         return logits
+
+    def exchange_products(self, linear: MakeLinear) -> None:
+        """Have its linear layers multiplied otherwise. What a module multiplies by itself, such
+        as the experts of a mixture, stays as it is."""
+        from transformers.pytorch_utils import Conv1D
+
+        for module in list(self._net.modules()):
+            for name, child in list(module.named_children()):
+                if type(child) is torch.nn.Linear:
+                    weight = child.weight.data
+                elif type(child) is Conv1D:  # GPT-2's word for it
+                    weight = child.weight.data.T.contiguous()
+                else:
+                    continue
+                bias = None if child.bias is None else child.bias.data
+                setattr(module, name, _Product(linear(weight, bias)))
 
     def _attend(
         self,
@@ -108,3 +125,14 @@ class TransformersNetwork:
                 f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
                 f" {shape.layers} layers are attention"
             )
+
+
+class _Product(torch.nn.Module):
+    """One of our products in the place of a linear layer."""
+
+    def __init__(self, run: Linear) -> None:
+        super().__init__()
+        self._run = run
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._run(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)

@@ -36,14 +36,21 @@ def packed(weight: Tensor, bias: Tensor | None) -> Linear:
     multiply = torch.ops.mkldnn._linear_pointwise
 
     def run(x: Tensor) -> Tensor:
-        rows = len(x)
-        spare = -rows % _grain(rows)
-        if spare:
-            x = F.pad(x, (0, 0, 0, spare))
-        product: Tensor = multiply(x, arranged, bias, "none", [], "")
-        return product[:rows] if spare else product
+        product: Tensor = multiply(rounded_up(x), arranged, bias, "none", [], "")
+        return first_rows(product, len(x))
 
     return run
+
+
+def rounded_up(x: Tensor) -> Tensor:
+    """With a few rows of zeros more, so that few numbers of rows occur."""
+    spare = -len(x) % _grain(len(x))
+    return F.pad(x, (0, 0, 0, spare)) if spare else x
+
+
+def first_rows(product: Tensor, rows: int) -> Tensor:
+    """Without what was added."""
+    return product if len(product) == rows else product[:rows]
 
 
 def _grain(rows: int) -> int:

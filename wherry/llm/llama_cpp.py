@@ -64,7 +64,8 @@ class LlamaCpp(StepModel):
 
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. `token_ids` of the answer are known only where `logprobs` are asked for.
-    Refused: tools, min_tokens, stop_token_ids, include_stop, regular expressions and grammars.
+    Refused: tools, min_tokens, stop_token_ids, include_stop, skip_special_tokens off, regular
+    expressions and grammars.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -126,9 +127,9 @@ class LlamaCpp(StepModel):
         stream: bool = True,
     ) -> _Request:
         if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
-            raise self._refused("give one of prompt, messages and token_ids")
+            raise self._refused("give one of prompt, messages and token_ids", "prompt")
         if tools:
-            raise self._refused("tools are not supported by llama.cpp's adapter")
+            raise self._refused("tools are not supported by llama.cpp's adapter", "tools")
         body = self._body(parameters, chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
@@ -226,7 +227,10 @@ class LlamaCpp(StepModel):
         """A request's wishes in llama.cpp's words."""
         for name in UNSUPPORTED:
             if getattr(wanted, name):
-                raise self._refused(f"{name} is not supported by llama.cpp's adapter")
+                raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
+        if not wanted.skip_special_tokens:  # one setting for all of a server's requests
+            problem = "skip_special_tokens: false is not supported by llama.cpp's adapter"
+            raise self._refused(problem, "skip_special_tokens")
         body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
         body |= {
             "stream": True,
@@ -253,10 +257,11 @@ class LlamaCpp(StepModel):
         if wanted.choice is not None:
             choices = " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
             return {"grammar": f"root ::= {choices}"}
-        raise self._refused("regular expressions and grammars are not supported by its adapter")
+        problem = "regular expressions and grammars are not supported by llama.cpp's adapter"
+        raise self._refused(problem, "constraint")
 
-    def _refused(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"model {self._settings['name']!r}: {problem}")
+    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
+        return InvalidRequest(f"model {self._settings['name']!r}: {problem}", field=field)
 
     def _failure(self, error: Mapping[str, Any]) -> Exception:
         if error.get("code") == 400:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wherry.errors import ConfigError, InvalidRequest
-from wherry.llm.constraint import Grammars
+from wherry.llm.constraint import Grammars, Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Constraint
@@ -21,6 +22,10 @@ from wherry.step_model import Step, StepModel
 
 if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
     from wherry.llm.engine import Engine, Event
+
+
+#: Seconds that others wait for one whose grammar is being read: nearly all are read by then.
+PATIENCE = 0.01
 
 
 @dataclass(slots=True)
@@ -54,15 +59,20 @@ class _Answer:
     pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
-    answers: list[_Answer]
+    tokens: list[int]
+    sampling: Sampling
     stream: bool
+    #: None yet while what they are held to is being read.
+    answers: list[_Answer] | None = None
+    constraint: Future[Matcher] | None = None
     deltas: list[Delta] = field(default_factory=list)
+    error: Exception | None = None
 
     @property
     def done(self) -> bool:
-        return all(answer.done for answer in self.answers)
+        return self.answers is not None and all(answer.done for answer in self.answers)
 
 
 class LLM(StepModel):
@@ -90,6 +100,7 @@ class LLM(StepModel):
         *,
         name: str = "",
         dtype: str = "auto",
+        quantization: str | None = None,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         max_running: int = 64,
@@ -101,6 +112,7 @@ class LLM(StepModel):
         self.source = str(source)
         self._options: dict[str, Any] = {
             "dtype": dtype,
+            "quantization": quantization,
             "context_tokens": context_tokens,
             "cache_gb": cache_gb,
             "max_running": max_running,
@@ -129,9 +141,12 @@ class LLM(StepModel):
         )
         self._grammars = Grammars(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_Request, _Answer]] = {}
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-grammar")
 
     def unload(self) -> None:
         self.__dict__.pop("engine", None)
+        if "_reader" in self.__dict__:
+            self._reader.shutdown(cancel_futures=True)
 
     engine: Engine
     tokenizer: Tokenizer
@@ -148,37 +163,38 @@ class LLM(StepModel):
     ) -> _Request:
         """A caller's request joins."""
         tokens = self._tokens(prompt, messages, token_ids, tools, template)
-        constraints = [self.constraint(parameters) for _ in range(parameters.n)]
-        sequences = self.engine.add(
-            tokens,
-            parameters,
-            constraints=[c for c in constraints if c is not None],
-        )
-        decode = partial(self.tokenizer.decode, skip_special=parameters.skip_special_tokens)
-        request = _Request(
-            [
-                _Answer(s, Detokenizer(decode, tokens), StopTexts(parameters.stop))
-                for s in sequences
-            ],
-            stream,
-        )
-        for answer in request.answers:
-            self._requests[answer.sequence] = (request, answer)
+        request = _Request(tokens, parameters, stream)
+        if parameters.constraint is None:
+            self._begin(request, None)
+        else:
+            request.constraint = self._reader.submit(
+                self._grammars.constraint, parameters.constraint
+            )
+            self._begin_if_read(request)
         return request
 
     def step(self, active: list[_Request]) -> list[Step[Delta]]:
+        unread = [request for request in active if request.answers is None]
+        for request in unread:
+            try:
+                self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
+            except InvalidRequest as error:
+                request.error = error
         for event in self.engine.step():
             self._take(event)
-        steps: list[Step[Delta]] = []
-        for request in active:
-            deltas: list[Delta] = []
-            if request.stream or request.done:
-                deltas, request.deltas = request.deltas, []
-            steps.append(Step(deltas, done=request.done))
-        return steps
+        return [self._step(request) for request in active]
+
+    def _step(self, request: _Request) -> Step[Delta]:
+        if request.error is not None:
+            self.stop(request)
+            return Step(error=request.error)
+        deltas: list[Delta] = []
+        if request.stream or request.done:
+            deltas, request.deltas = request.deltas, []
+        return Step(deltas, done=request.done)
 
     def stop(self, state: _Request) -> None:
-        for answer in state.answers:
+        for answer in state.answers or ():
             if not answer.done:
                 self.engine.remove(answer.sequence)
                 self._requests.pop(answer.sequence, None)
@@ -191,12 +207,28 @@ class LLM(StepModel):
         prompt, messages, token_ids = row[:3]
         return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
 
-    def constraint(self, parameters: Sampling) -> Constraint | None:
-        """What the answer must look like; None: anything."""
-        wanted = parameters.constraint
-        return None if wanted is None else self._grammars.constraint(wanted)
-
     # Parts
+
+    def _begin_if_read(self, request: _Request, at_most: float = PATIENCE) -> None:
+        """Start generating if what the answer is held to has been read; InvalidRequest if it
+        cannot be. A large schema takes a second, for which nobody else is held up."""
+        assert request.constraint is not None
+        if wait([request.constraint], at_most).done:
+            self._begin(request, request.constraint.result())
+
+    def _begin(self, request: _Request, constraint: Matcher | None) -> None:
+        sampling = request.sampling
+        constraints: list[Matcher] = []
+        if constraint is not None:
+            constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
+        sequences = self.engine.add(request.tokens, sampling, constraints=constraints)
+        decode = partial(self.tokenizer.decode, skip_special=sampling.skip_special_tokens)
+        request.answers = [
+            _Answer(s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop))
+            for s in sequences
+        ]
+        for answer in request.answers:
+            self._requests[answer.sequence] = (request, answer)
 
     def _tokens(
         self,
@@ -209,7 +241,8 @@ class LLM(StepModel):
         given = [bool(prompt), bool(messages), bool(token_ids)]
         if sum(given) != 1:
             raise InvalidRequest(
-                f"model {self.engine.name!r}: give one of prompt, messages and token_ids"
+                f"model {self.engine.name!r}: give one of prompt, messages and token_ids",
+                field="prompt",
             )
         if prompt:
             return self.tokenizer.encode(prompt)
@@ -244,12 +277,23 @@ class LLM(StepModel):
         if reason:
             answer.done = True
             del self._requests[event.sequence]
+            self._check_form(request, event.sequence.constraint)
         if reason or (request.stream and answer.pending_text):
             self._send(request, answer, reason)
+
+    def _check_form(self, request: _Request, constraint: Constraint | None) -> None:
+        """An answer that could not be held to its form has ended early: its caller is told."""
+        if isinstance(constraint, Matcher) and (problem := constraint.problem()):
+            request.error = InvalidRequest(
+                f"model {self.engine.name!r}: constraint: the answer could not be brought to its"
+                f" end: {problem}",
+                field="constraint",
+            )
 
     def _send(self, request: _Request, answer: _Answer, reason: str) -> None:
         usage: dict[str, int] = {}
         if request.done:
+            assert request.answers is not None
             first = request.answers[0].sequence
             usage = {
                 "prompt_tokens": first.prompt_tokens,

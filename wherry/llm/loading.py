@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from wherry.errors import ConfigError
+from wherry.llm.ahead import compile_programs
 from wherry.llm.checkpoint import DTYPES, Checkpoint
 from wherry.llm.engine import Engine
 from wherry.llm.kv_cache import KVCache
+from wherry.llm.model import Decoder, Shape
 from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
 
+QUANTIZATIONS = (None, "int8")
 #: Of the memory that is free once the weights are there, if nobody says how large the cache is.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
+#: On a CPU it is shared with everybody else: this is enough, unless somebody says otherwise.
+CPU_MOST_BYTES = 4e9
 
 
 def load_engine(
@@ -26,6 +33,7 @@ def load_engine(
     device_name: str,
     *,
     dtype: str = "auto",
+    quantization: str | None = None,
     context_tokens: int | None = None,
     cache_gb: float | None = None,
     max_running: int = 64,
@@ -40,7 +48,11 @@ def load_engine(
     checkpoint = Checkpoint.find(source)
     config = checkpoint.config()
     precision = _precision(dtype, config, device)
-    network = load_network(checkpoint, dtype=precision, device=device)
+    if quantization not in QUANTIZATIONS:
+        raise ConfigError(
+            f"model {name!r}: quantization must be 'int8' or None, not {quantization!r}"
+        )
+    network = load_network(checkpoint, dtype=precision, device=device, quantization=quantization)
     shape = network.shape
     context = min(context_tokens or shape.max_positions, shape.max_positions)
     per_token = cache_bytes_per_token(shape, DTYPES[precision])
@@ -59,7 +71,11 @@ def load_engine(
         dtype=DTYPES[precision],
         device=device,
     )
-    tokenizer = Tokenizer(checkpoint.folder, most_tokens=context)
+    if device.type == "cpu":
+        _commit(runner)
+        if precision == "float32" and isinstance(network, Decoder):
+            compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
+    tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=context)
     ends = _ends(config, checkpoint.generation_config(), tokenizer)
     engine = Engine(
         runner.run,
@@ -70,8 +86,19 @@ def load_engine(
         ends=ends,
         max_running=max_running,
         max_step_tokens=max_step_tokens,
+        context_per_token=_context_per_token(config, shape),
     )
     return engine, tokenizer
+
+
+def _context_per_token(config: Any, shape: Shape) -> float:
+    """How long a context makes a prompt's token take twice as long? Its attention then has half as
+    many multiplications as its products with the weights: so much slower they are, on a CPU."""
+    attention = shape.heads * shape.head_size
+    products = shape.hidden * (2 * attention + 2 * shape.kv_heads * shape.head_size)
+    feed_forward = getattr(config, "intermediate_size", None) or 4 * shape.hidden
+    products += 3 * shape.hidden * feed_forward
+    return 0.5 * products / (2 * attention)
 
 
 def _precision(dtype: str, config: Any, device: torch.device) -> str:
@@ -92,7 +119,27 @@ def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
         return int(cache_gb * 1e9)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * CPU_SHARE)
+    return int(min(_free_bytes() * CPU_SHARE, CPU_MOST_BYTES))
+
+
+def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """What nobody uses: of the machine, and of what a container may have."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        most = int((cgroup / "memory.max").read_text())
+        used = int((cgroup / "memory.current").read_text())
+        of_files = re.search(r"^file (\d+)$", (cgroup / "memory.stat").read_text(), re.M)
+    except (OSError, ValueError):  # no such limit here, or it says "max"
+        return free
+    # The pages of files, such as the weights on disk, make room when they must.
+    return min(free, max(0, most - used + int(of_files[1] if of_files else 0)))
+
+
+def _commit(runner: Runner) -> None:
+    """Have the cache's memory now. The system gives it when it is first written: block by block,
+    as prefixes fill it, that would look like a leak, and there may be too little hours later."""
+    for tensor in (*runner.attention.keys, *runner.attention.values):
+        tensor.zero_()
 
 
 def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:

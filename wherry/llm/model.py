@@ -7,7 +7,7 @@ attention, is asked of `Attention`; everything else is one matrix product for al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,30 +61,45 @@ class Shape:
 
 
 class Decoder:
-    """The whole model: embedding, layers, head."""
+    """The whole model: embedding, layers, head.
+
+    A `first_step` is computed while the layers are read, one by one: those that keep something
+    smaller, once they have seen what comes in, are never all there with their weights.
+    """
 
     def __init__(
         self,
         config: Any,
         weights: Weights,
         linear: MakeLinear,
+        first_step: tuple[StepInputs, Attention] | None = None,
     ) -> None:
         self.shape = shape = Shape.of(config)
         self.embedding = weights("model.embed_tokens.weight")
         self.rotary = Rotary(config, shape.head_size, self.embedding)
-        self.layers = [
-            Layer(shape, weights, f"model.layers.{number}.", linear)
-            for number in range(shape.layers)
-        ]
         self.norm = weights("model.norm.weight")
         tied = getattr(config, "tie_word_embeddings", False)
         self.head = linear(self.embedding if tied else weights("lm_head.weight"), None)
+        self.layers: list[Layer] = []
+
+        def reading() -> Iterator[Layer]:
+            for number in range(shape.layers):
+                self.layers.append(Layer(shape, weights, f"model.layers.{number}.", linear))
+                yield self.layers[-1]
+
+        if first_step is None:
+            list(reading())
+        else:
+            self._pass(*first_step, reading())
 
     def forward(self, step: StepInputs, attention: Attention) -> Tensor:
         """The logits of the tokens that are asked for, one row each."""
+        return self._pass(step, attention, self.layers)
+
+    def _pass(self, step: StepInputs, attention: Attention, layers: Iterable[Layer]) -> Tensor:
         x = F.embedding(step.tokens, self.embedding)
         cos, sin = self.rotary(step.positions)
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(layers):
             x = layer.forward(x, cos, sin, step, attention, number)
         x = x.index_select(0, step.asked)
         return self.head(rms_norm(x, self.norm, self.shape.norm_eps))

@@ -9,11 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wherry.llm import int8
 from wherry.llm.attention import Attention, Span, StepInputs
 from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
 from wherry.llm.linear import best_for
 from wherry.llm.model import ARCHITECTURES, Decoder, Shape
 from wherry.llm.scheduler import Chunk
+from wherry.llm.tokenizer import Tokenizer
 
 log = logging.getLogger("wherry")
 
@@ -41,15 +43,7 @@ class Runner:
         self.network = network
         self.device = device
         self._block_size = block_size
-        shape = network.shape
-        self.attention = Attention(
-            layers=shape.layers,
-            kv_heads=shape.kv_heads,
-            head_size=shape.head_size,
-            tokens=cache_tokens,
-            dtype=dtype,
-            device=device,
-        )
+        self.attention = attention_for(network.shape, cache_tokens, dtype, device)
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
@@ -95,21 +89,61 @@ def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tupl
     return pieces
 
 
-def load_network(checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> Network:
-    """The decoder of a checkpoint, in the given precision."""
+def load_network(
+    checkpoint: Checkpoint, *, dtype: str, device: torch.device, quantization: str | None = None
+) -> Network:
+    """The decoder of a checkpoint, in the given precision; its weights in 8 bits if "int8"."""
     config = checkpoint.config()
     kind = (getattr(config, "architectures", None) or ["?"])[0]
+    precision = DTYPES[dtype]
     if kind not in ARCHITECTURES:
         from wherry.llm.fallback import TransformersNetwork
 
         log.warning("no model of our own for this architecture", extra={"architecture": kind})
-        return TransformersNetwork(checkpoint, dtype=dtype, device=device)
-    with checkpoint.tensors() as tensors:
+        network = TransformersNetwork(checkpoint, dtype=dtype, device=device)
+        if quantization is not None:
+            network.exchange_products(int8.best_for(device))
+            with torch.inference_mode():
+                network.forward(*first_step(checkpoint, network.shape, precision, device))
+        return network
+    with checkpoint.tensors() as tensors, torch.inference_mode():
 
         def weights(name: str) -> Tensor:
-            return tensor(tensors, name, DTYPES[dtype], device)
+            return tensor(tensors, name, precision, device)
 
-        return Decoder(config, weights, best_for(device, DTYPES[dtype]))
+        if quantization is None:
+            return Decoder(config, weights, best_for(device, precision))
+        first = first_step(checkpoint, Shape.of(config), precision, device)
+        return Decoder(config, weights, int8.best_for(device), first)
+
+
+def first_step(
+    checkpoint: Checkpoint, shape: Shape, dtype: torch.dtype, device: torch.device
+) -> tuple[StepInputs, Attention]:
+    """A text from which 8-bit products learn what comes in."""
+    tokens = Tokenizer.load(checkpoint.folder).encode(int8.SAMPLE)[: shape.max_positions]
+    rows = len(tokens)
+    places = torch.arange(rows, device=device)
+    step = StepInputs(
+        torch.tensor(tokens, device=device),
+        places,
+        places,
+        places,
+        [Span(0, rows, rows, [(0, rows)])],
+    )
+    return step, attention_for(shape, rows, dtype, device)
+
+
+def attention_for(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device) -> Attention:
+    """With a cache for so many tokens."""
+    return Attention(
+        layers=shape.layers,
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
+        tokens=tokens,
+        dtype=dtype,
+        device=device,
+    )
 
 
 def cache_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:

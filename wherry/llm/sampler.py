@@ -8,6 +8,7 @@ the same text in any batch, and after a preemption.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -52,8 +53,10 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
             tokens[row] = token
     sampled = [Sampled(token) for token in tokens]
     if logprobs is not None:
-        for place, row in enumerate(reported):
-            sampled[row] = _report(logprobs[place], tokens[row], sequences[row])
+        chosen = [tokens[row] for row in reported]
+        reports = _reports(logprobs, chosen, [sequences[row] for row in reported])
+        for row, report in zip(reported, reports, strict=True):
+            sampled[row] = report
     return sampled
 
 
@@ -87,10 +90,14 @@ def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
         if sampling.logit_bias:
             tokens = torch.tensor(list(sampling.logit_bias), device=line.device)
             line[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=line.device)
-        if early and sequence.ends:
-            line[torch.tensor(list(sequence.ends), device=line.device)] = _NEVER
         if sequence.constraint is not None:
             sequence.constraint.mask(line)
+        if early and sequence.ends:
+            ends = torch.tensor(list(sequence.ends), device=line.device)
+            longer = line.index_fill(0, ends, _NEVER)
+            # What a constraint has brought to its end, ends.
+            if sequence.constraint is None or bool((longer > _NEVER).any()):
+                line.copy_(longer)
     return own
 
 
@@ -178,8 +185,12 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _report(logprobs: Tensor, token: int, sequence: Sequence) -> Sampled:
-    count = sequence.sampling.logprobs or 0
-    values, tokens = logprobs.topk(count)
-    alternatives = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
-    return Sampled(token, float(logprobs[token]), alternatives)
+def _reports(logprobs: Tensor, chosen: Many[int], sequences: Many[Sequence]) -> Iterator[Sampled]:
+    """For all at once: on a GPU each question on its own would wait for it."""
+    counts = [s.sampling.logprobs or 0 for s in sequences]
+    values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
+    places = torch.tensor(chosen, device=logprobs.device)[:, None]
+    own = logprobs.gather(1, places)[:, 0].tolist()
+    for row, count in enumerate(counts):
+        best = zip(tokens[row][:count], values[row][:count], strict=True)
+        yield Sampled(chosen[row], own[row], tuple(best))

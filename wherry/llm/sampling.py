@@ -60,8 +60,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         def require(fine: bool, field: str, rule: str) -> None:
             if not fine:
-                value = getattr(self, field)
-                raise InvalidRequest(f"model {model!r}: {field} must be {rule}; it is {value!r}")
+                value = repr(getattr(self, field))
+                value = value if len(value) <= 100 else f"{value[:100]}..."
+                raise InvalidRequest(
+                    f"model {model!r}: {field} must be {rule}; it is {value}", field=field
+                )
 
         require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1")
         require(self.min_tokens >= 0, "min_tokens", "at least 0")

@@ -6,13 +6,14 @@ who are being answered, and leaves half of the room to much shorter ones behind 
 only while sequences grow; then the one that came last is put back among the waiting and computed
 again later (its blocks are still known, with luck).
 
-Pure: no clock, no tensors. Time is told by `observe`, after each step.
+Pure: no clock, no tensors. Time is told by `took`, after each step.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
+from math import ceil
 
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sequence import Sequence
@@ -49,7 +50,7 @@ class Pace:
         self._fading = fading
         self._weight = self._tokens = self._seconds = self._squares = self._products = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: float, seconds: float) -> None:
         keep = self._fading
         self._weight = keep * self._weight + 1.0
         self._tokens = keep * self._tokens + tokens
@@ -79,11 +80,14 @@ class Scheduler:
         max_step_tokens: int,
         pace: Pace | None = None,
         max_stretch: float = 1.5,
+        context_per_token: float = float("inf"),
     ) -> None:
         self.cache = cache
         self.max_running = max_running
         self.max_step_tokens = max(max_step_tokens, max_running)
         self.max_stretch = max_stretch
+        #: Tokens of a context whose attention takes a prompt's token as long as all else together.
+        self.context_per_token = context_per_token
         self.pace = pace or Pace()
         #: In the order in which they should start.
         self.waiting: list[Sequence] = []
@@ -109,15 +113,22 @@ class Scheduler:
         """What to compute now; nothing if nobody is here. Tell `computed` afterwards."""
         chunks = [Chunk(s, s.computed, 1) for s in self._decoding()]
         budget = self._prompt_tokens(len(chunks))
+        # Nobody's next token waits for a step without any: how long it takes is all the same.
+        deep = self.context_per_token if chunks else float("inf")
         for sequence in self.running:
             if sequence.to_compute > 1 and budget > 0:
-                budget -= self._add_chunk(chunks, sequence, budget)
+                budget -= self._add_chunk(chunks, sequence, budget, deep)
         while budget > 0 and self.waiting and len(self.running) < self.max_running:
             sequence = self.waiting[0]
             if not self._start(sequence):
                 break
-            budget -= self._add_chunk(chunks, sequence, budget)
+            budget -= self._add_chunk(chunks, sequence, budget, deep)
         return _filled(chunks, budget)
+
+    def took(self, chunks: list[Chunk], seconds: float) -> None:
+        """So long did the model take for a step."""
+        work = [chunk.count * (1 + chunk.start / self.context_per_token) for chunk in chunks]
+        self.pace.observe(sum(work), seconds)
 
     def computed(self, chunks: list[Chunk]) -> None:
         """These are in the cache now."""
@@ -172,12 +183,14 @@ class Scheduler:
             sequence.cached_tokens = known
         return True
 
-    def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, budget: int) -> int:
-        """As much of a prompt as fits; half of that, if it holds up a short one."""
+    def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, budget: int, deep: float) -> int:
+        """As much of a prompt as fits; half of that, if it holds up a short one. What it takes of
+        the budget: after a long context more than its tokens."""
         share = budget - budget // 2 if self._holds_up(sequence) else budget
-        count = min(sequence.to_compute, share)
+        weight = 1 + sequence.computed / deep
+        count = min(sequence.to_compute, max(1, int(share / weight)))
         chunks.append(Chunk(sequence, sequence.computed, count))
-        return count
+        return min(budget, ceil(count * weight))
 
     def _holds_up(self, sequence: Sequence) -> bool:
         """Is there a prompt behind it that could be computed now, and is half as long at most?

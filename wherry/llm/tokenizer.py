@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wherry.errors import InvalidRequest
+from wherry.errors import InvalidRequest, PromptTooLong
 
 #: Arguments of transformers' apply_chat_template that are no variables of a template. A template
 #: that came with a request would be code of the caller's that runs between everybody's tokens.
@@ -23,16 +23,21 @@ class Tokenizer:
     A text that cannot have less than `most_tokens` is refused before it is looked at.
     """
 
-    def __init__(self, folder: Path, most_tokens: int | None = None) -> None:
-        from transformers import AutoTokenizer
-
-        self.inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    def __init__(self, inner: Any, most_tokens: int | None = None) -> None:
+        self.inner = inner
         self._bytes = byte_alphabet()
         #: Does the vocabulary write bytes as characters of that alphabet?
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
         self._most_tokens = most_tokens
         self._longest = max(map(len, self.inner.get_vocab()), default=1)
+
+    @classmethod
+    def load(cls, folder: Path, most_tokens: int | None = None) -> Tokenizer:
+        """The tokenizer in a checkpoint's folder."""
+        from transformers import AutoTokenizer
+
+        return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True), most_tokens)
 
     @property
     def end(self) -> int | None:
@@ -47,14 +52,15 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text, with what the checkpoint puts before each text if `special`."""
         if self._most_tokens is not None and len(text) > self._most_tokens * self._longest:
-            raise InvalidRequest(
+            raise PromptTooLong(
                 f"the text has {len(text)} characters, more than {self._most_tokens} tokens can"
-                " hold"
+                f" hold: this model's maximum context length is {self._most_tokens} tokens",
+                field="prompt",
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise InvalidRequest(f"the text is no Unicode: {error}") from error
+            raise InvalidRequest(f"the text is no Unicode: {error}", field="prompt") from error
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
         return tokens
 
@@ -80,10 +86,13 @@ class Tokenizer:
         """
         if not self.has_chat_template:
             raise InvalidRequest(
-                "this model has no chat template: send a prompt instead of messages"
+                "this model has no chat template: send a prompt instead of messages",
+                field="prompt",
             )
         for name in OURS & (options or {}).keys():
-            raise InvalidRequest(f"template: {name!r} is not for a request to set")
+            raise InvalidRequest(
+                f"template: {name!r} is not for a request to set", field="template"
+            )
         try:
             text: str = self.inner.apply_chat_template(
                 [dict(message) for message in messages],
@@ -92,7 +101,9 @@ class Tokenizer:
                 **{"add_generation_prompt": True, **(options or {})},
             )
         except Exception as error:  # a template is the checkpoint's code: anything may come
-            raise InvalidRequest(f"the chat template refuses these messages: {error}") from error
+            raise InvalidRequest(
+                f"the chat template refuses these messages: {error}", field="prompt"
+            ) from error
         return self.encode(text, special=False)
 
     def piece(self, token: int) -> tuple[str, bytes]:

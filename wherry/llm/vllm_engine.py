@@ -6,25 +6,43 @@ vLLM's LLMEngine works in steps, as a StepModel does: requests are added and abo
 from __future__ import annotations
 
 import itertools
+import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
-from wherry.errors import ConfigError, InvalidRequest
+from wherry.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
 from wherry.llm.constraint import Wanted
 from wherry.llm.llm import Delta
 from wherry.llm.sampling import Sampling
-from wherry.llm.tokenizer import OURS
+from wherry.llm.tokenizer import Tokenizer
 from wherry.model import Device
 from wherry.step_model import Step, StepModel
+
+#: vLLM's own numbers are read so often, in seconds: that takes it some milliseconds.
+READ_EVERY: Final = 1.0
+#: What they are called here.
+GAUGES: Final = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_cache_usage",
+    "vllm:prompt_tokens": "prompt_tokens_total",
+    "vllm:generation_tokens": "generation_tokens_total",
+    "vllm:prefix_cache_queries": "prefix_cache_queries_total",
+    "vllm:prefix_cache_hits": "prefix_cache_hits_total",
+    "vllm:num_preemptions": "preemptions_total",
+}
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     id: str
     stream: bool
-    prompt_tokens: int = 0
+    #: Log probabilities that were asked for beside the chosen token's.
+    alternatives: int
     generated: int = 0
     #: With `stream` off: the answers that are under way, by index.
     whole: dict[int, Delta] = field(default_factory=dict)
@@ -36,7 +54,11 @@ class VLLM(StepModel):
         wherry.Server(VLLM("Qwen/Qwen2.5-7B-Instruct", name="chat", max_model_len=8192))
 
     `engine` are vLLM's EngineArgs. Give settings of the model (isolation, instances) as `settings`.
+    The engine runs in the model's own process, not in a further one, which would outlive it when
+    it is killed; VLLM_ENABLE_V1_MULTIPROCESSING=1 in the environment asks for that one.
     """
+
+    examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
 
     def __init__(
         self,
@@ -48,23 +70,42 @@ class VLLM(StepModel):
         **engine: Any,
     ) -> None:
         self.source = str(source)
-        self._engine_args = {"model": self.source, "max_num_seqs": max_running, **engine}
+        self._name = name or Path(self.source).name
+        self._engine_args = {
+            "model": self.source,
+            "served_model_name": self._name,
+            "max_num_seqs": max_running,
+            **engine,
+        }
         self._settings = {
-            "name": name or Path(self.source).name,
+            "name": self._name,
             "max_batch_size": max_running,
             "description": f"Text generation with {Path(self.source).name} by vLLM",
             **(settings or {}),
         }
 
     def load(self, device: Device) -> None:
+        os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as for our own engine
         try:
             import vllm
+            from vllm import exceptions, platforms, sampling_params
         except ImportError as error:
             raise ConfigError("vLLM: pip install 'wherry[vllm]'") from error
-        self._vllm = vllm
-        self._engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**self._engine_args))
+        self._words, self._refusals = sampling_params, (exceptions.VLLMClientError, ValueError)
+        arguments = self._engine_args
+        if platforms.current_platform.is_cpu():
+            # Its CPU build must choose its OpenMP library before torch is there: in a child, which
+            # ends with this process. Without, it is slower by a factor of 5.
+            arguments = {"distributed_executor_backend": "mp", **arguments}
+        self._engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
+        config = self._engine.model_config
+        self._vocabulary: int = config.get_vocab_size()
+        self._context: int = config.max_model_len
+        self._tokenizer = Tokenizer(self._engine.get_tokenizer(), self._context)
         self._numbers = itertools.count()
-        self._outputs: dict[str, Any] = {}
+        self._gauges: dict[str, float] = {}
+        self._read_at = -READ_EVERY
 
     def unload(self) -> None:
         self.__dict__.pop("_engine", None)
@@ -81,52 +122,60 @@ class VLLM(StepModel):
     ) -> _Request:
         if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
             raise self._refused("give one of prompt, messages and token_ids")
-        given: dict[str, Any] = {"prompt": prompt}
-        if messages:
-            given = {"prompt_token_ids": self._chat(messages, tools, template)}
-        elif token_ids:
-            given = {"prompt_token_ids": list(token_ids)}
-        request = _Request(f"{self._settings['name']}-{next(self._numbers)}", stream)
+        tokens = list(token_ids)
+        if prompt:
+            tokens = self._tokenizer.encode(prompt)
+        elif messages:
+            tokens = self._tokenizer.encode_chat(messages, tools=tools, options=template)
+        if len(tokens) >= self._context:
+            raise PromptTooLong(
+                f"model {self._name!r}: the prompt has {len(tokens)} tokens, which leaves none for"
+                f" an answer: this model's maximum context length is {self._context} tokens",
+                field="prompt",
+            )
+        given = {"type": "token", "prompt_token_ids": tokens}
+        wanted = parameters.checked(self._name, self._vocabulary)
+        request = _Request(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
         try:
-            self._engine.add_request(request.id, given, self._sampling(parameters))
-        except (ValueError, TypeError) as error:  # what vLLM says of wishes that it cannot fulfil
+            self._engine.add_request(request.id, given, self._sampling(wanted))
+        except self._refusals as error:  # what vLLM says of wishes that it cannot fulfil
             raise self._refused(str(error)) from error
         return request
 
     def step(self, active: list[_Request]) -> list[Step[Delta]]:
-        came = {output.request_id: output for output in self._engine.step()}
-        return [self._step(request, came.get(request.id)) for request in active]
+        came: dict[str, list[Any]] = defaultdict(list)  # one for each of a request's answers
+        try:
+            for output in self._engine.step():
+                came[output.request_id].append(output)
+        except Exception as error:  # vLLM's own processes end with whatever a step raises, too
+            raise WorkerDied(f"model {self._name!r}: vLLM failed: {error}") from error
+        return [self._step(request, came.get(request.id, ())) for request in active]
 
     def stop(self, state: _Request) -> None:
         self._engine.abort_request([state.id])
 
-    # Parts
+    def gauges(self) -> Mapping[str, float]:
+        idle = not self._engine.has_unfinished_requests()
+        if self._engine.log_stats and (idle or monotonic() >= self._read_at + READ_EVERY):
+            self._read_at = monotonic()
+            for metric in self._engine.get_metrics():
+                if metric.name in GAUGES and metric.labels.get("model_name") == self._name:
+                    self._gauges[GAUGES[metric.name]] = float(metric.value)
+        if idle:  # vLLM counts in a step; its last one still had somebody
+            self._gauges |= {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0}
+        return dict(self._gauges)
 
-    def _chat(
-        self,
-        messages: Sequence[dict[str, Any]],
-        tools: Sequence[dict[str, Any]],
-        template: Mapping[str, Any],
-    ) -> list[int]:
-        for name in OURS & template.keys():
-            raise self._refused(f"template: {name!r} is not for a request to set")
-        tokenizer = self._engine.get_tokenizer()
-        try:
-            text: str = tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(tools) or None,
-                tokenize=False,
-                **{"add_generation_prompt": True, **template},
-            )
-        except Exception as error:  # a template is the checkpoint's code: anything may come
-            raise self._refused(f"the chat template refuses these messages: {error}") from error
-        tokens: list[int] = tokenizer.encode(text, add_special_tokens=False)
-        return tokens
+    def cost(self, *row: Any) -> float:
+        """For the door, before anything is tokenized: how long is the prompt, about?"""
+        prompt, messages, token_ids = row[:3]
+        return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
+
+    # Parts
 
     def _sampling(self, wanted: Sampling) -> Any:
         """A request's wishes in vLLM's words."""
         form = None if wanted.constraint is None else self._form(wanted.constraint)
-        return self._vllm.SamplingParams(
+        return self._words.SamplingParams(
             n=wanted.n,
             temperature=wanted.temperature,
             top_p=wanted.top_p,
@@ -135,7 +184,8 @@ class VLLM(StepModel):
             repetition_penalty=wanted.repetition_penalty,
             presence_penalty=wanted.presence_penalty,
             frequency_penalty=wanted.frequency_penalty,
-            seed=wanted.seed,
+            # Of 63 bits: vLLM takes -1 for none, and adds to it for each of n answers.
+            seed=None if wanted.seed is None else wanted.seed % 2**63,
             logit_bias=dict(wanted.logit_bias) or None,
             logprobs=wanted.logprobs,
             stop=list(wanted.stop),
@@ -146,7 +196,7 @@ class VLLM(StepModel):
             include_stop_str_in_output=wanted.include_stop,
             skip_special_tokens=wanted.skip_special_tokens,
             structured_outputs=form,
-            output_kind=self._sampling_module().RequestOutputKind.DELTA,
+            output_kind=self._words.RequestOutputKind.DELTA,
         )
 
     def _form(self, wanted: Wanted) -> Any:
@@ -158,59 +208,52 @@ class VLLM(StepModel):
             "grammar": wanted.grammar,
         }
         given = {name: value for name, value in kinds.items() if value is not None}
-        return self._sampling_module().StructuredOutputsParams(**given)
+        return self._words.StructuredOutputsParams(**given)
 
-    def _sampling_module(self) -> Any:
-        from vllm import sampling_params
-
-        return sampling_params
-
-    def _step(self, request: _Request, output: Any) -> Step[Delta]:
+    def _step(self, request: _Request, came: Sequence[Any]) -> Step[Delta]:
         """What has come for one request, if anything has."""
-        if output is None:
-            return Step()
-        request.prompt_tokens = len(output.prompt_token_ids or ()) or request.prompt_tokens
         made: list[Delta] = []
-        for answer in output.outputs:
+        for answer in itertools.chain.from_iterable(output.outputs for output in came):
+            if answer.finish_reason not in (None, "stop", "length"):
+                self.stop(request)
+                return Step(error=RuntimeError(f"vLLM ended it: {answer.finish_reason}"))
             request.generated += len(answer.token_ids)
-            delta = _delta(answer)
+            delta = self._delta(request, answer)
             if not request.stream:
                 delta = _joined(request.whole, delta)
             if request.stream or delta.finish_reason:
                 made.append(delta)
-        if output.finished and made:
-            made[-1].usage = {
-                "prompt_tokens": request.prompt_tokens,
-                "completion_tokens": request.generated,
-                "cached_tokens": output.num_cached_tokens or 0,
-            }
-        return Step(made, done=output.finished)
+        if not came or not came[-1].finished:
+            return Step(made)
+        last = came[-1]
+        made[-1].usage = {
+            "prompt_tokens": len(last.prompt_token_ids),
+            "completion_tokens": request.generated,
+            "cached_tokens": last.num_cached_tokens or 0,
+        }
+        return Step(made, done=True)
+
+    def _delta(self, request: _Request, answer: Any) -> Delta:
+        tokens = [int(token) for token in answer.token_ids]
+        logprobs = [
+            self._logprob(token, found, request.alternatives)
+            for token, found in zip(tokens, answer.logprobs or (), strict=False)
+        ]
+        return Delta(answer.index, answer.text, tokens, answer.finish_reason or "", logprobs, {})
+
+    def _logprob(self, chosen: int, found: Mapping[int, Any], most: int) -> dict[str, Any]:
+        """vLLM has the chosen token among the alternatives, be it one of the best or not."""
+
+        def entry(token: int) -> dict[str, Any]:
+            text, raw = self._tokenizer.piece(token)
+            logprob = float(found[token].logprob)
+            return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
+
+        best = sorted(found, key=lambda token: int(found[token].rank))[:most]
+        return {**entry(chosen), "top": [entry(token) for token in best]}
 
     def _refused(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"model {self._settings['name']!r}: {problem}")
-
-
-def _delta(answer: Any) -> Delta:
-    tokens = [int(token) for token in answer.token_ids]
-    logprobs = [
-        _logprob(token, found) for token, found in zip(tokens, answer.logprobs or (), strict=False)
-    ]
-    reason = answer.finish_reason or ""
-    if reason not in ("", "length"):
-        reason = "stop"
-    return Delta(answer.index, answer.text, tokens, reason, logprobs, {})
-
-
-def _logprob(token: int, found: Mapping[int, Any]) -> dict[str, Any]:
-    """vLLM has the chosen token among the alternatives, whether it is one of the best or not."""
-
-    def entry(number: int) -> dict[str, Any]:
-        text = found[number].decoded_token or ""
-        value = {"token": text, "id": number, "logprob": float(found[number].logprob)}
-        return {**value, "bytes": list(text.encode())}
-
-    others = sorted(found, key=lambda number: -found[number].logprob)
-    return {**entry(token), "top": [entry(number) for number in others]}
+        return InvalidRequest(f"model {self._name!r}: {problem}")
 
 
 def _joined(whole: dict[int, Delta], delta: Delta) -> Delta:

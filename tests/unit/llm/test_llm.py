@@ -37,7 +37,7 @@ def tokens(deltas: list[dict[str, Any]]) -> list[int]:
 
 
 def test_the_pieces_are_the_text_of_the_greedy_tokens(ask: Ask, folder: Path) -> None:
-    tokenizer = Tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     prompt = tokenizer.encode("Once upon a time")
     expected = tiny.reference(folder, prompt, 20)
     deltas = ask(prompt="Once upon a time", parameters=GREEDY)
@@ -61,7 +61,7 @@ def test_without_streaming_the_answer_is_one_piece(ask: Ask) -> None:
 
 
 def test_messages_go_through_the_checkpoints_template(ask: Ask, folder: Path) -> None:
-    tokenizer = Tokenizer(folder)
+    tokenizer = Tokenizer.load(folder)
     messages = [{"role": "user", "content": "Hi"}]
     prompt = tokenizer.encode("<|user|>Hi<|end|><|assistant|>", special=False)
     assert prompt[0] == tiny.USER
@@ -89,7 +89,7 @@ def test_a_stop_token_ends_the_answer_and_is_not_in_its_text(ask: Ask, folder: P
     place = expected.index(stop)
     deltas = ask(prompt="abc", parameters={**GREEDY, "stop_token_ids": [stop]})
     assert tokens(deltas) == expected[: place + 1]
-    assert text(deltas) == Tokenizer(folder).decode(expected[:place])
+    assert text(deltas) == Tokenizer.load(folder).decode(expected[:place])
 
 
 def test_several_answers_come_with_their_index_and_one_usage(ask: Ask) -> None:
@@ -112,7 +112,7 @@ def test_log_probabilities_name_each_token(ask: Ask, folder: Path) -> None:
         assert entry["logprob"] == pytest.approx(entry["top"][0]["logprob"])
         assert entry["logprob"] < 0
     joined = b"".join(bytes(entry["bytes"]) for entry in entries)
-    assert joined.decode(errors="replace") == Tokenizer(folder).decode(tokens(deltas))
+    assert joined.decode(errors="replace") == Tokenizer.load(folder).decode(tokens(deltas))
 
 
 def test_a_bias_may_name_its_tokens_as_json_must(ask: Ask) -> None:

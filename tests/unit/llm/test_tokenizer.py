@@ -15,7 +15,7 @@ HELLO = [{"role": "user", "content": "hi"}]
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("tokenizer")
     tiny.tokenizer().save_pretrained(folder)
-    return Tokenizer(folder)
+    return Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize("name", ["chat_template", "tokenize", "messages", "tools"])

@@ -1,20 +1,87 @@
 """How does vLLM serve behind the same front? Its fields are mapped; the engine here is a fake.
 
-vLLM needs a GPU that these tests do not have: what they hold is what is said to it, by the names
-of its documentation, and what becomes of its answers.
+vLLM is too large to be installed for these tests. The fake takes and gives what vLLM 0.32 was seen
+to take and give (`python -m benchmarks.llm_engines` runs the same adapter on the real one): one
+RequestOutput for each of a request's answers, refusals that are no ValueErrors, a chosen token
+among its alternatives, counts that stay as they were in the last step.
 """
 
 import enum
+import os
 import sys
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import wherry
+from tests.unit.llm import tiny
+from wherry.llm import vllm_engine
+from wherry.llm.sampling import Sampling
+from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.vllm_engine import VLLM
+from wherry.model import Device
+
+#: Any two tokens.
+HEL, LO = 7, 8
+
+
+class Kind(enum.Enum):
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+class ClientError(Exception):
+    """vllm.exceptions.VLLMClientError."""
+
+
+@dataclass
+class Structured:
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def __post_init__(self) -> None:
+        if sum(value is not None for value in vars(self).values()) != 1:
+            raise ClientError("use one kind of structured outputs constraint")
+
+
+@dataclass
+class Params:
+    """vllm.SamplingParams, as far as it is used."""
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+    stop: list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    structured_outputs: Structured | None = None
+    output_kind: Kind = Kind.CUMULATIVE
+
+
+@dataclass
+class Logprob:
+    logprob: float
+    rank: int
+    decoded_token: str = ""
 
 
 @dataclass
@@ -22,37 +89,31 @@ class Output:
     index: int
     text: str
     token_ids: list[int]
-    finish_reason: str | None = None
-    logprobs: list[dict[int, Any]] | None = None
+    finish_reason: str | None
+    logprobs: list[dict[int, Logprob]] | None
 
 
 @dataclass
 class RequestOutput:
     request_id: str
+    prompt_token_ids: list[int]
     outputs: list[Output]
-    finished: bool = False
-    prompt_token_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
+    finished: bool
     num_cached_tokens: int | None = 1
 
 
 @dataclass
-class Logprob:
-    logprob: float
-    decoded_token: str
+class Metric:
+    name: str
+    labels: dict[str, str]
+    value: float
 
 
-class Kind(enum.Enum):
-    DELTA = 1
-
-
-class Tokenizer:
-    def apply_chat_template(self, messages: list[Any], **options: Any) -> str:
-        assert options["tokenize"] is False
-        return "|".join(message["content"] for message in messages)
-
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        assert not add_special_tokens
-        return [ord(letter) for letter in text]
+@dataclass
+class Running:
+    prompt: dict[str, Any]
+    params: Params
+    steps: int = 0
 
 
 class Engine:
@@ -62,23 +123,33 @@ class Engine:
 
     def __init__(self, arguments: Any) -> None:
         self.arguments = arguments
-        self.added: list[tuple[Any, Any]] = []
+        self.log_stats = not getattr(arguments, "disable_log_stats", False)
+        self.model_config = types.SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 300)
+        self.added: list[Running] = []
         self.aborted: list[str] = []
-        self.running: dict[str, int] = {}
+        self.running: dict[str, Running] = {}
+        self.generated = self.reads = 0
+        self.ends_with = "stop"
+        self.failure: Exception | None = None
         Engine.made.append(self)
 
     @classmethod
     def from_engine_args(cls, arguments: Any) -> "Engine":
         return cls(arguments)
 
-    def get_tokenizer(self) -> Tokenizer:
-        return Tokenizer()
+    def get_tokenizer(self) -> Any:
+        return tiny.tokenizer()
 
-    def add_request(self, request_id: str, prompt: Any, params: Any) -> None:
-        if params.max_tokens == 13:
-            raise ValueError("13 is unlucky")
-        self.added.append((prompt, params))
-        self.running[request_id] = 0
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.running)
+
+    def add_request(self, request_id: str, prompt: dict[str, Any], params: Params) -> str:
+        assert prompt["type"] == "token"  # others are deprecated
+        if max(prompt["prompt_token_ids"]) >= 300:
+            raise ClientError(f"Token id {max(prompt['prompt_token_ids'])} is out of vocabulary")
+        self.running[request_id] = Running(prompt, params)
+        self.added.append(self.running[request_id])
+        return f"{request_id}-0123abcd"
 
     def abort_request(self, request_ids: list[str]) -> None:
         self.aborted += request_ids
@@ -86,89 +157,173 @@ class Engine:
             self.running.pop(request_id, None)
 
     def step(self) -> list[RequestOutput]:
+        if self.failure is not None:
+            raise self.failure
         came = []
-        for request_id in list(self.running):
-            self.running[request_id] += 1
-            endless = self.added[-1][1].max_tokens == 99
-            last = self.running[request_id] == 2 and not endless
-            text, token = ("lo", 8) if last else ("Hel", 7)
-            logprobs = [{token: Logprob(-0.5, text), 5: Logprob(-0.1, "x")}]
-            outputs = [
-                Output(n, text, [token], "stop" if last else None, logprobs)
-                for n in range(self.added[-1][1].n)
-            ]
-            came.append(RequestOutput(request_id, outputs, last))
+        for request_id, request in list(self.running.items()):
+            request.steps += 1
+            last = request.steps == 2 and request.params.max_tokens != 60
             if last:
                 del self.running[request_id]
+            for index in range(request.params.n):
+                finished = last and index == request.params.n - 1
+                prompt = request.prompt["prompt_token_ids"]
+                output = self.output(request.params, index, last)
+                came.append(RequestOutput(request_id, prompt, [output], finished))
+        self.generated += len(came)
         return came
+
+    def output(self, params: Params, index: int, last: bool) -> Output:
+        text, token = ("lo", LO) if last else ("Hel", HEL)
+        logprobs = None
+        if params.logprobs is not None:
+            best = {5: Logprob(-0.1, 1), 6: Logprob(-0.2, 2)}
+            asked = dict(list(best.items())[: params.logprobs])
+            logprobs = [{token: Logprob(-9.5, 40), **asked}]
+        return Output(index, text, [token], self.ends_with if last else None, logprobs)
+
+    def get_metrics(self) -> list[Metric]:
+        self.reads += 1
+        labels = {"model_name": self.arguments.served_model_name, "engine": "0"}
+        return [
+            Metric("vllm:num_requests_running", labels, 1.0),
+            Metric("vllm:kv_cache_usage_perc", labels, 0.25),
+            Metric("vllm:generation_tokens", labels, self.generated),
+            Metric("vllm:generation_tokens", {**labels, "model_name": "another"}, 1e6),
+            Metric("vllm:request_success", {**labels, "finished_reason": "stop"}, 1.0),
+        ]
+
+
+@dataclass
+class Platform:
+    cpu: bool = False
+
+    def is_cpu(self) -> bool:
+        return self.cpu
+
+
+def loaded(**engine: Any) -> VLLM:
+    model = VLLM("org/Chat", name="chat", **engine)
+    model.load(Device())
+    return model
+
+
+@dataclass
+class Fake:
+    """A model called chat over a fake of vLLM."""
+
+    runtime: wherry.Runtime
+
+    @property
+    def engine(self) -> Engine:
+        return Engine.made[-1]
+
+    def deltas(self, **inputs: Any) -> list[dict[str, Any]]:
+        return list(self.runtime.stream("chat", **inputs))
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[wherry.Runtime]:
-    fake: Any = types.ModuleType("vllm")
-    fake.LLMEngine = Engine
-    fake.EngineArgs = fake.SamplingParams = types.SimpleNamespace
-    fake.sampling_params = types.SimpleNamespace(
-        RequestOutputKind=Kind, StructuredOutputsParams=types.SimpleNamespace
+def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that what load() sets is taken back
+        monkeypatch.delenv(name)
+    words = types.SimpleNamespace(
+        SamplingParams=Params, RequestOutputKind=Kind, StructuredOutputsParams=Structured
     )
+    platform = Platform()
+    fake: Any = types.ModuleType("vllm")
+    fake.LLMEngine, fake.EngineArgs = Engine, types.SimpleNamespace
+    fake.sampling_params = words
+    fake.exceptions = types.SimpleNamespace(VLLMClientError=ClientError)
+    fake.platforms = types.SimpleNamespace(current_platform=platform)
     monkeypatch.setitem(sys.modules, "vllm", fake)
-    with wherry.Runtime(VLLM("org/chat", max_running=4, max_model_len=512)) as runtime:
-        yield runtime
+    return platform
 
 
-def deltas(runtime: wherry.Runtime, **inputs: Any) -> list[dict[str, Any]]:
-    return list(runtime.stream("chat", **inputs))
+@pytest.fixture
+def vllm(platform: Platform) -> Iterator[Fake]:
+    model = VLLM("org/Chat", name="chat", max_running=4, max_model_len=512)
+    with wherry.Runtime(model) as runtime:
+        fake = Fake(runtime)
+        fake.engine.added.clear()  # the warm-up's
+        yield fake
 
 
-def test_its_pieces_are_an_llms(runtime: wherry.Runtime) -> None:
-    found = deltas(runtime, prompt="Hi", parameters={"logprobs": 1})
+def test_its_pieces_are_an_llms(vllm: Fake) -> None:
+    found = vllm.deltas(prompt="Hi")
     assert [delta["text"] for delta in found] == ["Hel", "lo"]
-    assert [delta["token_ids"].tolist() for delta in found] == [[7], [8]]
+    assert [delta["token_ids"].tolist() for delta in found] == [[HEL], [LO]]
     assert [delta["finish_reason"] for delta in found] == ["", "stop"]
+    assert [delta["logprobs"] for delta in found] == [[], []]
     assert [delta["usage"] for delta in found] == [
         {},
-        {"prompt_tokens": 3, "completion_tokens": 2, "cached_tokens": 1},
+        {"prompt_tokens": 2, "completion_tokens": 2, "cached_tokens": 1},
     ]
-    (said,) = found[0]["logprobs"]
-    assert (said["token"], said["id"], said["bytes"]) == ("Hel", 7, [72, 101, 108])
-    assert [top["token"] for top in said["top"]] == ["x", "Hel"]
 
 
-def test_whole_answers_are_one_piece_each(runtime: wherry.Runtime) -> None:
-    found = deltas(runtime, prompt="Hi", parameters={"n": 2}, stream=False)
+def test_each_of_n_answers_comes_whole_though_vllm_sends_them_one_by_one(vllm: Fake) -> None:
+    found = vllm.deltas(prompt="Hi", parameters={"n": 3})
+    texts = {n: "".join(d["text"] for d in found if d["index"] == n) for n in range(3)}
+    assert texts == {0: "Hello", 1: "Hello", 2: "Hello"}
+    assert found[-1]["usage"]["completion_tokens"] == 6
+
+
+def test_whole_answers_are_one_piece_each(vllm: Fake) -> None:
+    found = vllm.deltas(prompt="Hi", parameters={"n": 2}, stream=False)
     assert [(delta["index"], delta["text"]) for delta in found] == [(0, "Hello"), (1, "Hello")]
+    assert [delta["finish_reason"] for delta in found] == ["stop", "stop"]
     assert found[-1]["usage"]["completion_tokens"] == 4
 
 
-def test_wishes_go_to_vllm_by_its_own_names(runtime: wherry.Runtime) -> None:
+@pytest.mark.parametrize(("asked", "named"), [(0, []), (1, [5]), (2, [5, 6])])
+def test_as_many_alternatives_are_named_as_were_asked_for(
+    vllm: Fake, asked: int, named: list[int]
+) -> None:
+    (said,) = vllm.deltas(prompt="Hi", parameters={"logprobs": asked})[0]["logprobs"]
+    assert (said["id"], said["logprob"]) == (HEL, -9.5)
+    assert bytes(said["bytes"]) == Tokenizer(tiny.tokenizer()).piece(HEL)[1]
+    assert [top["id"] for top in said["top"]] == named
+
+
+def test_wishes_go_to_vllm_by_its_own_names(vllm: Fake) -> None:
     wishes = {
         "max_tokens": 5, "temperature": 0.5, "top_k": 3, "stop": ["x"], "logit_bias": {"7": 1.5},
-        "include_stop": True, "seed": 4, "constraint": {"choice": ["a", "b"]},
+        "include_stop": True, "seed": -1, "constraint": {"choice": ["a", "b"]},
     }  # fmt: skip
-    deltas(runtime, messages=[{"role": "user", "content": "Hi"}], parameters=wishes)
-    engine = Engine.made[-1]
-    prompt, sent = engine.added[-1]
-    assert prompt == {"prompt_token_ids": [72, 105]}
-    assert (sent.max_tokens, sent.temperature, sent.top_k, sent.seed) == (5, 0.5, 3, 4)
+    vllm.deltas(prompt="Hi", parameters=wishes)
+    (sent,) = (running.params for running in vllm.engine.added)
+    assert (sent.max_tokens, sent.temperature, sent.top_k) == (5, 0.5, 3)
+    assert sent.seed == 2**63 - 1  # -1 would be none
     assert (sent.stop, sent.logit_bias) == (["x"], {7: 1.5})
     assert sent.include_stop_str_in_output is True
-    assert vars(sent.structured_outputs) == {"choice": ["a", "b"]}
+    assert sent.structured_outputs == Structured(choice=["a", "b"])
     assert sent.output_kind is Kind.DELTA
-    assert vars(engine.arguments) == {
-        "model": "org/chat", "max_num_seqs": 4, "max_model_len": 512
+    assert vars(vllm.engine.arguments) == {
+        "model": "org/Chat", "served_model_name": "chat", "max_num_seqs": 4, "max_model_len": 512
     }  # fmt: skip
 
 
-def test_tokens_go_as_they_are(runtime: wherry.Runtime) -> None:
-    deltas(runtime, token_ids=[4, 5])
-    assert Engine.made[-1].added[-1][0] == {"prompt_token_ids": [4, 5]}
+def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
+    inner = tiny.tokenizer()
+    vllm.deltas(prompt="Hi")
+    vllm.deltas(token_ids=[4, 5])
+    messages = [{"role": "user", "content": "Hi"}]
+    vllm.deltas(messages=messages)
+    text = inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert [running.prompt["prompt_token_ids"] for running in vllm.engine.added] == [
+        inner.encode("Hi"), [4, 5], inner.encode(text, add_special_tokens=False)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
-        ({"prompt": "a", "parameters": {"max_tokens": 13}}, "13 is unlucky"),
+        ({"token_ids": [4, 999]}, "model 'chat': Token id 999 is out of vocabulary"),
         ({}, "give one of"),
+        ({"prompt": "a", "parameters": {"top_p": 0}}, "top_p must be above 0"),
+        ({"prompt": "a", "parameters": {"stop_token_ids": [300]}}, "between 0 and 299"),
+        ({"prompt": "x" * 100_000}, "more than 64 tokens can hold"),
+        ({"token_ids": [4] * 64}, "maximum context length is 64 tokens"),
         (
             {"messages": [{"role": "user", "content": "a"}], "template": {"chat_template": "x"}},
             "not for a request to set",
@@ -176,15 +331,79 @@ def test_tokens_go_as_they_are(runtime: wherry.Runtime) -> None:
     ],
 )
 def test_what_it_refuses_is_the_callers_fault(
-    runtime: wherry.Runtime, inputs: dict[str, Any], problem: str
+    vllm: Fake, inputs: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(wherry.InvalidRequest, match=problem):
-        deltas(runtime, **inputs)
+        vllm.deltas(**inputs)
 
 
-def test_one_who_leaves_is_aborted(runtime: wherry.Runtime) -> None:
-    stream = runtime.stream("chat", prompt="a", parameters={"max_tokens": 99})
+def test_one_who_leaves_is_aborted(vllm: Fake) -> None:
+    stream = vllm.runtime.stream("chat", prompt="a", parameters={"max_tokens": 60})
     next(stream)
     stream.close()  # type: ignore[attr-defined]
-    deltas(runtime, prompt="b")  # after it, the step in which the first left is over
-    assert len(Engine.made[-1].aborted) == 1
+    vllm.deltas(prompt="b")  # after it, the step in which the first left is over
+    assert len(vllm.engine.aborted) == 1
+    assert not vllm.engine.running
+
+
+def test_an_answer_that_vllm_gives_up_is_an_error_and_not_an_end(vllm: Fake) -> None:
+    vllm.engine.ends_with = "error"
+    with pytest.raises(wherry.ModelFailed, match="vLLM ended it: error"):
+        vllm.deltas(prompt="Hi")
+    vllm.engine.ends_with = "stop"
+    assert len(vllm.deltas(prompt="Hi")) == 2
+
+
+def test_an_engine_that_fails_is_replaced(vllm: Fake) -> None:
+    first = vllm.engine
+    first.failure = RuntimeError("CUDA error: device-side assert triggered")
+    assert len(vllm.deltas(prompt="Hi")) == 2  # nothing had come yet: it was tried once more
+    assert vllm.engine is not first
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock by which vLLM's numbers are read."""
+    now = [100.0]
+    monkeypatch.setattr(vllm_engine, "monotonic", lambda: now[0])
+    return now
+
+
+def test_its_numbers_are_vllms_and_are_read_once_a_second(
+    platform: Platform, now: list[float]
+) -> None:
+    model = loaded()
+    request = model.start(prompt="Hi", parameters=Sampling(max_tokens=60))
+    for _ in range(5):
+        model.step([request])
+        gauges = model.gauges()
+    assert gauges == {"running": 1.0, "kv_cache_usage": 0.25, "generation_tokens_total": 1.0}
+    now[0] += 1.0
+    assert model.gauges()["generation_tokens_total"] == 5.0
+    assert Engine.made[-1].reads == 2
+
+
+def test_nobody_runs_after_the_last_step(platform: Platform, now: list[float]) -> None:
+    model = loaded()
+    request = model.start(prompt="Hi")
+    while Engine.made[-1].running:
+        model.step([request])
+        gauges = model.gauges()
+    assert (gauges["running"], gauges["waiting"], gauges["kv_cache_usage"]) == (0.0, 0.0, 0.0)
+    assert gauges["generation_tokens_total"] == 2.0
+
+
+def test_without_vllms_statistics_there_are_none_to_read(platform: Platform) -> None:
+    model = loaded(disable_log_stats=True)
+    model.step([model.start(prompt="Hi")])
+    assert model.gauges() == {}
+    assert Engine.made[-1].reads == 0
+
+
+@pytest.mark.parametrize("cpu", [True, False])
+def test_no_process_of_vllms_outlives_the_worker(platform: Platform, cpu: bool) -> None:
+    platform.cpu = cpu
+    with wherry.Runtime(VLLM("org/Chat", name="chat")):
+        arguments = vars(Engine.made[-1].arguments)
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert arguments.get("distributed_executor_backend") == ("mp" if cpu else None)

@@ -30,6 +30,44 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_obfuscation: bool = False
 
 
+class JsonSchema(msgspec.Struct, kw_only=True):
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
+
+#: vLLM's words for what an answer must look like, and the engine's.
+FORMS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the answer must look like, as vLLM has it."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def constraint(self) -> dict[str, Any]:
+        where = "structured_outputs"
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
+        if len(given) != 1:
+            raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
+        if "json_schema" in given:
+            return {"json_schema": _schema(given["json_schema"], f"{where}.json")}
+        return given
+
+
 class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What chat and completions have in common. None is "not given", as clients send it."""
 
@@ -56,6 +94,13 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_stop_str_in_output: bool | None = None
     #: 1 runs first.
     priority: Whole | None = None
+    #: What the answer must look like, as vLLM names it: now, and before.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
 
     # Accepted: they say nothing about the answer.
     user: msgspec.Raw = msgspec.Raw()
@@ -65,6 +110,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+    prediction: msgspec.Raw = msgspec.Raw()
 
     @property
     def include_usage(self) -> bool:
@@ -72,7 +118,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def sampling(self) -> dict[str, Any]:
         """The fields of the engine's Sampling that are given."""
-        wanted = {
+        wanted: dict[str, Any] = {
             "n": self.n,
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -90,7 +136,41 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             "include_stop": self.include_stop_str_in_output,
             "logit_bias": self._logit_bias(),
         }
+        forms = list(self.forms())
+        if len(forms) > 1:
+            names = " and ".join(field for field, _ in forms)
+            raise BadField(forms[1][0], f"{names} ask for different answers; give one of them")
+        wanted["constraint"] = forms[0][1] if forms else None
         return {name: value for name, value in wanted.items() if value is not None}
+
+    def named(self, blamed: str) -> str:
+        """What the engine blames, by the name that it has in this request."""
+        if blamed == "constraint":
+            return next((field for field, _ in self.forms()), blamed)
+        return {"include_stop": "include_stop_str_in_output"}.get(blamed, blamed)
+
+    # What the answer must look like: the field that asks for it, and the engine's constraint.
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from self._formats()
+        if self.structured_outputs is not None:
+            yield "structured_outputs", self.structured_outputs.constraint()
+        for field, name in FORMS.items():
+            value = getattr(self, f"guided_{field}")
+            if value is not None:
+                value = _schema(value, f"guided_{field}") if field == "json" else value
+                yield f"guided_{field}", {name: value}
+
+    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return
+        if wanted.type == "json_object":
+            yield "response_format", {"json_object": True}
+        elif wanted.json_schema is None or wanted.json_schema.schema is None:
+            raise BadField("response_format.json_schema.schema", "is missing")
+        else:
+            yield "response_format", {"json_schema": wanted.json_schema.schema}
 
     def _logit_bias(self) -> dict[int, float] | None:
         if self.logit_bias is None:
@@ -117,23 +197,24 @@ class NamedFunction(msgspec.Struct, kw_only=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True):
+class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     """A tool that must be called."""
 
-    type: Literal["function"]
     function: NamedFunction
 
 
-class JsonSchema(msgspec.Struct, kw_only=True):
-    name: str = ""
-    description: str | None = None
-    schema: dict[str, Any] | None = None
-    strict: bool | None = None
+class SomeTools(msgspec.Struct, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
 
 
-class ResponseFormat(msgspec.Struct, kw_only=True):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
+class AllowedTools(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """Tools of which one may, or must, be called."""
+
+    allowed_tools: SomeTools
+
+    def names(self) -> set[str]:
+        return {tool.function.name for tool in self.allowed_tools.tools}
 
 
 class ChatRequest(Request):
@@ -144,18 +225,15 @@ class ChatRequest(Request):
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
-    response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
-    # Beyond OpenAI, as vLLM names them.
-    guided_json: dict[str, Any] | None = None
-    guided_regex: str | None = None
-    guided_choice: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
-    guided_grammar: str | None = None
-    #: Variables of the chat template.
+    #: A variable of the chat template; what it means is the model's affair.
+    reasoning_effort: str | None = None
+    # Beyond OpenAI, as vLLM names them. Variables of the chat template:
     chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -170,40 +248,41 @@ class ChatRequest(Request):
             raise BadField("top_logprobs", "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
-        wanted = [*self._formats(), *self._guided(), *self._forced_calls()]
-        if len(wanted) > 1:
-            names = " and ".join(field for field, _ in wanted)
-            raise BadField(wanted[1][0], f"{names} ask for different answers; give one of them")
-        if wanted:
-            sampling["constraint"] = wanted[0][1]
+        if self.add_special_tokens:
+            raise BadField("add_special_tokens", "the chat template has them already")
         return sampling
 
-    # What the answer must look like: the field that asks for it, and the engine's constraint.
+    def named(self, blamed: str) -> str:
+        if blamed == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        names = {"prompt": "messages", "template": "chat_template_kwargs"}
+        return names.get(blamed) or super().named(blamed)
 
-    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        wanted = self.response_format
-        if wanted is None or wanted.type == "text":
-            return
-        if wanted.type == "json_object":
-            yield "response_format", {"json_object": True}
-        elif wanted.json_schema is None or wanted.json_schema.schema is None:
-            raise BadField("response_format.json_schema.schema", "is missing")
-        else:
-            yield "response_format", {"json_schema": wanted.json_schema.schema}
+    def callable_tools(self) -> list[Tool]:
+        """Those that the model is told of."""
+        tools, choice = self.tools or [], self.tool_choice
+        for i, tool in enumerate(tools):
+            if tool.type != "function" or tool.function is None:
+                raise BadField(f"tools[{i}].type", "only functions are supported")
+        if choice == "none":
+            return []
+        if isinstance(choice, AllowedTools):
+            names = choice.names()
+            return [t for t in tools if t.function is not None and t.function.name in names]
+        return tools
 
-    def _guided(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        names = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
-        for field, name in names.items():
-            value = getattr(self, f"guided_{field}")
-            if value is not None:
-                yield f"guided_{field}", {name: value}
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from super().forms()
+        yield from self._forced_calls()
 
     def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """A tool that must be called: the answer is the call and nothing else."""
         choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            choice = choice.allowed_tools.mode
         if choice in (None, "none", "auto"):
             return
-        functions = [tool.function for tool in self.tools or () if tool.function]
+        functions = [tool.function for tool in self.callable_tools() if tool.function]
         if isinstance(choice, NamedTool):
             functions = [f for f in functions if f.name == choice.function.name]
         if not functions:
@@ -284,11 +363,38 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 def decoded(body: Buffer, kind: type[Fields] | type[EmbeddingRequest]) -> Any:
     """A request's body; BadField names what is wrong in it."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if not str(error).startswith("Object contains unknown field"):
+                raise
+            return msgspec.json.decode(_without_nulls(body), type=kind)
     except msgspec.ValidationError as error:
         raise _named(str(error), kind) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadField(None, f"the body is not JSON: {error}") from None
+
+
+def _without_nulls(body: Buffer) -> bytes:
+    """A request in which nulls are left out: "not given", also of a field that is not known."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({name: v for name, v in fields.items() if bytes(v) != b"null"})
+
+
+def _schema(given: Any, where: str) -> dict[str, Any]:
+    """A JSON schema, which vLLM takes as text, too."""
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except msgspec.DecodeError:
+            raise BadField(where, "is not JSON") from None
+    if not isinstance(given, dict):
+        raise BadField(where, "must be a JSON schema, an object")
+    return given
+
+
+#: What OpenAI had before.
+REPLACED: Final = {"functions": "tools", "function_call": "tool_choice"}
 
 
 def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
@@ -300,6 +406,8 @@ def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
         path = f"{field}.{name}" if field else name
         close = difflib.get_close_matches(name, kind.__struct_fields__, n=1, cutoff=0.75)
         hint = f"; did you mean '{close[0]}'?" if close and not field else ""
+        if name in REPLACED:
+            hint = f"; send {REPLACED[name]} instead"
         return BadField(path, f"is not a field that is known here{hint}")
     if text.startswith("Object missing required field"):
         name = text.split("`")[1]

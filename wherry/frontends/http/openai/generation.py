@@ -166,9 +166,9 @@ class Generation:
         if self._events is None or not self._events.started:
             if self._events is not None:
                 self._events.abandon()
-            fail(self._exchange, error)
+            fail(self._exchange, error, self._wanted.named)
             return
-        _, body, _ = described(self._exchange, error)
+        _, body, _ = described(self._exchange, error, self._wanted.named)
         self._unread.append(Reply(_nobody))
         self._events.send(body)
         self._events.end()

@@ -20,7 +20,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.model_path import Entry, Handlers
 from wherry.frontends.http.openai.answers import ChatAnswer, TextAnswer
 from wherry.frontends.http.openai.embedding import Embedding
-from wherry.frontends.http.openai.errors import BadField, UnknownModel, fail
+from wherry.frontends.http.openai.errors import BadField, UnknownModel, UnknownRoute, fail
 from wherry.frontends.http.openai.fields import (
     ChatRequest,
     CompletionRequest,
@@ -50,9 +50,9 @@ class OpenAI:
         }
 
     def handlers(self, path: str) -> Handlers | None:
-        if not path.startswith(MODELS):
-            return None
-        return {"GET": partial(self._show, path.removeprefix(MODELS))}
+        if path.startswith(MODELS):
+            return {"GET": partial(self._show, path.removeprefix(MODELS))}
+        return {"GET": _missing, "POST": _missing} if path.startswith("/v1/") else None
 
     # Models
 
@@ -89,11 +89,10 @@ class OpenAI:
             self._entry.admission.check()
             wanted: ChatRequest = decoded(self._entry.body(exchange), ChatRequest)
             loaded = self._model(wanted.model, "chat")
-            names = [tool.function.name for tool in wanted.tools or () if tool.function]
             answer = ChatAnswer(
                 wanted.model,
                 new_request_id(),
-                () if wanted.tool_choice == "none" else names,
+                [tool.function.name for tool in wanted.callable_tools() if tool.function],
                 most_calls=1 if wanted.parallel_tool_calls is False else None,
             )
             Generation(self._entry, exchange, loaded, wanted, answer).submit([chat_inputs(wanted)])
@@ -129,6 +128,12 @@ class OpenAI:
             fail(exchange, error)
 
 
+def _missing(exchange: Exchange) -> None:
+    path = exchange.request.path
+    instead = "; send it to /v1/chat/completions" if path == "/v1/responses" else ""
+    fail(exchange, UnknownRoute(f"{path} is not among the routes of this server{instead}"))
+
+
 NEEDS: Final = {
     "chat": "it has no input 'messages' and text as its output",
     "completions": "it has no input 'prompt' and text as its output",
@@ -160,14 +165,10 @@ def chat_inputs(wanted: ChatRequest) -> dict[str, Any]:
         "messages": conversation(wanted.messages),
         "parameters": wanted.sampling(),
     }
-    tools = wanted.tools or []
-    for i, tool in enumerate(tools):
-        if tool.type != "function" or tool.function is None:
-            raise BadField(f"tools[{i}].type", "only functions are supported")
-    if tools and wanted.tool_choice != "none":
+    if tools := wanted.callable_tools():
         inputs["tools"] = [msgspec.to_builtins(tool) for tool in tools]
     template = dict(wanted.chat_template_kwargs or {})
-    for name in ("add_generation_prompt", "continue_final_message"):
+    for name in ("add_generation_prompt", "continue_final_message", "reasoning_effort"):
         value = getattr(wanted, name)
         if value is not None:
             template[name] = value

@@ -71,7 +71,9 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"messages": "hi"}, "messages", "expected array"),
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid enum"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
-        ({"reasoning_effort": "low"}, "reasoning_effort", "is not a field that is known here$"),
+        ({"modality": "text"}, "modality", "did you mean 'modalities'"),
+        ({"audio": {}}, "audio", "is not a field that is known here$"),
+        ({"functions": []}, "functions", "send tools instead"),
         ({"seed": 2**70}, "seed", "expected int <="),
         ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected int <= 20"),
@@ -88,6 +90,84 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, problem: str
 def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
     with pytest.raises(BadField, match="not JSON"):
         decoded(body, ChatRequest)
+
+
+def test_a_field_that_is_not_known_may_be_null() -> None:
+    assert chat(audio=None, guided_backend=None, n=2).n == 2
+    with pytest.raises(BadField, match="audio: is not a field"):
+        chat(audio={"voice": None}, verbosity=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"structured_outputs": {"json": {"type": "object"}}}, {"json_schema": {"type": "object"}}),
+        ({"structured_outputs": {"json": '{"enum": [1]}'}}, {"json_schema": {"enum": [1]}}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"choice": ["a"]}),
+        ({"structured_outputs": {"json_object": True}}, {"json_object": True}),
+        ({"guided_json": '{"enum": [1]}'}, {"json_schema": {"enum": [1]}}),
+        ({"guided_regex": "a+", "guided_json": None}, {"regex": "a+"}),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+    ],
+)
+def test_the_form_of_an_answer_goes_by_many_names(
+    fields: dict[str, Any], constraint: dict[str, Any]
+) -> None:
+    assert chat(**fields).sampling()["constraint"] == constraint
+    assert completion(**fields).sampling()["constraint"] == constraint
+    assert completion(**fields).named("constraint") == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"guided_json": "[]"}, "guided_json"),
+        ({"guided_json": {"a": 1}, "response_format": {"type": "json_object"}}, "guided_json"),
+    ],
+)
+def test_a_form_that_is_none_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        completion(**fields).sampling()
+    assert error.value.field == field
+
+
+def test_what_the_model_blames_has_the_requests_own_name() -> None:
+    assert chat(max_completion_tokens=0).named("max_tokens") == "max_completion_tokens"
+    assert chat(max_tokens=0).named("max_tokens") == "max_tokens"
+    assert chat().named("prompt") == "messages"
+    assert completion().named("prompt") == "prompt"
+    assert chat().named("include_stop") == "include_stop_str_in_output"
+    assert chat(tools=TOOLS, tool_choice="required").named("constraint") == "tool_choice"
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("first", "second")
+]
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_of_several_tools_some_may_be_allowed() -> None:
+    request = chat(tools=TOOLS, tool_choice=allowed("auto", "second"))
+    assert [t.function.name for t in request.callable_tools() if t.function] == ["second"]
+    assert "constraint" not in request.sampling()
+    forced = chat(tools=TOOLS, tool_choice=allowed("required", "second")).sampling()["constraint"]
+    assert forced["json_schema"]["properties"]["name"] == {"const": "second"}
+    with pytest.raises(BadField, match="not among the tools"):
+        chat(tools=TOOLS, tool_choice=allowed("required", "third")).sampling()
+
+
+def test_special_tokens_are_the_chat_templates_affair() -> None:
+    chat(add_special_tokens=False).sampling()
+    with pytest.raises(BadField, match="add_special_tokens"):
+        chat(add_special_tokens=True).sampling()
 
 
 def test_a_missing_model_is_named() -> None:

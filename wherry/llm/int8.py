@@ -1,0 +1,161 @@
+"""How do weights of 8 bits give nearly the tokens of 32, in less time?
+
+A product of whole numbers is quick, but then what comes in must have 8 bits, too: each row is
+rounded by its own largest number. In a language model a few features are a hundred times as large
+as the others, of which hardly anything would be left beside them. They are the same for every
+text. So the largest features get several columns: their weights are repeated, and their value is
+divided among the copies. Each copy is rounded at another place, both ways, so that together they
+are as exact as one column with more bits. An eighth more columns is enough: what rounding what
+comes in costs is then less than what rounding the weights does.
+
+Which features are large is seen in the first rows that are multiplied, in floats; from then on it
+is 8 bits. No row depends on the others, and the sums are exact.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heapreplace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wherry.llm.linear import Linear, MakeLinear, first_rows, rounded_up
+
+#: Of a linear layer's features, so many more columns: one of eight.
+_MORE = 8
+#: Numbers of columns are rounded to this, as processors like them.
+_EVEN = 32
+#: Less than any scale that matters: a row of zeros that comes in is not divided by zero.
+_TINY = 1e-20
+#: Outputs whose weights are rounded at a time: a copy of all of them may find no room.
+_PIECE = 4096
+
+
+#: A little of what language models read and write, from which to learn.
+SAMPLE = """\
+The ferry left at half past six, with eleven people and a dog on board. "Will it rain?" asked the
+youngest of them; nobody knew. In 1887 the crossing had cost 3.50 crowns, about 40 % of a day's pay.
+User: How do I sort a list of names by their length in Python?
+Assistant: Use `sorted` with a key:
+```python
+def by_length(names: list[str]) -> list[str]:
+    return sorted(names, key=lambda name: (len(name), name))
+```
+| name | length |
+|------|-------:|
+| Ada  |      3 |
+{"id": 17, "tags": ["a", "b"], "price": -0.25, "open": true}
+Der Fluss ist im Winter gefroren. Où sont les clés de la maison? El tren sale mañana temprano.
+1. Energy equals mass times the speed of light squared: E = m * c^2.
+2. Water consists of hydrogen and oxygen, and boils at 100 degrees Celsius (212 F).
+See https://example.org/index.html?q=7 for more.
+"""
+
+
+class Int8:
+    """A product in 8 bits, once it has seen in floats what comes in. For CPUs (`exact_here`)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._unseen: Tensor | None = weight
+        self._bias = bias
+        self._run: Linear
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._unseen is None:
+            return self._run(x)
+        product = F.linear(x, self._unseen, self._bias)
+        self._run = quick(self._unseen, self._bias, x.abs().amax(0))
+        self._unseen = None
+        return product
+
+
+def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
+    """x -> x @ weight.T + bias in 8 bits, by oneDNN; `seen` are the largest values of each feature
+    of x."""
+    feature, share, place = _columns(seen.tolist())
+    whole, scales = _rounded(weight.float(), feature, place)
+    arranged = torch.ops.onednn.qlinear_prepack(whole, None)
+    multiply = torch.ops.onednn.qlinear_pointwise
+    zeros = torch.zeros(len(scales), dtype=torch.int32)
+    # Unsigned, with 128 for zero: for signed numbers there is no quick product.
+    place = place + 128.0
+    scales.div_(127)
+
+    def run(x: Tensor) -> Tensor:
+        shares = rounded_up(x).float().index_select(1, feature).mul_(share)
+        largest = shares.abs().amax(1, keepdim=True).clamp_min_(_TINY)
+        numbers = torch.addcmul(place, shares, largest.reciprocal(), value=127).to(torch.uint8)
+        product: Tensor = multiply(
+            numbers, 1.0, 128, arranged, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        product.mul_(largest)
+        if bias is not None:
+            product.add_(bias)
+        return first_rows(product, len(x)).to(x.dtype)
+
+    return run
+
+
+def stored(weight: Tensor, bias: Tensor | None) -> Linear:
+    """The weight in 8 bits, and as floats again for each product: for devices without a quick
+    one. Half the memory, and not quicker."""
+    every = torch.arange(weight.shape[1], device=weight.device)
+    whole, scales = _rounded(weight, every, torch.full(every.shape, 0.5, device=weight.device))
+    scales = scales.to(weight.dtype)[:, None]
+
+    def run(x: Tensor) -> Tensor:
+        return F.linear(x, whole * scales, bias)
+
+    return run
+
+
+def exact_here() -> bool:
+    """Does this processor and this torch multiply 8-bit numbers rightly? Those without
+    instructions for it clip the sums of large ones."""
+    x = torch.ones(32, 64).tril()
+    weight = torch.ones(64, 64).triu()
+    try:
+        product = quick(weight, None, torch.ones(64))(x)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return torch.allclose(product, x @ weight.T)
+
+
+def _columns(largest: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each column: its feature, its share of that feature's value, and where numbers are
+    rounded up in it, between 0 and 1."""
+    more = len(largest) // _MORE
+    uneven = (len(largest) + more) % _EVEN
+    if uneven < more:
+        more -= uneven
+    counts = [1] * len(largest)
+    shares = [(-value, feature) for feature, value in enumerate(largest)]
+    heapify(shares)
+    for _ in range(more):
+        _, feature = shares[0]
+        counts[feature] += 1
+        heapreplace(shares, (-largest[feature] / counts[feature], feature))
+    columns = [(f, 1 / n, (k + 0.5) / n) for f, n in enumerate(counts) for k in range(n)]
+    features, share, place = zip(*columns, strict=True)
+    return torch.tensor(features), torch.tensor(share), torch.tensor(place)
+
+
+def _rounded(weight: Tensor, feature: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight's columns as whole numbers, and the scale of each output."""
+    whole = torch.empty(len(weight), len(feature), dtype=torch.int8, device=weight.device)
+    scales = torch.empty(len(weight), device=weight.device)
+    for first in range(0, len(weight), _PIECE):
+        piece = weight[first : first + _PIECE]
+        # A scale that the weight's own precision can hold: it is multiplied in that.
+        scale = piece.abs().amax(1).float().div_(127).to(weight.dtype).float()
+        scale[scale == 0] = 1.0  # no weights, or too small ones
+        numbers = (piece / scale[:, None])[:, feature]
+        whole[first : first + _PIECE] = numbers.add_(place).floor_().clamp_(-127, 127)
+        scales[first : first + _PIECE] = scale
+    return whole, scales
+
+
+def best_for(device: torch.device) -> MakeLinear:
+    """What is quickest here."""
+    return Int8 if device.type == "cpu" and exact_here() else stored
