@@ -121,5 +121,9 @@ def add_flags(to: argparse.ArgumentParser) -> None:
     out.add_argument("--csv", metavar="PATH", help="a line for each point")
     out.add_argument("--perf-csv", metavar="PATH", help="the same in perf_analyzer's columns")
     out.add_argument("--jsonl", metavar="PATH", help="a line for each request")
-    out.add_argument("--png", metavar="PATH", help="charts as a picture (wherry[plot])")
+    out.add_argument(
+        "--png",
+        metavar="PATH",
+        help="charts as a picture, with heat maps of a sweep (wherry[plot])",
+    )
     out.add_argument("--quiet", action="store_true", help="nothing meanwhile, on stderr")

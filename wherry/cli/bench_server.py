@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from wherry.testing import ServerProcess
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.
 LOADING = 3600.0
+#: Seconds for a server to end: what it still does is of no use to anybody.
+STOPPING = 10.0
 
 
 @contextmanager
@@ -38,7 +41,8 @@ def serving(
         try:
             yield server
         finally:
-            server.stop()
+            with contextlib.suppress(RuntimeError):  # it hung, and has been killed
+                server.stop(timeout=STOPPING)
 
 
 def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> str:

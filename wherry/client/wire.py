@@ -7,6 +7,7 @@ other's tests.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,6 +63,14 @@ class Tensor:
     def is_scalar(self) -> bool:
         """One element a row."""
         return self.shape in ((), (1,))
+
+    def shape_of(self, rows: int, elements: int) -> list[int]:
+        """The shape of `rows` rows that are a list, as it travels: Triton wants the very
+        dimensions that it names, [1] too. An open or another number of elements is one dimension.
+        """
+        width = elements // max(1, rows)
+        fits = -1 not in self.shape and math.prod(self.shape) == width
+        return [rows, *self.shape] if fits else [rows, width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +139,7 @@ def _input(
     if tensor.datatype is BYTES:
         rows = list(values)
         flat = [element for row in rows for element in row] if not tensor.is_scalar else rows
-        shape = [len(rows)] if tensor.is_scalar else [len(rows), len(flat) // max(1, len(rows))]
+        shape = tensor.shape_of(len(rows), len(flat))
         elements = [_element(value, tensor.form) for value in flat]
         member: dict[str, Any] = {
             "name": tensor.name,
@@ -150,11 +159,12 @@ def _input(
         raise InvalidRequest(
             f"model {model.name!r}: input {tensor.name!r} must be {tensor.datatype} data: {error}"
         ) from None
+    shape = tensor.shape_of(len(array), array.size) if array.ndim == 1 else [*array.shape]
     raw = _to_bf16(array) if tensor.datatype is BF16 else array.tobytes()
     member = {
         "name": tensor.name,
         "datatype": tensor.datatype.name,
-        "shape": _shape(list(array.shape), model),
+        "shape": _shape(shape, model),
         "parameters": {"binary_data_size": len(raw)},
     }
     return member, raw

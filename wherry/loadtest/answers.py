@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 
-class AnswerReader(Protocol):
+class AnswerReader:
     """Reads one answer as its bytes come. `first` and `gaps`: when the first piece came, and the
     seconds between the others; all pieces of one read came at the same moment."""
 
-    first: float | None
-    gaps: list[float]
-    tokens_in: int
-    tokens_out: int
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.gaps: list[float] = []
+        self.tokens_in = self.tokens_out = 0
+        self._last = 0.0
 
-    def feed(self, data: bytes, now: float) -> None: ...
+    def feed(self, data: bytes, now: float) -> None:
+        raise NotImplementedError
 
     def ended(self) -> str:
         """The answer is complete: what is wrong with it, or nothing."""
+        return "" if self.first is not None else "a stream without any piece"
+
+    def piece(self, now: float) -> None:
+        """One has come: a token, or a response."""
+        self.tokens_out += 1
+        if self.first is None:
+            self.first = now
+        else:
+            self.gaps.append(now - self._last)
+        self._last = now
 
 
 class _Usage(msgspec.Struct):
@@ -52,13 +64,11 @@ class _OpenAi(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_OpenAi)
 
 
-class Whole:
+class Whole(AnswerReader):
     """A whole OpenAI answer: its usage counts the tokens."""
 
     def __init__(self) -> None:
-        self.first: float | None = None
-        self.gaps: list[float] = []
-        self.tokens_in = self.tokens_out = 0
+        super().__init__()
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes, now: float) -> None:
@@ -75,14 +85,11 @@ class Whole:
         return _error_text(answer.error)
 
 
-class Events:
+class Events(AnswerReader):
     """A stream of server-sent events; each event with content is a piece (a token)."""
 
     def __init__(self) -> None:
-        self.first: float | None = None
-        self.gaps: list[float] = []
-        self.tokens_in = self.tokens_out = 0
-        self._last = 0.0
+        super().__init__()
         self._rest = b""
         self._problem = ""
 
@@ -100,25 +107,20 @@ class Events:
         if self._rest.strip():
             rest, self._rest = self._rest, b""
             self.feed(rest + b"\n\n", self._last)
-        return self._problem or ("" if self.first is not None else "a stream without any piece")
+        return self._problem or super().ended()
 
     def _line(self, data: bytes, now: float) -> None:
         raise NotImplementedError
-
-    def _piece(self, now: float) -> None:
-        self.tokens_out += 1
-        if self.first is None:
-            self.first = now
-        else:
-            self.gaps.append(now - self._last)
-        self._last = now
 
     def _fails(self, problem: str) -> None:
         self._problem = self._problem or problem[:300]
 
 
 class OpenAiEvents(Events):
-    """Chat and completion chunks. The stream's own usage, if it sends one, counts the tokens."""
+    """Chat and completion chunks. The stream's own usage, if it sends one, counts the tokens.
+
+    It is whole with its finish_reason, too: not everybody says [DONE].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,14 +137,15 @@ class OpenAiEvents(Events):
         if chunk.error is not None:
             return self._fails(_error_text(chunk.error))
         if any(_has_content(choice) for choice in chunk.choices):
-            self._piece(now)
+            self.piece(now)
+        self._done = self._done or any(choice.finish_reason for choice in chunk.choices)
         if chunk.usage is not None:
             self.tokens_in = chunk.usage.prompt_tokens
             self.tokens_out = chunk.usage.completion_tokens or self.tokens_out
 
     def ended(self) -> str:
         problem = super().ended()
-        return problem or ("" if self._done else "the stream ended without [DONE]")
+        return problem or ("" if self._done else "the stream ended without finish_reason or [DONE]")
 
 
 class V2Events(Events):
@@ -151,7 +154,7 @@ class V2Events(Events):
     def _line(self, data: bytes, now: float) -> None:
         if data == b"[DONE]":
             return
-        self._piece(now)
+        self.piece(now)
         if b'"error"' in data:
             try:
                 event = msgspec.json.decode(data)

@@ -28,7 +28,6 @@ from wherry.loadtest.messages import (
     ToChild,
     frame,
 )
-from wherry.loadtest.record import Recorder
 
 #: Seconds between two reports of progress.
 EVERY = 0.25
@@ -81,7 +80,7 @@ async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> N
     message = await inbox.get()
     at = message.at if isinstance(message, Begin) else time.perf_counter()
     await asyncio.sleep(at - time.perf_counter())
-    cpu, began = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
     running = asyncio.ensure_future(engine.run(at))
     if not isinstance(message, Begin):
         engine.stop(message.because if isinstance(message, Stop) else "the command ended")
@@ -105,25 +104,18 @@ async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> N
             samples=engine.samples,
             stopped_because=engine.stopped_because,
             cpu_seconds=time.process_time() - cpu,
-            seconds=time.perf_counter() - began,
+            seconds=time.perf_counter() - at,
         ),
     )
 
 
 def _progress(engine: Engine, seen: int) -> Progress:
-    recorder: Recorder = engine.recorder
-    step = max(1, (len(recorder) - seen) // RECENT)
-    recent = [
-        ended - intended
-        for ended, intended in zip(
-            recorder.ended[seen::step], recorder.intended[seen::step], strict=True
-        )
-    ]
+    recorder = engine.recorder
     return Progress(
         answered=len(recorder),
         failed=recorder.failures,
         in_flight=engine.in_flight,
-        recent=recent[:RECENT],
+        recent=recorder.latencies(seen, RECENT),
     )
 
 

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.loadtest.figures import Interval
 from wherry.loadtest.report import Point, Report
 
 DRAWS: Final = 2000
@@ -120,11 +119,8 @@ def _overall(points: list[Point], name: str) -> float:
 
 
 def _pieces(point: Point, name: str) -> npt.NDArray[np.float64]:
-    """The run's measured pieces; the last one is left out if it is a short rest."""
-    measured: list[Interval] = [piece for piece in point.timeline if not piece.warmup]
-    if len(measured) > 1 and measured[-1].seconds < 0.5 * measured[0].seconds:
-        measured.pop()
-    values = [getattr(piece, name) for piece in measured]
+    """The run's measured pieces."""
+    values = [getattr(piece, name) for piece in point.timeline if not piece.warmup]
     return np.array([value for value in values if value is not None], np.float64)
 
 

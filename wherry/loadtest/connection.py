@@ -7,6 +7,7 @@ only read as far as somebody needs it. One request at a time, no task, no future
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable
 from time import perf_counter
@@ -27,7 +28,6 @@ class Encoded(msgspec.Struct, frozen=True):
 
     data: bytes
     rows: int = 1
-    tokens_in: int = 0
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,8 +41,11 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     #: Accept any certificate.
     insecure: bool = False
     #: "status": nothing but the status; "openai": a whole JSON answer with its usage;
-    #: "openai_events", "v2_events": a stream of server-sent events; "grpc": a gRPC status.
-    reads: Literal["status", "openai", "openai_events", "v2_events", "grpc"] = "status"
+    #: "openai_events", "v2_events": a stream of server-sent events; "grpc": a gRPC status;
+    #: "grpc_stream": the responses of a gRPC stream.
+    reads: Literal["status", "openai", "openai_events", "v2_events", "grpc", "grpc_stream"] = (
+        "status"
+    )
     #: gRPC: what goes with each call. (Over HTTP it stands in the request.)
     metadata: tuple[tuple[str, str], ...] = ()
 
@@ -73,6 +76,8 @@ class Connection(asyncio.Protocol):
         self.message = ""
         self.transport: asyncio.Transport | None = None
         self.reader: AnswerReader | None = None
+        #: The socket, where it can be written to past the transport.
+        self._file: int | None = None
         self._first_chunk: bytes | None = None
         self._last_chunk = b""
 
@@ -90,7 +95,17 @@ class Connection(asyncio.Protocol):
         self.request = request
         self.intended = intended
         self.sent = sent
-        self.transport.write(request.data)
+        data = request.data
+        if self._file is not None:
+            try:
+                written = os.write(self._file, data)
+            except OSError:
+                written = 0  # it is full, or gone; the transport finds out
+            if written == len(data):
+                return
+            data = data[written:]
+            self._file = None  # nothing must overtake what waits in the transport from now on
+        self.transport.write(data)
 
     def abandon(self) -> None:
         """Close at once and say nothing more."""
@@ -113,6 +128,14 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        # uvloop writes when it has read from all connections. That would count for latency.
+        connected = transport.get_extra_info("socket")
+        if (
+            connected is not None
+            and os.name == "posix"
+            and not transport.get_extra_info("sslcontext")
+        ):
+            self._file = connected.fileno()
         self._parser = httptools.HttpResponseParser(self)
         if self.owner is None:
             transport.abort()  # type: ignore[attr-defined]
@@ -123,8 +146,10 @@ class Connection(asyncio.Protocol):
         self._last_chunk = data
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserError as error:
             self.fail("malformed answer", str(error))
+        except httptools.HttpParserUpgrade:
+            self.fail("malformed answer", "it switches to another protocol")
         except _TooLarge:
             self.fail("answer too large", f"more than {MAX_ANSWER_BYTES} bytes")
 
@@ -143,8 +168,9 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
-        first, self._first_chunk = self._first_chunk or b"", None
-        if self.request is None:
+        first, self._first_chunk = self._first_chunk, None
+        # A second answer in the chunk that ended the first one is not the next request's.
+        if self.request is None or first is None:
             return self.fail("an answer that nobody asked for")
         outcome = OK
         if status >= 300:
@@ -200,10 +226,11 @@ def _ends_with_eof(first_chunk: bytes) -> bool:
 
 
 def message_in(first_chunk: bytes, last_chunk: bytes) -> str:
-    """What an error's answer says, as far as it is here; a JSON `error` if there is one."""
+    """What an error's answer says, as far as it is here: a JSON `error`, else its text, or its
+    head if it has none. One line."""
     body = first_chunk.partition(b"\r\n\r\n")[2] or last_chunk
     start, end = body.find(b"{"), body.rfind(b"}")
-    text = body[:300].decode(errors="replace").strip()
+    text = " ".join(body[:300].decode(errors="replace").split())
     if 0 <= start < end:
         try:
             error = msgspec.json.decode(body[start : end + 1])["error"]

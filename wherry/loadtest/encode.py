@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from wherry.client.wire import ModelDescription, infer_body
+from wherry.datatypes import BYTES
 from wherry.errors import ConfigError
 from wherry.loadtest.connection import Encoded
 from wherry.loadtest.inputs import Row
@@ -52,15 +53,17 @@ def infer(
         if tensor.name not in columns:
             continue
         values = columns[tensor.name]
-        array = np.asarray(values) if tensor.datatype.name != "BYTES" else None
-        if array is not None:
+        if tensor.datatype is not BYTES:
+            array = np.asarray(values)
             shape, data = list(array.shape), array.ravel().tolist()
         else:
             flat = [
                 element for row in values for element in (row if isinstance(row, list) else [row])
             ]
-            shape = [len(values)] if tensor.is_scalar else [len(values), len(flat) // len(values)]
+            shape = [len(values)]
             data = [element if isinstance(element, str) else _json(element) for element in flat]
+        if len(shape) == 1:
+            shape = tensor.shape_of(len(values), len(data))
         inputs.append(
             {
                 "name": tensor.name,

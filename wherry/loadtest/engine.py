@@ -77,6 +77,12 @@ class Engine:
         self._thinks = (
             thinks(load, seed=plan.seed) if isinstance(load, Closed) and load.think else None
         )
+        #: Callers send again at once, until time is up: nothing to count, nothing to wait for.
+        self._eager = (
+            isinstance(load, Closed)
+            and plan.requests is load.loops is None
+            and self._thinks is None
+        )
         self._loops: list[float] = []
         self._pauses: dict[int, float] = {}
 
@@ -232,7 +238,7 @@ class Engine:
 
         connection: Connection
         async with self._gate, asyncio.timeout(self.plan.timeout):
-            if wire.reads == "grpc":
+            if wire.reads.startswith("grpc"):
                 from wherry.loadtest import over_grpc  # only who speaks gRPC pays for it
 
                 connection = await over_grpc.connect(wire, self, caller)
@@ -275,19 +281,21 @@ class Engine:
         intended, sent = connection.intended, connection.sent
         assert request is not None
         connection.request = connection.reader = None
-        self.in_flight -= 1
-        if not connection.usable:
-            self._connections.discard(connection)
         # The next request goes out first: the server works on it while we write this one down.
-        self._next_on(connection)
+        if self._eager and not self._stopping and connection.usable:
+            connection.send(next(self._requests), now, now)
+        else:
+            self.in_flight -= 1
+            if not connection.usable:
+                self._connections.discard(connection)
+            self._next_on(connection)
         if reader is None:
-            self.recorder.add(intended, sent, now, now, outcome, request.rows, request.tokens_in)
+            self.recorder.add(intended, sent, now, now, outcome, request.rows)
         else:
             first = now if reader.first is None else reader.first
-            tokens_in = reader.tokens_in or request.tokens_in
             self.recorder.add(
-                intended, sent, first, now, outcome, request.rows, tokens_in, reader.tokens_out,
-                reader.gaps,
+                intended, sent, first, now, outcome, request.rows, reader.tokens_in,
+                reader.tokens_out, reader.gaps,
             )  # fmt: skip
         if outcome != OK:
             self.samples.setdefault(outcome, connection.message)

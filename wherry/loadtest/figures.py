@@ -118,9 +118,8 @@ class Table:
     @classmethod
     def of(cls, recorder: Recorder) -> Table:
         """A copy: the recorder may go on."""
-        columns: dict[str, Any] = {name: np.array(getattr(recorder, name)) for name in COLUMNS}
-        for name, code in COLUMNS.items():
-            columns[name] = columns[name].astype(code)  # an empty array has no type of its own
+        rows = np.frombuffer(bytes(recorder.rows), [*COLUMNS.items()])
+        columns: dict[str, Any] = {name: rows[name].copy() for name in COLUMNS}
         gaps = np.array(recorder.gap_seconds, np.float32)
         return cls(**columns, gap_seconds=gaps, outcomes=list(recorder.outcomes))
 
@@ -197,7 +196,8 @@ def timeline(table: Table, seen: Window) -> list[Interval]:
     """The run in pieces, from its beginning (warm-up included) to the end of its load."""
     length = seen.stop - seen.begin
     width = next((w for w in WIDTHS if length / w <= MOST_INTERVALS), WIDTHS[-1])
-    count = max(1, int(np.ceil(length / width - 1e-6)))
+    # The last piece is longer or shorter by up to a half: a rate over a short rest says nothing.
+    count = max(1, round(length / width))
     edges = seen.begin + width * np.arange(count + 1)
     edges[-1] = max(seen.stop, edges[-2] + 1e-6)
     order = np.argsort(table.ended, kind="stable")

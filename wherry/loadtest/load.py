@@ -96,11 +96,11 @@ class Child:
                 raise LoadFailure(f"a load process failed:\n{message.traceback}")
         return messages
 
-    def close(self) -> None:
+    def close(self, patience: float) -> None:
         with contextlib.suppress(BrokenPipeError):
             self.input.close()
         try:
-            self.process.wait(2.0)
+            self.process.wait(patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -123,16 +123,17 @@ class LoadProcesses:
             for _ in range(self.count):
                 self._children.append(Child())
         except BaseException:
-            self.close()
+            self._close(0.0)
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *exc: object) -> None:
+        # With an error nobody reads what they have to say: they might wait for that.
+        self._close(2.0 if kind is None else 0.0)
 
-    def close(self) -> None:
+    def _close(self, patience: float) -> None:
         for child in self._children:
-            child.close()
+            child.close(patience)
         self._children.clear()
 
     @property
@@ -146,10 +147,9 @@ class LoadProcesses:
         requests: Sequence[Encoded],
         *,
         tell: Callable[[Told], object] = lambda told: None,
-        began: Callable[[], object] = lambda: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
-        """Carry the plan out. `tell` is called a few times a second, `began` once.
+        """Carry the plan out. `tell` is called a few times a second.
 
         When `interrupted()` is true it ends at once, with what there is.
         """
@@ -175,14 +175,13 @@ class LoadProcesses:
             for child in children:
                 child.progress = Progress()
                 selector.register(child.output, selectors.EVENT_READ, child)
-            return self._watch(children, selector, tell, began, interrupted)
+            return self._watch(children, selector, tell, interrupted)
 
     def _watch(
         self,
         children: list[Child],
         selector: selectors.BaseSelector,
         tell: Callable[[Told], object],
-        began: Callable[[], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
         ready, done, stopped = 0, list[Done](), False
@@ -194,7 +193,6 @@ class LoadProcesses:
                         case Ready():
                             ready += 1
                             if ready == len(children) and not stopped:
-                                began()
                                 began_at = time.perf_counter() + HEAD_START
                                 for child in children:
                                     child.say(Begin(began_at))

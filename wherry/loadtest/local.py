@@ -169,11 +169,9 @@ class _Run:
         told = Told()
         for thread in self._threads:
             told.answered += len(thread.recorder)
-            told.failed += thread.recorder.failures if len(thread.recorder.outcomes) > 1 else 0
+            told.failed += thread.recorder.failures
             told.in_flight += thread.busy_since is not None
-            recorder = thread.recorder
-            for ended, intended in zip(recorder.ended[-10:], recorder.intended[-10:], strict=False):
-                told.recent.append(ended - intended)
+            told.recent += thread.recorder.latencies(max(0, len(thread.recorder) - 10), 10)
         return told
 
     def finish(self, *, interrupted: bool) -> Recorder:

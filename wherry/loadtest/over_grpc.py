@@ -17,6 +17,7 @@ import msgspec
 from wherry.client.wire import ModelDescription, infer_body
 from wherry.errors import ConfigError
 from wherry.frontends.grpc.proto import Schema, load
+from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.connection import Connection, Encoded, Owner, Wire
 from wherry.loadtest.control import Address, NotThere, Unreachable
 from wherry.loadtest.encode import columns_of
@@ -34,6 +35,9 @@ OPTIONS = (
 )
 SERVICE = "inference.GRPCInferenceService"
 INFER = f"/{SERVICE}/ModelInfer"
+STREAM = f"/{SERVICE}/ModelStreamInfer"
+#: A stream's response begins with this if it holds an error: field 1, a string.
+ERROR_TAG = b"\x0a"
 
 
 def schema() -> Schema:
@@ -110,6 +114,14 @@ class GrpcControl:
             tensor["shape"] = [int(d) for d in tensor.get("shape", ())]
         return {"inputs": [], "outputs": [], **told}
 
+    def streams(self, name: str, version: str) -> bool:
+        """Does one request have any number of responses?"""
+        try:
+            told = self.call("ModelConfig", {"name": name, "version": version})["config"]
+        except (NotThere, KeyError):
+            return False
+        return bool(told.get("model_transaction_policy", {}).get("decoupled"))
+
     def model_names(self) -> list[str]:
         try:
             index = self.call("RepositoryIndex", {}).get("models", ())
@@ -170,17 +182,39 @@ class GrpcConnection(Connection):
             channel, self._channel = self._channel, None
             self._keep(asyncio.ensure_future(channel.close()))
 
+    async def _answer(self, data: bytes) -> str:
+        await self._call(data, metadata=self._metadata)
+        return OK
+
     async def _exchange(self, request: Encoded) -> None:
         import grpc
 
         outcome = OK
         try:
-            await self._call(request.data, metadata=self._metadata)
+            outcome = await self._answer(request.data)
         except grpc.aio.AioRpcError as error:
             outcome, self.message = f"gRPC {error.code().name}", (error.details() or "")[:300]
         self._running = None
         if self.owner is not None:
             self.owner.answered(self, outcome, perf_counter())
+
+
+class GrpcStreamConnection(GrpcConnection):
+    """A stream for each request: its responses are the pieces of the answer."""
+
+    async def _answer(self, data: bytes) -> str:
+        self.reader = AnswerReader()
+        call = self._channel.stream_stream(STREAM)(metadata=self._metadata)  # type: ignore[union-attr]
+        await call.write(data)
+        await call.done_writing()
+        async for response in call:
+            if response.startswith(ERROR_TAG):
+                method = schema().methods[STREAM]
+                self.message = str(method.response.decode(response)["error_message"])[:300]
+                return "error in the answer"
+            self.reader.piece(perf_counter())
+        self.message = self.reader.ended()
+        return "error in the answer" if self.message else OK
 
 
 async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
@@ -199,7 +233,8 @@ async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
     except BaseException:
         await channel.close()
         raise
-    return GrpcConnection(owner, caller, channel, wire)
+    kind = GrpcStreamConnection if wire.reads == "grpc_stream" else GrpcConnection
+    return kind(owner, caller, channel, wire)
 
 
 def _channel(where: Address, insecure: Any, secure: Any, ssl_ca: str | None = None) -> Any:

@@ -86,11 +86,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("say when it ends: a duration or a number of requests")
         return self
 
-    @property
-    def slots(self) -> int:
-        """Connections that are there from the beginning."""
-        return self.load.callers if isinstance(self.load, Closed) else 0
-
     def share(self, part: int, parts: int) -> Plan | None:
         """What one of several load processes does of it; None: nothing is left for it."""
         requests = self.requests

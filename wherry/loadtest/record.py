@@ -1,4 +1,4 @@
-"""What happened to each request? (A row for each, kept as columns of numbers.)
+"""What happened to each request? (A row for each, kept as packed numbers.)
 
 Times are seconds of one monotonic clock, which all processes of a machine share.
 """
@@ -6,15 +6,16 @@ Times are seconds of one monotonic clock, which all processes of a machine share
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, Final
 
 #: The outcome of a request that was answered as it should be.
 OK = "ok"
 
-#: Columns and their array type codes. `first`: the first piece of a stream (else as `ended`);
+#: Columns of a row and their type codes. `first`: the first piece of a stream (else as `ended`);
 #: `gaps`: how many of the row's inter-token times stand in `Recorder.gap_seconds`.
-COLUMNS: Mapping[str, str] = {
+COLUMNS: Final[Mapping[str, str]] = {
     "intended": "d",
     "sent": "d",
     "first": "d",
@@ -26,35 +27,26 @@ COLUMNS: Mapping[str, str] = {
     "gaps": "I",
 }
 
+_ROW: Final = Struct("=" + "".join(COLUMNS.values()))
+_TIMES: Final = Struct("=4d")  # a row begins with them, its outcome follows
+_OUTCOME: Final = Struct("=H")
+
 
 class Recorder:
-    """Rows of one thread or process, in the order in which they ended.
-
-    `ramp` knows how many callers were at work: a (moment, callers) each time that changes.
-    """
+    """Rows of one thread or process, in the order in which they ended."""
 
     def __init__(self) -> None:
-        self.intended = array("d")
-        self.sent = array("d")
-        self.first = array("d")
-        self.ended = array("d")
-        self.outcome = array("H")
-        self.rows = array("I")
-        self.tokens_in = array("I")
-        self.tokens_out = array("I")
-        self.gaps = array("I")
+        #: One packed row after the other: a single call writes one, which the client pays for.
+        self.rows = bytearray()
         self.gap_seconds = array("f")
         self.outcomes: dict[str, int] = {OK: 0}
+        self.failures = 0
 
     def __len__(self) -> int:
-        return len(self.ended)
+        return len(self.rows) // _ROW.size
 
     def __repr__(self) -> str:
         return f"<Recorder: {len(self)} requests, {self.failures} failed>"
-
-    @property
-    def failures(self) -> int:
-        return len(self.outcome) - self.outcome.count(0)
 
     def add(
         self,
@@ -66,54 +58,60 @@ class Recorder:
         rows: int,
         tokens_in: int = 0,
         tokens_out: int = 0,
-        gaps: Iterable[float] = (),
+        gaps: Sequence[float] = (),
     ) -> None:
         """One request has ended, in whichever way."""
-        self.intended.append(intended)
-        self.sent.append(sent)
-        self.first.append(first)
-        self.ended.append(ended)
-        index = self.outcomes.get(outcome)
-        if index is None:
-            index = self._new_outcome(outcome)
-        self.outcome.append(index)
-        self.rows.append(rows)
-        self.tokens_in.append(tokens_in)
-        self.tokens_out.append(tokens_out)
-        before = len(self.gap_seconds)
+        index = 0
+        if outcome != OK:
+            self.failures += 1
+            index = self._index(outcome)
         if gaps:
             self.gap_seconds.extend(gaps)
-        self.gaps.append(len(self.gap_seconds) - before)
+        self.rows += _ROW.pack(
+            intended, sent, first, ended, index, rows, tokens_in, tokens_out, len(gaps)
+        )
 
-    def _new_outcome(self, outcome: str) -> int:
+    def _index(self, outcome: str) -> int:
         # A server may put a new text into each error: beyond so many kinds they are one.
-        if len(self.outcomes) >= 200:
+        if len(self.outcomes) >= 200 and outcome not in self.outcomes:
             outcome = "other errors"
         return self.outcomes.setdefault(outcome, len(self.outcomes))
 
+    def latencies(self, start: int, most: int) -> list[float]:
+        """Of the rows from `start` on; if they are more than `most`, of some of them."""
+        step = max(1, -(-(len(self) - start) // most))
+        found = []
+        for n in range(start, len(self), step):
+            intended, _, _, ended = _TIMES.unpack_from(self.rows, n * _ROW.size)
+            found.append(ended - intended)
+        return found
+
     def merge(self, other: Recorder) -> None:
         """Take over another one's rows."""
-        names = list(other.outcomes)
-        index = [self._new_outcome(name) for name in names]
-        for name in COLUMNS:
-            if name != "outcome":
-                getattr(self, name).extend(getattr(other, name))
-        self.outcome.extend(index[number] for number in other.outcome)
+        index = [self._index(name) for name in other.outcomes]
+        rows = bytearray(other.rows)
+        if index != list(range(len(index))):
+            for at in range(_TIMES.size, len(rows), _ROW.size):
+                (theirs,) = _OUTCOME.unpack_from(rows, at)
+                _OUTCOME.pack_into(rows, at, index[theirs])
+        self.rows += rows
         self.gap_seconds.extend(other.gap_seconds)
+        self.failures += other.failures
 
     def packed(self) -> dict[str, Any]:
         """Itself as bytes, to cross to another process."""
-        columns = {name: getattr(self, name).tobytes() for name in COLUMNS}
         return {
-            **columns,
+            "rows": bytes(self.rows),
             "gap_seconds": self.gap_seconds.tobytes(),
             "outcomes": list(self.outcomes),
+            "failures": self.failures,
         }
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any]) -> Recorder:
         made = cls()
-        for name in (*COLUMNS, "gap_seconds"):
-            getattr(made, name).frombytes(packed[name])
+        made.rows += packed["rows"]
+        made.gap_seconds.frombytes(packed["gap_seconds"])
         made.outcomes = {name: index for index, name in enumerate(packed["outcomes"])}
+        made.failures = packed["failures"]
         return made

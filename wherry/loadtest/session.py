@@ -63,7 +63,7 @@ class Served:
 
     @property
     def streams(self) -> bool:
-        return self.target.wire.reads.endswith("_events")
+        return self.target.wire.reads.endswith(("_events", "_stream"))
 
     def observer(self) -> observe.Observer:
         target = self.target

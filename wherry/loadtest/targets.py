@@ -291,7 +291,7 @@ def _grpc(where: Address, sending: Sending) -> Target:
         port=where.port,
         tls=where.scheme == "grpcs",
         ssl_ca=sending.ssl_ca,
-        reads="grpc",
+        reads="grpc_stream" if control.streams(name, version) else "grpc",
         metadata=tuple(sending.all_headers().items()),
     )
     return Target(

@@ -12,13 +12,11 @@ import msgspec
 import pytest
 
 from tests.unit.loadtest.reports import point, report
-from wherry.cli import main, parser
-from wherry.cli.bench import Asked, Interrupts, _without_secrets, counts, replay, seconds
+from wherry.cli import main
+from wherry.cli.bench import Interrupts, _without_secrets
 from wherry.cli.bench_flags import add_flags
-from wherry.errors import ConfigError
 from wherry.loadtest import report as reports
 from wherry.loadtest.figures import Figures
-from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
 from wherry.loadtest.report import Report
 
 APP = """
@@ -28,57 +26,6 @@ import wherry
 def bench_echo(text: list[str]) -> list[str]:
     return text
 """
-
-
-def asked(*words: str) -> Asked:
-    return Asked.of(parser().parse_args(["bench", "http://x", *words]))
-
-
-def test_by_default_callers_are_swept_for_five_seconds_each() -> None:
-    found = asked()
-    assert [load for _, load in found.loads] == [Closed(callers=n) for n in (1, 4, 16, 64)]
-    assert (found.duration, found.warmup, found.requests) == (5.0, 1.0, None)
-
-
-def test_count_modes_measure_every_request() -> None:
-    found = asked("--callers", "5", "--loops", "20")
-    assert [load for _, load in found.loads] == [Closed(callers=5, loops=20)]
-    assert (found.duration, found.warmup) == (None, 0.0)
-    assert asked("--requests", "100").requests == 100
-
-
-def test_open_loads_are_rates_bursts_and_traces(tmp_path: Path) -> None:
-    trace = tmp_path / "t.jsonl"
-    trace.write_text('{"intended": 12.0}\n10\n{"timestamp": 11}\n')
-    assert asked("--rate", "50,1e3", "--ramp", "2").loads == [
-        ({"rate": 50.0}, Rate(rate=50, ramp=2)),
-        ({"rate": 1000.0}, Rate(rate=1000, ramp=2)),
-    ]
-    assert asked("--burst", "20/200ms").loads[0][1] == Bursts(size=20, every=0.2)
-    assert asked("--replay", str(trace)).loads[0][1] == Replay(moments=(0, 1, 2))
-    assert replay(str(trace), speed=2) == Replay(moments=(0, 0.5, 1))
-
-
-def test_settings_are_swept_in_all_combinations() -> None:
-    found = asked("--set", "max_batch_size=8,32", "--set", "max-queue-delay=0,5ms,auto")
-    assert len(found.settings) == 6
-    assert found.settings[1] == {"max_batch_size": 8, "max_queue_delay": 0.005}
-    assert found.settings[5] == {"max_batch_size": 32, "max_queue_delay": "auto"}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("5", 5.0), (".5s", 0.5), ("200ms", 0.2), ("50us", 5e-5), ("2m", 120), ("1h", 3600)],
-)
-def test_seconds_have_units(text: str, value: float) -> None:
-    assert seconds(text) == pytest.approx(value)
-
-
-def test_counts_are_lists_or_double() -> None:
-    assert counts("1,4,16") == [1, 4, 16]
-    assert counts("1..64") == [1, 2, 4, 8, 16, 32, 64]
-    assert counts("3..10") == [3, 6, 10]
-    assert counts("5..5") == [5]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +56,8 @@ def test_counts_are_lists_or_double() -> None:
         (["--length", "5", "--length", "6"], "--offline"),
         (["--replay", "/nowhere"], "--replay /nowhere"),
         (["--json", "/nowhere/at/all.json"], "no such folder"),
+        (["--html", "/tmp"], "--html /tmp: this cannot be written"),
+        (["--offline", "--csv", "x.csv"], "--offline has --json"),
         (["--local"], "name app.py, not a URL"),
         (["--set", "max_batch_size=1"], "name app.py, not a URL"),
         (["--inputs", "/nowhere.jsonl", "--body", "x"], "nowhere.jsonl"),
@@ -121,12 +70,6 @@ def test_a_wrong_flag_is_exit_code_2_and_says_what_to_write(
     captured = capsys.readouterr()
     assert wrong in captured.err
     assert captured.out == ""
-
-
-def test_a_trace_with_a_wrong_line_names_it(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text('1\n{"x": 2}\n')
-    with pytest.raises(ConfigError, match="line 2"):
-        replay(str(tmp_path / "t"))
 
 
 def test_keys_and_headers_do_not_stand_in_a_report() -> None:
@@ -188,6 +131,32 @@ def test_a_local_run_writes_everything_that_was_asked_for(
     assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
     assert len(Path(out["csv"]).read_text().splitlines()) == 5
     assert (tmp_path / "perf.csv").read_text().startswith("Concurrency,Inferences/Second,")
+
+
+def test_a_setting_that_cannot_be_served_does_not_cost_what_was_measured_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "partly_app.py").write_text(APP)
+    local = ["bench", f"{tmp_path}/partly_app.py", "--local", "--callers", "1", "--loops", "5"]
+    code = main([*local, "--set", "max_batch_size=2,nonsense", "--json", str(tmp_path / "o.json")])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert "max_batch_size" in captured.err
+    made = msgspec.json.decode((tmp_path / "o.json").read_bytes(), type=Report)
+    assert [p.settings["max_batch_size"] for p in made.points] == [2]
+
+
+def test_a_file_that_cannot_be_written_in_the_end_does_not_cost_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "files_app.py").write_text(APP)
+    local = ["bench", f"{tmp_path}/files_app.py", "--local", "--callers", "1", "--loops", "5"]
+    code = main([*local, "--json", "/dev/full", "--csv", str(tmp_path / "o.csv")])
+    captured = capsys.readouterr()
+    assert code == 1
+    assert "--json /dev/full: " in captured.err
+    assert "callers" in captured.out
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 2
 
 
 def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

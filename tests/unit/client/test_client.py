@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import wherry
-from wherry.client.wire import describe, error_of, infer_body, outputs_of
+from wherry.client.wire import Tensor, describe, error_of, infer_body, outputs_of
+from wherry.datatypes import BYTES
 from wherry.server import Server
 from wherry.testing import local_server
 
@@ -198,7 +199,7 @@ def test_a_request_is_json_with_the_numbers_behind_it() -> None:
     head = msgspec.json.decode(body[:length])
     assert head["parameters"] == {"binary_data_output": True, "priority": 1}
     assert head["inputs"] == [
-        {"name": "a", "datatype": "BYTES", "shape": [1], "data": ["x"]},
+        {"name": "a", "datatype": "BYTES", "shape": [1, 1], "data": ["x"]},
         {
             "name": "b",
             "datatype": "UINT8",
@@ -206,6 +207,27 @@ def test_a_request_is_json_with_the_numbers_behind_it() -> None:
             "parameters": {"binary_data_size": 2},
         },
     ]
+
+
+@pytest.mark.parametrize(
+    ("dims", "values", "shape"),
+    [([], [1, 2], [2]), ([1], [1, 2], [2, 1]), ([-1], [[1, 2]], [1, 2]), ([2], [[1, 2]], [1, 2]),
+     ([], ["a", "b"], [2]), ([1], ["a", "b"], [2, 1]), ([-1], [["a", "b"]], [1, 2])],
+)  # fmt: skip
+def test_rows_travel_in_the_very_dimensions_that_the_server_names(
+    dims: list[int], values: list[Any], shape: list[int]
+) -> None:
+    datatype = "TYPE_STRING" if "a" in str(values) else "TYPE_INT32"
+    member = {"name": "a", "data_type": datatype, "dims": dims}
+    model = describe({"name": "m", "max_batch_size": 8, "input": [member]})
+    body, length = infer_body(model, {"a": values}, {})
+    assert msgspec.json.decode(body[:length])["inputs"][0]["shape"] == shape
+
+
+def test_a_row_of_texts_may_have_several_dimensions() -> None:
+    texts = Tensor("a", BYTES, (2, 3))
+    assert texts.shape_of(4, 24) == [4, 2, 3]
+    assert texts.shape_of(4, 8) == [4, 2]
 
 
 def test_an_answer_may_be_json_or_binary() -> None:

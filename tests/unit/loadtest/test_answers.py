@@ -39,7 +39,7 @@ def test_a_role_is_no_token() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b'data: {"choices":[{"text":"x"}]}\n\n', "without [DONE]"),
+        (b'data: {"choices":[{"text":"x"}]}\n\n', "without finish_reason or [DONE]"),
         (b"data: [DONE]\n\n", "without any piece"),
         (b'data: {"error":{"message":"full"}}\n\ndata: [DONE]\n\n', "full"),
         (b"data: oops\n\n", "not an OpenAI event"),
@@ -50,6 +50,14 @@ def test_a_stream_that_is_not_whole_is_an_error(data: bytes, problem: str) -> No
     reader = OpenAiEvents()
     reader.feed(data, 1.0)
     assert problem in reader.ended()
+
+
+def test_a_stream_is_whole_with_its_finish_reason() -> None:
+    reader = OpenAiEvents()
+    reader.feed(b'data: {"choices":[{"text":"x","finish_reason":null}]}\n\n', 1.0)
+    reader.feed(b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n', 2.0)
+    assert reader.ended() == ""
+    assert reader.tokens_out == 1
 
 
 def test_a_last_event_may_lack_its_empty_line() -> None:

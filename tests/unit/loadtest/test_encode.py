@@ -40,12 +40,12 @@ def test_v2_requests_carry_numbers_as_binary_or_json() -> None:
     length = int(headers["Inference-Header-Content-Length"])
     assert body[length:] == np.array([[1, 2], [3, 4]], np.float32).tobytes()
     head = msgspec.json.decode(body[:length])
-    assert [tensor["shape"] for tensor in head["inputs"]] == [[2], [2, 2]]
+    assert [tensor["shape"] for tensor in head["inputs"]] == [[2, 1], [2, 2]]
 
     body, headers = encode.infer(MODEL, ROWS, binary=False)
     assert headers == {"Content-Type": "application/json"}
     assert msgspec.json.decode(body)["inputs"] == [
-        {"name": "text", "datatype": "BYTES", "shape": [2], "data": ["a", "bé"]},
+        {"name": "text", "datatype": "BYTES", "shape": [2, 1], "data": ["a", "bé"]},
         {"name": "x", "datatype": "FP32", "shape": [2, 2], "data": [1, 2, 3, 4]},
     ]
 

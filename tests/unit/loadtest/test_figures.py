@@ -119,3 +119,11 @@ def test_in_flight_is_what_has_been_sent_and_not_answered() -> None:
     made = table([(0.0, 0.95), (0.05, 0.15), (0.45, 0.95), (0.9, 1.0)])
     pieces = timeline(made, Window(0, 0, 1.0))
     assert [piece.in_flight for piece in pieces][:6] == [2, 1, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("length", "last"), [(1.03, 0.13), (0.97, 0.07), (0.02, 0.02)])
+def test_a_short_rest_belongs_to_the_piece_before_it(length: float, last: float) -> None:
+    made = table([(0.0, length)])
+    pieces = timeline(made, Window(0, 0, length))
+    assert pieces[-1].seconds == pytest.approx(last)
+    assert pieces[-1].at + pieces[-1].seconds == pytest.approx(length)

@@ -12,6 +12,7 @@ import pytest
 import wherry
 from wherry.loadtest.connection import Wire
 from wherry.loadtest.encode import http
+from wherry.loadtest.figures import Table
 from wherry.loadtest.load import LoadFailure, LoadProcesses, Told
 from wherry.loadtest.messages import Begin, Frames, Stop, ToChild, frame
 from wherry.loadtest.plan import Bursts, Closed, Plan
@@ -44,7 +45,7 @@ def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
             assert len(raw.records) == requests
             assert raw.records.failures == 0
             assert len(raw.client) == 2
-            assert min(raw.records.intended) >= raw.began_at
+            assert min(Table.of(raw.records).intended) >= raw.began_at
         assert load.run(Plan(load=Bursts(size=1, every=9), requests=1), where, REQUESTS).client
     assert told[-1].in_flight == 0
 

@@ -44,7 +44,7 @@ def test_a_request_holds_its_tensors_as_raw_contents() -> None:
     values = protocol.methods[over_grpc.INFER].request.decode(made.data)
     assert made.rows == 2
     assert (values["model_name"], values["model_version"]) == ("m", "7")
-    assert [list(tensor["shape"]) for tensor in values["inputs"]] == [[2], [2, 2]]
+    assert [list(tensor["shape"]) for tensor in values["inputs"]] == [[2, 1], [2, 2]]
     assert [bytes(raw) for raw in values["raw_input_contents"]] == [
         b"\x02\0\0\0\xc3\xa9" * 2,
         np.array([[1, 1], [2, 2]], np.float32).tobytes(),
@@ -83,6 +83,31 @@ def test_errors_have_their_codes_and_a_stalled_call_its_timeout(url: str, tmp_pa
             raw = load.run(plan, wire, target.requests(1))
     assert raw.records.failures == len(raw.records) > 0
     assert set(raw.records.outcomes) <= {"ok", "timeout", "cannot connect: no answer in time"}
+
+
+@wherry.model(name="words")
+def words(text: str) -> Iterator[str]:
+    for word in text.split():
+        if word == "bad":
+            raise wherry.InvalidRequest("a bad word")
+        yield word
+
+
+@pytest.mark.slow
+def test_the_responses_of_a_stream_are_its_pieces(tmp_path: Any) -> None:
+    with local_server(words, grpc_port=0) as server, LoadProcesses(1) as load:
+        url = f"grpc://{server.grpc_url}"
+        for text, errors in (("a b c", {}), ("a bad c", {"error in the answer": 6})):
+            (tmp_path / "rows.txt").write_text(text)
+            target = find(url, Sending(inputs=str(tmp_path / "rows.txt")))
+            assert target.wire.reads == "grpc_stream"
+            point = measure(Served(target, load), Plan(load=Closed(callers=2), requests=6)).point
+            assert point.figures.errors == errors
+            if errors:
+                assert "a bad word" in point.samples["error in the answer"]
+            else:
+                assert point.figures.inter_token is not None
+                assert point.figures.inter_token.count == 2 * 6
 
 
 def test_nobody_there_and_no_such_model_are_told_apart(url: str) -> None:

@@ -1,5 +1,6 @@
 """Rows of requests: added, merged, carried to another process."""
 
+from wherry.loadtest.figures import Table
 from wherry.loadtest.record import OK, Recorder
 
 
@@ -21,11 +22,11 @@ def test_what_was_packed_is_what_is_unpacked() -> None:
 def test_merged_recorders_keep_each_others_errors_apart() -> None:
     one, two = recorder("a", OK), recorder("b", "a", OK, start=10)
     one.merge(two)
-    names = {index: name for name, index in one.outcomes.items()}
-    assert [names[index] for index in one.outcome] == ["a", OK, "b", "a", OK]
-    assert list(one.intended) == [0, 1, 10, 11, 12]
-    assert list(one.gaps) == [0, 1, 0, 1, 2]
-    assert len(one.gap_seconds) == sum(one.gaps)
+    table = Table.of(one)
+    assert [table.outcomes[index] for index in table.outcome] == ["a", OK, "b", "a", OK]
+    assert list(table.intended) == [0, 1, 10, 11, 12]
+    assert list(table.gaps) == [0, 1, 0, 1, 2]
+    assert len(table.gap_seconds) == sum(table.gaps)
     assert one.failures == 3
 
 
@@ -37,3 +38,15 @@ def test_a_server_with_a_new_error_each_time_does_not_fill_the_memory() -> None:
     made.merge(other)
     assert made.failures == 5300
     assert len(made.outcomes) <= 201
+
+
+def test_the_display_sees_some_latencies_of_all_that_came_since_it_last_looked() -> None:
+    made = Recorder()
+    for n in range(100):
+        made.add(0.0, 0.0, 0.0, float(n), OK, 1)
+    assert made.latencies(97, 10) == [97, 98, 99]
+    assert made.latencies(100, 10) == []
+    some = made.latencies(0, 7)
+    assert len(some) <= 7
+    assert some[0] < 10
+    assert some[-1] > 80
