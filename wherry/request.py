@@ -6,9 +6,9 @@ one array with the rows first. Row i of every output belongs to row i of every i
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,14 @@ from wherry.reply import Reply, StreamReply
 Array = npt.NDArray[Any]
 Column = list[Any] | Array
 Columns = dict[str, Column]
+
+
+class ShapedRows(list[Any]):
+    """Rows of strings whose tensor has another shape than [rows, elements of each]."""
+
+    def __init__(self, rows: Sequence[Any], shape: Sequence[int]) -> None:
+        super().__init__(rows)
+        self.shape = tuple(shape)
 
 
 @dataclass(slots=True)
@@ -41,6 +49,21 @@ class SequenceStep:
     end: bool = False
 
 
+class Reader(Protocol):
+    """An event loop that waits for a reply, and can read what a worker answers itself."""
+
+    def watch(self, file: int, turn: Callable[[], None]) -> bool:
+        """Call `turn` in the loop whenever `file` can be read, until `forget`. Any thread.
+
+        False: it cannot, or not yet.
+        """
+        ...
+
+    def forget(self, file: int) -> None:
+        """Any thread; a `turn` that has begun goes on."""
+        ...
+
+
 class InferRequest:
     """One caller's rows on their way through one model.
 
@@ -50,6 +73,7 @@ class InferRequest:
 
     __slots__ = (
         "attempts",
+        "compute_ns",
         "cost",
         "deadline",
         "enqueued_at",
@@ -60,6 +84,7 @@ class InferRequest:
         "parts",
         "priority",
         "queued",
+        "reader",
         "reply",
         "rows",
         "run",
@@ -68,6 +93,7 @@ class InferRequest:
         "span",
         "started_at",
         "tenant",
+        "timeout",
         "wait_until",
         "wanted",
     )
@@ -95,6 +121,8 @@ class InferRequest:
         self.priority = priority
         #: A moment, not a length of time.
         self.deadline = deadline
+        #: What its caller gave it, in seconds, whatever the model's policies made of that.
+        self.timeout: float | None = None
         #: Until when it may wait for an instance; None: for ever.
         self.wait_until: float | None = None
         #: Requests with different keys never share a batch.
@@ -112,8 +140,12 @@ class InferRequest:
         self.enqueued_at = 0.0
         #: When its batch was taken up, once that has run.
         self.started_at: float | None = None
+        #: What its batch then took: input, inference, output.
+        self.compute_ns: tuple[int, int, int] = (0, 0, 0)
         #: If a pipeline sent it: its branch in that pipeline's tree, a tracing.Span.
         self.span: object | None = None
+        #: The event loop that waits for its reply, if one does.
+        self.reader: Reader | None = None
         #: The lane of the queue in which it waits.
         self.queued: object | None = None
         #: No bound of the queue holds for it: what it belongs to was let in already (the first part

@@ -232,9 +232,7 @@ class Dispatcher(ModelLife[Instance]):
             self._resources.pass_on()
         if quiet:
             return
-        batch = self._next(instance)
-        if batch is not None:
-            instance.give(batch)
+        self._next(instance)
 
     @property
     def queued_requests(self) -> int:
@@ -496,19 +494,25 @@ class Dispatcher(ModelLife[Instance]):
     # The serving thread of one instance
 
     def _work(self, instance: Instance) -> None:
-        batch = self._next(instance)
-        while (batch := batch or instance.wait()) is not None:
-            try:
-                self._run(instance, batch)
-            except WorkerDied:
-                raise
-            except BaseException:  # our own bug: its requests must be answered all the same
-                log.exception("internal error", extra={"model": self.config.name})
-                for request in batch.requests:
-                    self._fail(request, WherryError("internal error; see the server's log"))
-            batch = self._next(instance)
+        self._next(instance)
+        while (batch := instance.wait()) is not None:
+            self.run(instance, batch)
+            del batch  # nothing of it is to live on until the next one comes
 
-    def _run(self, instance: Instance, batch: Batch) -> None:
+    def run(self, instance: Instance, batch: Batch) -> None:
+        """Run a batch, and give its instance the next. In its serving thread, or in an event loop
+        that has its place."""
+        try:
+            self._run_batch(instance, batch)
+        except WorkerDied:
+            raise
+        except BaseException:  # our own bug: its requests must be answered all the same
+            log.exception("internal error", extra={"model": self.config.name})
+            for request in batch.requests:
+                self._fail(request, WherryError("internal error; see the server's log"))
+        self._next(instance)
+
+    def _run_batch(self, instance: Instance, batch: Batch) -> None:
         requests = list(batch.requests)
         started = instance.begun_at
         if started is None:
@@ -715,12 +719,11 @@ class Dispatcher(ModelLife[Instance]):
         while not reply.wait_for_room(0.5) and self._clock() < gives_up_at:
             instance.busy_since = self._clock()
 
-    def _next(self, instance: Instance) -> Batch | None:
-        """This instance is free: what should it run? None: nothing, it is idle now."""
+    def _next(self, instance: Instance) -> None:
+        """This instance is free: give it what it should run, if something waits."""
         with self._changed:
             self._ended(instance, None)
             instance.busy_since = None
-            mine: Batch | None = None
             handed: list[tuple[Instance, Batch]] = []
             if self._closing or instance not in self._alive:
                 instance.give(None)  # it ends, or its place is taken since it hung
@@ -729,13 +732,8 @@ class Dispatcher(ModelLife[Instance]):
                 if self.state is ModelState.UNLOADING:
                     self._changed.notify_all()
                 self._idle.append(instance)
-                for other, batch in self._assign(self._clock()):
-                    if other is instance:
-                        mine = batch
-                    else:
-                        handed.append((other, batch))
+                handed = self._assign(self._clock())
         self._hand_over(handed)
-        return mine
 
     def _ended(self, instance: Instance, seconds: float | None) -> None:
         """Under the lock: tell the scheduler, once, that the batch of this instance has ended."""

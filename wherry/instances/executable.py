@@ -60,9 +60,13 @@ class Failure:
     traceback: str = ""
     #: In the same process: what the model raised.
     exception: BaseException | None = None
+    #: Of an InvalidRequest: what of the request is to blame.
+    field: str | None = None
 
     def as_exception(self) -> WherryError:
         error = BY_NAME.get(self.error, ModelFailed)(self.message)
+        if isinstance(error, InvalidRequest):
+            error.field = self.field
         error.__cause__ = self.exception
         if self.traceback and self.exception is None:  # it was raised in another process
             error.add_note(self.traceback)
@@ -359,7 +363,9 @@ class Executable:
     def failure(self, error: BaseException) -> Failure:
         for cls in type(error).__mro__:  # a user's own subclass too
             if BY_NAME.get(cls.__name__) is cls:
-                return Failure(cls.__name__, _text(error), exception=error)
+                field = getattr(error, "field", None)
+                named = field if isinstance(field, str) else None
+                return Failure(cls.__name__, _text(error), exception=error, field=named)
         return Failure(
             "ModelFailed",
             f"model {self.config.name!r} failed: {type(error).__name__}: {_text(error)}",

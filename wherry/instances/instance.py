@@ -36,6 +36,13 @@ class Answers(Protocol):
 
     def fail(self, request: InferRequest, error: WherryError) -> None: ...
 
+    def run(self, instance: Instance, batch: Batch) -> None:
+        """Run what the instance was given, and give it what is next. Raises WorkerDied.
+
+        Only for the thread that serves it at this moment.
+        """
+        ...
+
 
 class Instance(ABC):
     """One loaded copy of a model, served by one thread of this process.

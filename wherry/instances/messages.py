@@ -95,13 +95,14 @@ class Failed(msgspec.Struct, array_like=True):
     error: str
     message: str
     traceback: str
+    field: str | None = None
 
     @classmethod
     def of(cls, failure: Failure) -> Failed:
-        return cls(failure.error, failure.message, failure.traceback)
+        return cls(failure.error, failure.message, failure.traceback, failure.field)
 
     def failure(self) -> Failure:
-        return Failure(self.error, self.message, self.traceback)
+        return Failure(self.error, self.message, self.traceback, field=self.field)
 
 
 class Answer(msgspec.Struct, array_like=True):

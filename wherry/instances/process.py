@@ -5,6 +5,7 @@ The parent's side: a batch goes out over the connection and the slab, and its ou
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -70,6 +71,11 @@ class ProcessInstance(WorkerInstance):
             self._ring()
         return True
 
+    def _has_arrived(self) -> bool:
+        with contextlib.suppress(EOFError, OSError, Garbage):
+            return self._connected().arrived()
+        return False
+
     # The serving thread
 
     def load(self) -> None:
@@ -102,15 +108,15 @@ class ProcessInstance(WorkerInstance):
     def wait(self) -> Batch | None:
         assert self._worker is not None
         self._told = False
-        while not self._inbox:
+        while not self._is_given():
             try:
-                self._told = self._worker.park()
+                self._told = self._park(self._worker)
                 if self._told and not self._inbox:
                     self._worker.connection.receive()
                     raise Garbage("a message that nobody waits for")
             except (EOFError, OSError, Garbage) as error:
                 raise self._died(error, reached=False) from None
-        return self._taken(answered=self._told and self.begun_at is not None)
+        return self._inbox.popleft()
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         counts = [request.rows for request in requests]
@@ -178,7 +184,7 @@ class ProcessInstance(WorkerInstance):
         except (EOFError, OSError) as error:
             raise self._died(error, reached=False) from None
 
-    def open_connection(self) -> Connection:
+    def _connected(self) -> Connection:
         assert self._worker is not None
         return self._worker.connection
 
@@ -257,7 +263,7 @@ class _Exchange:
         self._instance = instance
 
     def __enter__(self) -> Connection:
-        return self._instance.open_connection()
+        return self._instance._connected()
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if error is not None:

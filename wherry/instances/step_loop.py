@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from wherry.config import ModelConfig
-from wherry.errors import BadModelOutput
+from wherry.errors import BadModelOutput, WorkerDied
 from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.messages import Join, Leave
 from wherry.model import Device
@@ -98,11 +98,14 @@ class StepLoop:
         return Progress(shares, active, taken, self.model.gauges())
 
     def step(self) -> list[Share]:
-        """One step for all that are active. Never raises: what the model raises ends them all."""
+        """One step for all that are active. What the model raises ends them all; WorkerDied, by
+        which it says that it cannot go on, also ends this copy of it."""
         keys = list(self._active)
         try:
             steps = self._checked(self.model.step(list(self._active.values())))
             return [self._share(key, step) for key, step in zip(keys, steps, strict=True)]
+        except WorkerDied:
+            raise
         except model_errors() as error:
             failure = self._executable.failure(error)
             for key in keys:

@@ -28,7 +28,7 @@ from wherry.instances.life import ModelLife, ModelState
 from wherry.instances.step_instance import StepInstance
 from wherry.instances.step_loop import Progress, Share
 from wherry.instances.timer import Timer
-from wherry.observability.statistics import ModelStatistics
+from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.reply import StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
 from wherry.scheduler.first_responses import FirstResponses
@@ -67,6 +67,7 @@ class StepRunner(ModelLife[StepInstance]):
         #: When each active request has joined, and had its last response.
         self._joined_at: dict[InferRequest, float] = {}
         self._last_at: dict[InferRequest, float] = {}
+        self._counts: dict[InferRequest, ResponseCount] = {}
         self._gauges: dict[str, Mapping[str, float]] = {}
         self._wake_at = float("inf")
 
@@ -155,6 +156,7 @@ class StepRunner(ModelLife[StepInstance]):
         with self._changed:
             now = self._clock()
             self._forget(request)
+            self._count_end(request, now, Cancelled.reason)
             self._assign(now)
         self.statistics.failed(Cancelled.reason, now - request.enqueued_at)
         request.reply.deliver(Cancelled("the request was cancelled"))
@@ -204,6 +206,7 @@ class StepRunner(ModelLife[StepInstance]):
                 self._active[instance][key] = request
                 self._places[request] = (instance, key)
                 self._joined_at[request] = now
+                self._counts[request] = ResponseCount(self.statistics, now)
                 if instance.busy_since is None:
                     instance.busy_since = now
                 instance.join(key, self._inputs(request))
@@ -322,6 +325,7 @@ class StepRunner(ModelLife[StepInstance]):
     def _forget_finished(self, request: InferRequest, now: float) -> None:
         """Under the lock: the model is done with it already."""
         self._first.left(request)
+        self._count_end(request, now)
         if request in self._places:
             instance, _ = self._leave(request)
             if not self._active.get(instance):
@@ -335,7 +339,16 @@ class StepRunner(ModelLife[StepInstance]):
             since = self._last_at.get(request, request.enqueued_at)
             if request in self._places:
                 self._last_at[request] = now
-        self.statistics.responded(responses, now - since, first=first)
+            count = self._counts.get(request)
+        self.statistics.responded(now - since, first=first)
+        if count is not None:
+            for _ in range(responses):
+                count.responded(now)
+
+    def _count_end(self, request: InferRequest, now: float, reason: str | None = None) -> None:
+        """Under the lock: it has ended, and why if it has failed."""
+        if (count := self._counts.pop(request, None)) is not None:
+            count.ended(now, reason)
 
     # Coming up, going down
 
@@ -367,7 +380,9 @@ class StepRunner(ModelLife[StepInstance]):
                 request.attempts += error.reached
                 if begun or request.attempts > 1 or self._closing:
                     failed.append(request)
-                elif not request.reply.settled:
+                    continue
+                self._counts.pop(request, None)
+                if not request.reply.settled:
                     self._queue.push(request)
             self._assign(now)
         for request in failed:
@@ -378,6 +393,7 @@ class StepRunner(ModelLife[StepInstance]):
             with self._changed:
                 now = self._clock()
                 self._forget(request)
+                self._count_end(request, now, error.reason)
                 self._assign(now)
             self.statistics.failed(error.reason, now - request.enqueued_at)
             request.reply.deliver(error)

@@ -45,7 +45,7 @@ ALIGNMENT = 64
 
 _HEADER = struct.Struct("<IHH")
 _MARK = 0x7957
-_HAS_FILE = 1
+_HAS_FILE, _USES_SLAB = 1, 2
 
 _ARRAY = 1  # the msgpack extension's code
 _ARRAY_HEAD = struct.Struct("<B8sB")
@@ -150,6 +150,7 @@ class Connection:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._encode_other)
         self._out = bytearray()
         self._out_file: _MemoryFile | None = None
+        self._out_in_slab = False
         # What comes in
         self._decoder = msgspec.msgpack.Decoder(receives, ext_hook=self._decode_array)
         self._in = bytearray(_BUFFER_BYTES)
@@ -205,6 +206,7 @@ class Connection:
         """Put a message behind those that the next `flush` sends."""
         out = self._out
         start = len(out)
+        self._out_in_slab = False
         try:
             self._encoder.encode_into(message, out, start + _HEADER.size)
             size = len(out) - start - _HEADER.size
@@ -216,7 +218,8 @@ class Connection:
             raise
         if self._out_file is not None:
             file = self._out_file.fileno
-        _HEADER.pack_into(out, start, size, 0 if file is None else _HAS_FILE, _MARK)
+        flags = _HAS_FILE * (file is not None) | _USES_SLAB * self._out_in_slab
+        _HEADER.pack_into(out, start, size, flags, _MARK)
         if file is not None:
             try:
                 self._send_all([(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
@@ -265,7 +268,7 @@ class Connection:
                 self._out_file = _MemoryFile()
             offset, where = self._out_file.append(parts), _IN_FILE
         else:
-            offset, where = place, _IN_SLAB
+            offset, where, self._out_in_slab = place, _IN_SLAB, True
             _write(parts, np.frombuffer(self._memory, dtype, math.prod(shape), offset), shape)  # type: ignore[arg-type]
         return msgspec.msgpack.Ext(_ARRAY, _array_head(where, dtype, shape) + _OFFSET.pack(offset))
 
@@ -284,9 +287,9 @@ class Connection:
                 self._wait(select.POLLIN)
             told = False
             self._fill()
-        start, stop, has_file = frame
+        start, stop, flags = frame
         self._read = stop
-        if has_file:
+        if flags & _HAS_FILE:
             self._in_file = self._next_file()
         try:
             with memoryview(self._in)[start:stop] as body:
@@ -305,8 +308,14 @@ class Connection:
             self._poll.register(self._socket, select.POLLIN)
         return bool(self._poll.poll(0))
 
-    def _frame(self) -> tuple[int, int, bool] | None:
-        """Where the next message lies in the buffer, if all of it is there."""
+    def arrived(self) -> bool:
+        """Receive what is there, without waiting: is it a whole message, with all that is in it?"""
+        self._fill()
+        frame = self._frame()
+        return frame is not None and not frame[2]
+
+    def _frame(self) -> tuple[int, int, int] | None:
+        """Where the next message lies in the buffer, if all of it is there, and its flags."""
         waiting = self._filled - self._read
         if waiting < _HEADER.size:
             return None
@@ -317,7 +326,7 @@ class Connection:
         if waiting < _HEADER.size + size:
             self._make_room(_HEADER.size + size)
             return None
-        return start, start + size, bool(flags & _HAS_FILE)
+        return start, start + size, flags
 
     def _make_room(self, size: int) -> None:
         """Have a buffer that holds a frame of `size` bytes from `_read` on."""

@@ -14,9 +14,10 @@ import numpy as np
 
 from wherry.errors import WorkerDied
 from wherry.instances.instance import Instance
-from wherry.instances.worker_process import Bell, WorkerProcess
+from wherry.instances.reading import OFTEN, Reading
+from wherry.instances.worker_process import Bell, Connects, WorkerProcess
 from wherry.model import Device
-from wherry.request import Batch, InferRequest
+from wherry.request import Batch, InferRequest, Reader
 
 #: Characters and bytes of a batch that is sent by whoever gives it, be it an event loop.
 SMALL_BYTES = 16 << 10
@@ -26,7 +27,9 @@ class WorkerInstance(Instance):
     """An inbox with a bell, and a process that any thread may kill.
 
     A small batch is sent to the worker by the very thread that gives it. The serving thread need
-    not wake up for that: it sleeps on until the answer is there.
+    not wake up for that: it sleeps on until the answer is there. If one event loop often waits for
+    such answers, it reads them itself, in the place of the serving thread, which sleeps on even
+    then. Whatever is not a small answer is the serving thread's.
     """
 
     def __init__(self, name: str, device: Device) -> None:
@@ -35,10 +38,19 @@ class WorkerInstance(Instance):
         self._bell: Bell | None = Bell()
         #: For the bell and the process, which other threads use while this one closes them.
         self._lock = threading.Lock()
-        #: Held by who sends to the worker where several threads may.
+        #: Held by who sends to the worker where several threads may, and by an event loop from
+        #: when it reads an answer until it has given the next batch.
         self._sending = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._aborted = ""
+        self._thread = 0
+        #: Which event loop should have the serving thread's place, which one has it, and how often
+        #: one took its turn.
+        self._reading = Reading()
+        self._reader: Reader | None = None
+        self._turns = 0
+        #: How the worker died in such a turn.
+        self._death: WorkerDied | None = None
 
     # Any thread
 
@@ -46,21 +58,66 @@ class WorkerInstance(Instance):
         # Whoever gives must not wait: not for the lock, and not for room in the socket.
         if batch is None or not self._sending.acquire(blocking=False):
             self._inbox.append(batch)
-            self._ring()
+            self._hand_back()
             return
         begun = False
         try:
             self._inbox.append(batch)  # first: its answer may come at once
             if self.answers is not None and is_small(batch.requests):
                 self.begun_at = self.answers.now()
+                self._read_by(self._reading.chosen(batch.requests, self.begun_at))
                 begun = self._begin(batch.requests)
         except Exception:  # noqa: BLE001, S110 - the serving thread meets it, too, and tells
             pass
         finally:
             if not begun:
                 self.begun_at = None
-                self._ring()
+                self._hand_back()
             self._sending.release()
+
+    def _read_by(self, reader: Reader | None) -> None:
+        """Who reads the answer to what is about to be sent. None: the serving thread."""
+        if reader is self._reader:
+            return
+        if self._reader is not None:
+            self._hand_back()
+        if reader is not None and reader.watch(self._connected().fileno(), self._take_turn):
+            self._reader = reader
+
+    def _take_turn(self) -> None:
+        """In the event loop that reads: the worker has said something."""
+        with self._sending:
+            if self._reader is None:
+                return
+            self._turns += 1
+            assert self.answers is not None
+            try:
+                if not self._inbox or not self._has_arrived():
+                    self._reading.failed(self.answers.now())
+                    self._hand_back()
+                elif (batch := self._inbox.popleft()) is not None:
+                    self.answers.run(self, batch)
+            except WorkerDied as died:
+                self._death = died
+                self._hand_back()
+
+    def _has_arrived(self) -> bool:
+        """Is the whole answer here, so that `execute` need not wait, nor take long?
+
+        False: it may be anything, and the serving thread is to see to it.
+        """
+        return False
+
+    def _connected(self) -> Connects:
+        raise NotImplementedError
+
+    def _hand_back(self) -> None:
+        """From now on the serving thread reads; it wakes up."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.forget(self._connected().fileno())
+        if threading.get_ident() != self._thread:
+            self._ring()
 
     def _begin(self, requests: Sequence[InferRequest]) -> bool:
         """Send a batch to the idle worker without waiting for anything.
@@ -98,18 +155,31 @@ class WorkerInstance(Instance):
 
     # The serving thread
 
-    def _taken(self, *, answered: bool) -> Batch | None:
-        """What lies in the inbox. If the worker has not answered it yet, whoever gives it may be
-        about to send it."""
-        if not answered:
+    def _is_given(self) -> bool:
+        """Is something in the inbox, and for this thread to see to?"""
+        if self._death is not None:
+            raise self._death
+        if not self._inbox:
+            return False
+        with self._sending:  # whoever gives it may be about to send it
+            return self._reader is None and bool(self._inbox)
+
+    def _park(self, worker: WorkerProcess[Any]) -> bool:
+        """Sleep until something happens: is it something for this thread to receive?"""
+        turns, receives = self._turns, self._reader is None
+        told = worker.park(None if receives else OFTEN, receives=receives)
+        if receives:
+            return told and self._reader is None and turns == self._turns
+        if told or turns == self._turns:  # the worker is dead, or nothing was read in this time
             with self._sending:
-                pass
-        return self._inbox.popleft()
+                self._hand_back()
+        return False
 
     def _watch(self, worker: WorkerProcess[Any]) -> None:
         """From now on the bell wakes whoever waits for this worker, and `abort` kills it.
         Under the lock."""
         assert self._bell is not None
+        self._thread = threading.get_ident()
         worker.answer_to(self._bell)
         self._process = worker.process
         if self._aborted:

@@ -79,23 +79,29 @@ class WorkerProcess(Generic[C]):
         self._exit = _pidfd(self.process.pid)
         #: What to watch while it works, while it does not, and before it gets work.
         self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
+        #: The same as while it does not work, where somebody else receives.
+        self._apart = select.poll()
         for poll in (self._busy, self._idle):
             poll.register(ours, select.POLLIN)
+        for poll in (self._busy, self._idle, self._apart):
             poll.register(log_file, select.POLLIN)
         if self._exit is not None:
-            for poll in (self._busy, self._idle, self._end):
+            for poll in (self._busy, self._idle, self._apart, self._end):
                 poll.register(self._exit, select.POLLIN)
 
     def answer_to(self, bell: Bell) -> None:
         """From now on `park` ends when this bell rings."""
         self._bell = bell
-        self._idle.register(bell, select.POLLIN)
+        for poll in (self._idle, self._apart):
+            poll.register(bell, select.POLLIN)
 
-    def park(self, seconds: float | None = None) -> bool:
+    def park(self, seconds: float | None = None, *, receives: bool = True) -> bool:
         """Sleep until something happens: is it something to receive, or the worker's end? If
-        not, the bell has rung, or it has printed, or the time is over."""
+        not, the bell has rung, or it has printed, or the time is over. Without `receives` what
+        there is to receive wakes somebody else."""
         told = False
-        for file, _ in self._idle.poll(None if seconds is None else seconds * 1000):
+        poll = self._idle if receives else self._apart
+        for file, _ in poll.poll(None if seconds is None else seconds * 1000):
             if file == self._log.file:
                 self._pump()
             elif self._bell is not None and file == self._bell.fileno():
@@ -172,7 +178,7 @@ class WorkerProcess(Generic[C]):
 
     def _pump(self) -> None:
         if not self._log.pump():  # it closed its output, and goes on
-            for poll in (self._busy, self._idle):
+            for poll in (self._busy, self._idle, self._apart):
                 poll.unregister(self._log.file)
 
 

@@ -2,11 +2,12 @@
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, obedient, plus_one
 from wherry.config import SequenceBatching
-from wherry.instances import process, worker_process
+from wherry.instances import process, worker_instance, worker_process
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
@@ -251,6 +253,189 @@ def test_a_batch_that_comes_after_the_unload_is_nobodys(eager: ProcessInstance) 
     eager.give(batch("too late"))
 
     assert eager.begun_at is None
+
+
+# An event loop in the place of the serving thread
+
+
+class Loop:
+    """An event loop that takes its turn when the test says so."""
+
+    def __init__(self) -> None:
+        self.turns: dict[int, Callable[[], None]] = {}
+
+    def watch(self, file: int, turn: Callable[[], None]) -> bool:
+        self.turns[file] = turn
+        return True
+
+    def forget(self, file: int) -> None:
+        del self.turns[file]
+
+    def turn(self) -> None:
+        """There is something to read."""
+        ((file, turn),) = self.turns.items()
+        poll = select.poll()
+        poll.register(file, select.POLLIN)
+        assert poll.poll(1000 * PATIENCE)
+        turn()
+
+
+class Answers(Clock):
+    """Runs what it is asked to, and remembers what came of it."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Any] = []
+
+    def run(self, instance: ProcessInstance, batch: Batch) -> None:
+        self.outcomes += instance.execute(batch.requests).outcomes
+
+
+@pytest.fixture
+def answers(instance: ProcessInstance) -> Answers:
+    instance.answers = answers = Answers()  # type: ignore[assignment]
+    return answers
+
+
+def of_loop(loop: Loop, *rows: str) -> Batch:
+    given = batch(*rows)
+    for one in given.requests:
+        one.reader = loop
+    return given
+
+
+@pytest.fixture
+def loop(instance: ProcessInstance, answers: Answers) -> Loop:
+    """A loop that reads what the instance's worker answers from now on."""
+    loop = Loop()
+    first = of_loop(loop, "first")
+    instance.give(first)
+    assert instance.wait() is first  # it may be the only one for a long time
+    instance.execute(first.requests)
+    instance.give(of_loop(loop, "second"))
+    loop.turn()
+    return loop
+
+
+def test_a_loop_reads_answers_while_the_serving_thread_sleeps(
+    instance: ProcessInstance, answers: Answers, loop: Loop
+) -> None:
+    served: list[Batch | None] = []
+    thread = threading.Thread(target=lambda: served.append(instance.wait()))
+    thread.start()
+    for row in "abc":
+        instance.give(of_loop(loop, row))
+        loop.turn()
+    instance.give(None)
+    thread.join()
+
+    assert [outcome["output"] for outcome in answers.outcomes] == [
+        [f"{row} in {instance.pid}"] for row in ("second", *"abc")
+    ]
+    assert served == [None]
+    assert not loop.turns
+
+
+def test_a_loop_that_does_not_turn_loses_its_place(
+    instance: ProcessInstance, answers: Answers, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_instance, "OFTEN", 0.001)
+    given = of_loop(loop, "a")
+    instance.give(given)
+
+    assert instance.wait() is given
+    (outcome,) = instance.execute(given.requests).outcomes
+    assert outcome["output"] == [f"a in {instance.pid}"]  # type: ignore[index]
+    assert not loop.turns
+
+
+@pytest.mark.parametrize("row", ["x" * 100_000, "garbage " + "x" * 100])
+def test_what_is_no_small_answer_is_left_to_the_serving_thread(
+    instance: ProcessInstance, answers: Answers, loop: Loop, row: str
+) -> None:
+    given = of_loop(loop, row)
+    instance.give(given)
+    if loop.turns:  # it was small enough to be sent at once
+        loop.turn()
+
+    assert not loop.turns
+    assert instance.wait() is given
+    if row.startswith("garbage"):
+        with pytest.raises(wherry.WorkerDied, match="wrote garbage"):
+            instance.execute(given.requests)
+    else:
+        instance.execute(given.requests)
+    assert len(answers.outcomes) == 1
+
+
+def test_an_array_in_shared_memory_is_left_to_the_serving_thread() -> None:
+    instance = instance_of(plus_one)
+    instance.answers = answers = Answers()  # type: ignore[assignment]
+    instance.load()
+    loop = Loop()
+    x = np.arange(2000, dtype=np.float32)[np.newaxis]
+    for reads in (False, True):
+        given = Batch((request(x=x),), 1, "idle")
+        given.requests[0].reader = loop
+        instance.give(given)
+        if reads:
+            loop.turn()
+        assert instance.wait() is given
+        (outcome,) = instance.execute(given.requests).outcomes
+        np.testing.assert_array_equal(outcome["output"], x + 1)  # type: ignore[index]
+    instance.unload()
+
+    assert not loop.turns
+    assert answers.outcomes == []
+
+
+@pytest.mark.parametrize("thread_sees_it_first", [False, True])
+def test_a_death_in_a_loops_place_is_the_serving_threads_matter(
+    instance: ProcessInstance, answers: Answers, loop: Loop, fifo: str, thread_sees_it_first: bool
+) -> None:
+    given = of_loop(loop, f"wait {fifo}")
+    instance.give(given)
+    file = os.open(fifo, os.O_WRONLY)
+    gone(instance.pid)
+    os.close(file)
+    if not thread_sees_it_first:
+        loop.turn()
+
+    assert instance.wait() is given
+    with pytest.raises(wherry.WorkerDied, match="was killed by SIGKILL") as caught:
+        instance.execute(given.requests)
+    assert caught.value.reached
+    assert not loop.turns
+
+
+def test_a_death_that_a_loop_meets_in_the_answer_is_raised_in_the_serving_thread(
+    instance: ProcessInstance, answers: Answers, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = wherry.WorkerDied("in the middle of it")
+
+    def run(*_: object) -> None:
+        raise died
+
+    monkeypatch.setattr(answers, "run", run)
+    instance.give(of_loop(loop, "a"))
+    loop.turn()
+
+    with pytest.raises(wherry.WorkerDied) as caught:
+        instance.wait()
+    assert caught.value is died
+    assert not loop.turns
+
+
+def test_a_turn_that_comes_too_late_reads_nothing(
+    instance: ProcessInstance, answers: Answers, loop: Loop
+) -> None:
+    (turn,) = loop.turns.values()
+    given = batch("for a thread")
+    instance.give(given)
+    turn()
+
+    assert instance.wait() is given
+    instance.execute(given.requests)
+    assert len(answers.outcomes) == 1
 
 
 def test_a_death_while_it_waits_is_raised_with_its_cause(instance: ProcessInstance) -> None:

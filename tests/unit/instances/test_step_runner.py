@@ -42,6 +42,11 @@ class Countdown(wherry.StepModel):
         self.gate = gate
         self.stopped: list[int] = []
         self.broken = False
+        self.dead = False
+        self.loads = 0
+
+    def load(self, device: Device) -> None:
+        self.loads += 1
 
     def start(self, n: int) -> Counter:
         if n < 0:
@@ -52,6 +57,9 @@ class Countdown(wherry.StepModel):
         self.gate.hold([counter.left for counter in active])
         if self.broken:
             raise RuntimeError("out of order")
+        if self.dead:
+            self.dead = False
+            raise wherry.WorkerDied("the engine is gone")
         if any(counter.left == 1000 for counter in active):
             return []
         return [self.count(counter) for counter in active]
@@ -145,6 +153,24 @@ def test_who_finds_no_room_waits_and_joins_when_somebody_is_done() -> None:
         assert sum(statistics.first_response_seconds.counts) == 3
 
 
+def test_responses_are_counted_by_their_place_like_those_of_generators() -> None:
+    with desk() as d:
+        stays, leaves = d.ask(3), d.ask(9)
+        d.step()
+        while not leaves.responses:
+            d.step()
+        d.runner.cancel(leaves.request)
+        d.finish(stays)
+        stays.wait()
+        places = d.runner.statistics.response_places
+        assert all(at.came.count >= 1 for at in places[:3])
+        assert places[0].came.count == 2
+        assert sum(at.came.count for at in places) == d.runner.statistics.responses
+        assert places[3].empty_response.count == 1
+        assert sum(at.cancel.count for at in places) == 1
+        assert not d.runner._counts
+
+
 def test_a_caller_who_leaves_is_out_before_the_next_step() -> None:
     with desk() as d:
         stays, leaves = d.ask(3), d.ask(9)
@@ -191,6 +217,19 @@ def test_what_step_raises_ends_all_that_are_active_and_the_model_goes_on() -> No
         third = d.ask(1)
         d.finish(third)
         assert responses(third) == [0]
+
+
+def test_a_model_that_cannot_go_on_is_loaded_anew() -> None:
+    with desk() as d:
+        begun = d.ask(5)
+        assert d.step() == [5]
+        new = d.ask(1)
+        d.gate.started()
+        d.model.dead = True
+        d.finish(begun, new)
+        assert isinstance(begun.error(), wherry.WorkerDied)
+        assert responses(new) == [0]  # it had no response yet, and was tried once more
+        assert (d.model.loads, d.runner.statistics.worker_restarts) == (2, 1)
 
 
 def test_too_few_steps_are_named_as_the_models_mistake() -> None:
