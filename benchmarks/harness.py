@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ def process_tree(pid: int) -> list[int]:
     tree = [pid]
     for parent in tree:
         for task in Path(f"/proc/{parent}/task").iterdir():
-            tree += [int(child) for child in (task / "children").read_text().split()]
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                tree += [int(child) for child in (task / "children").read_text().split()]
     return tree
 
 
@@ -194,7 +195,7 @@ def report(title: str, rows: Sequence[dict[str, Any]], json_path: Path | None) -
         table.add_row(
             *(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in row.values())
         )
-    Console(width=max(100, Console().width)).print(table)
+    Console(width=max(120, Console().width)).print(table)
     if json_path is not None:
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps({**facts(), "title": title, "rows": list(rows)}, indent=1))

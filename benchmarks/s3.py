@@ -2,6 +2,9 @@
 
     python -m benchmarks.s3 [--seconds 3] [--rounds 3] [--json benchmarks/results/s3.json]
 
+Wants wrk, and the environment that `make demo-ocr` makes; in that of `make test` it also
+measures gRPC.
+
 Every row of its table: the same work called in this process from threads, and served over HTTP
 (wrk is the client) and gRPC. Beside it stand the figures that torchpipe and Triton published for
 their own machine and network, and what of them may be compared:
@@ -17,6 +20,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +30,6 @@ import numpy as np
 
 import wherry
 from benchmarks.harness import arguments, report, server, wrk
-from examples.ocr.page import photo
 
 OVERHEAD, CORES, OTHER = "yes", "per core", "local : RPC"
 
@@ -152,9 +155,17 @@ def over_grpc(
 def main() -> None:
     parser = arguments(__doc__)
     options = parser.parse_args()
-    from benchmarks import s3_models as models
-
-    grpc_port = _free_port() if importlib.util.find_spec("grpc") else None
+    try:
+        from benchmarks import s3_models as models
+        from examples.ocr.page import photo
+    except ImportError as error:
+        raise SystemExit(
+            f"{error}; `make demo-ocr` makes an environment that has all of it:"
+            " .venv/bin/python -m benchmarks.s3"
+        ) from None
+    grpc_port = _free_port() if importlib.util.find_spec("tritonclient") else None
+    if grpc_port is None:
+        sys.stderr.write("no tritonclient here: the gRPC rows are left out\n")
     serve = ["benchmarks/s3_models.py"]
     if grpc_port is not None:
         serve += ["--grpc-port", str(grpc_port)]

@@ -5,8 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 from blockbuster import blockbuster_ctx
+from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_behind, snapshot
+
+# A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

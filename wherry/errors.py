@@ -4,6 +4,7 @@
     ├── ConfigError          the author of the model or the operator must change something
     ├── InvalidRequest       the caller sent something wrong (400)
     │   ├── RequestTooLarge  the caller sent too much (413)
+    │   ├── PromptTooLong    a prompt and its context: the one does not fit into the other (400)
     │   └── AlreadyRegistered  a shared memory region of that name is there already (400)
     ├── Unsupported          the caller asked for what this model or protocol cannot do (501)
     ├── AccessDenied         the caller may not use this part of the server (403)
@@ -55,11 +56,20 @@ class InvalidRequest(WherryError, ValueError):
     http_status = 400
     grpc_code = "INVALID_ARGUMENT"
 
+    def __init__(self, *args: object, field: str | None = None) -> None:
+        super().__init__(*args)
+        #: The input or the parameter that is to blame, if it is one.
+        self.field = field
+
 
 class RequestTooLarge(InvalidRequest):
     """The request, once decoded, is larger than the server accepts."""
 
     http_status = 413
+
+
+class PromptTooLong(InvalidRequest):
+    """A language model's context does not hold the prompt and at least one token more."""
 
 
 class AlreadyRegistered(InvalidRequest):
@@ -215,5 +225,12 @@ class ExecutionTimeout(WorkerDied):
 #: Errors that may cross from a worker process, by name; anything else arrives as ModelFailed.
 BY_NAME: dict[str, type[WherryError]] = {
     cls.__name__: cls
-    for cls in (InvalidRequest, RequestTooLarge, Unsupported, ModelFailed, BadModelOutput)
+    for cls in (
+        InvalidRequest,
+        RequestTooLarge,
+        PromptTooLong,
+        Unsupported,
+        ModelFailed,
+        BadModelOutput,
+    )
 }

@@ -63,6 +63,8 @@ class LoadedModel:
         self.config = config
         self.signature = signature
         self.runner = runner
+        #: From the begin of loading until it was ready.
+        self.load_seconds = 0.0
         self._clock = clock
         self._cost: Callable[..., float] | None = getattr(model, "cost", None)
         self._optional = any(spec.optional for spec in signature.inputs)
@@ -138,6 +140,7 @@ class LoadedModel:
         elif not timeout >= 0:  # nan too
             raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
         now = self._clock()
+        given = timeout
         if not config.priority_levels:
             priority = 0
         wait = None
@@ -156,6 +159,7 @@ class LoadedModel:
             wanted=wanted,
             tenant=tenant,
         )
+        request.timeout = given
         if wait is not None:
             request.wait_until = now + wait
         if self._cost is not None:

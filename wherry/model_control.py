@@ -16,8 +16,9 @@ import os
 import tempfile
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -131,7 +132,10 @@ class ModelControl:
         self._polling = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._loads = _Workers("wherry-control-load", load_threads)
-        self._looks = _Workers("wherry-control", 2)
+        self._looks = _Workers("wherry-control", 8)
+        #: Names that some call of `_load` is about.
+        self._under_load: Counter[str] = Counter()
+        self._loads_ended = threading.Condition()
         self._closing = threading.Event()
         self._started = False
 
@@ -211,7 +215,14 @@ class ModelControl:
                 loaded.name, loaded.version, state, reason
             )
         known = {name for name, _ in rows}
-        for name in self._names() - known:
+        names = self._names()
+        for name in names - self._loaded_names():
+            if self._is_in_several(name):
+                for key in [key for key in rows if key[0] == name]:
+                    del rows[key]
+                rows[name, ""] = ModelStatus(name, "", "UNAVAILABLE", layout.IN_SEVERAL)
+                known.add(name)
+        for name in names - known:
             reason = self._missing.get(name, "")
             state = "LOADING" if reason == "loading" else "UNAVAILABLE" if reason else ""
             rows[name, ""] = ModelStatus(name, "", state, reason if state == "UNAVAILABLE" else "")
@@ -219,13 +230,21 @@ class ModelControl:
         return [row for row in order if row.state == "READY" or not ready_only]
 
     def not_ready(self) -> dict[str, str]:
-        """Models without which the server is not ready, and why; none without strict readiness."""
-        if not self.strict_readiness:
+        """Models without which the server is not ready, and why; without strict readiness only
+        while the first ones are loaded, as Triton listens after that."""
+        if self._started and not self.strict_readiness:
             return {}
         reasons = self.runtime.not_ready()
         if self._started:  # what is loaded from now on is an addition: it takes nothing away
             there = self._loaded_names()
-            reasons = {name: why for name, why in reasons.items() if name in there}
+            reasons = {
+                name: why
+                for name, why in reasons.items()
+                # Whoever unloads a member has unloaded its ensembles, too.
+                if name in there and there.issuperset(self._members_of(name))
+            }
+        elif self.repositories and not self._missing:
+            return {"*": "loading"}  # nobody has looked yet which models there are
         return {**dict(self._missing), **reasons}
 
     # Changes
@@ -270,9 +289,12 @@ class ModelControl:
 
         With `dependents` the members of an ensemble, too, but for those that another one needs and
         those that were loaded by their own name.
-        Unloading what is not loaded is no error. Only in mode explicit.
+        Unloading what is not loaded is no error; what is just being loaded, for itself or for an
+        ensemble, is waited for. Only in mode explicit.
         """
         self._check_allowed()
+        with self._loads_ended:
+            self._loads_ended.wait_for(lambda: not self._under_load[name])
         self._model(name).wanted = False
         self._unload(name, dependents=dependents)
 
@@ -357,6 +379,10 @@ class ModelControl:
             ) from None
         except BadConfig as error:
             raise _cannot_load(name, error) from None
+        if found.in_several:
+            self._unload(name)
+        elif found.problems and not found.versions:
+            self.runtime.note_unavailable(name, ())
         return _sound(found)
 
     def _uploaded(
@@ -365,8 +391,8 @@ class ModelControl:
         """A model whose folder comes with the request."""
         if config is None:
             raise ConfigError(
-                f"failed to load '{name}': files need a config beside them, which says how to"
-                " serve them"
+                f"failed to load '{name}', failed to poll from model repository: files need a"
+                " config beside them, which says how to serve them"
             )
         if not layout.is_name(name):
             raise ConfigError(f"failed to load '{name}': it is no name of a model")
@@ -414,17 +440,31 @@ class ModelControl:
     ) -> None:
         name = found.name
         model = self._model(name)
-        self._ensure_members(found, [*callers, name], on_ready)
-        with model.lock:
-            if unless_loaded and self._is_loaded(name):
-                return
-            again = self._is_loaded(name)
-            self._replace(model, self._with_members(found), on_ready)
-            old, model.files = model.files, scratch
+        with self._announced([name, *members(found.config)]):
+            self._ensure_members(found, [*callers, name], on_ready)
+            with model.lock:
+                if unless_loaded and self._is_loaded(name):
+                    return
+                again = self._is_loaded(name)
+                self._replace(model, self._with_members(found), on_ready)
+                old, model.files = model.files, scratch
         if old is not None:
             old.cleanup()
         if again:
             gc.collect()  # the old one, as in _let_go
+
+    @contextmanager
+    def _announced(self, names: Sequence[str]) -> Iterator[None]:
+        """While these are under load: `unload` waits for it."""
+        with self._loads_ended:
+            self._under_load.update(names)
+        try:
+            yield
+        finally:
+            with self._loads_ended:
+                self._under_load.subtract(names)
+                self._under_load += Counter()  # without those that are at zero
+                self._loads_ended.notify_all()
 
     def _ensure_members(
         self, found: Found, callers: Sequence[str], on_ready: OnReady | None
@@ -456,20 +496,33 @@ class ModelControl:
             reason = reason.replace(found.folder, name)
             for version in versions:
                 model.states[version] = ("UNAVAILABLE", reason)
+            if found.config.backend or found.config.platform:  # else nobody knows what it is
+                self.runtime.note_unavailable(name, versions)
             if isinstance(error, ModelNotReady) and not isinstance(error, LoadFailed):
                 raise  # the runtime is closing
             raise _load_failed(name, versions, reason) from error
         for version in versions:
             model.states.pop(version, None)
         model.found = found
+        self._forget_answers_of_callers(name)
         self._let_go(name, [v for v in self._versions(name) if v not in versions])
+
+    def _forget_answers_of_callers(self, name: str) -> None:
+        """What the ensembles over this model remember, came from the one that it replaces."""
+        for other in self.runtime.models():
+            if name in self._members_of(other.name):
+                if other.cache is not None:
+                    other.cache.forget()
+                self._forget_answers_of_callers(other.name)
 
     def _load_versions(self, found: Found, on_ready: OnReady | None) -> None:
         started = self.runtime.clock()
 
         def tell(loaded: LoadedModel, _: float) -> None:
-            if on_ready is not None:  # completing the configuration took its time, too
-                on_ready(loaded, self.runtime.clock() - started)
+            # Completing the configuration took its time, too.
+            loaded.load_seconds = self.runtime.clock() - started
+            if on_ready is not None:
+                on_ready(loaded, loaded.load_seconds)
 
         for attempt in range(self._load_retries + 1):
             try:
@@ -528,7 +581,7 @@ class ModelControl:
             self._missing.pop(name, None)
         except WherryError as error:
             _log_failure(name, error)
-            if not self._is_loaded(name):
+            if not self._is_loaded(name) and not self._is_in_several(name):
                 self._missing[name] = str(error)
 
     # Parts: unloading
@@ -614,6 +667,9 @@ class ModelControl:
 
     def _is_loaded(self, name: str) -> bool:
         return name in self._loaded_names()
+
+    def _is_in_several(self, name: str) -> bool:
+        return len(layout.folders_of(name, self.repositories)) > 1
 
     def _members_of(self, name: str) -> list[str]:
         model = self._models.get(name)

@@ -96,7 +96,8 @@ class Runtime:
         self._models: dict[str, dict[str, LoadedModel]] = {}
         self._loading: list[LoadedModel] = []
         #: Names that were served once: what they answer differs from names never heard of.
-        self._unloaded: set[str] = set()
+        #: What was here, or should have been, and is not: the versions of each name.
+        self._unavailable: dict[str, set[str]] = {}
         self._lock = threading.Lock()
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
@@ -155,8 +156,9 @@ class Runtime:
             for loaded in made:
                 if isinstance(loaded.runner, Dispatcher | StepRunner):
                     loaded.runner.wait_ready()
+                loaded.load_seconds = self.clock() - started
                 if on_ready is not None:
-                    on_ready(loaded, self.clock() - started)
+                    on_ready(loaded, loaded.load_seconds)
         except BaseException:
             for loaded in made:
                 loaded.runner.close()
@@ -190,8 +192,13 @@ class Runtime:
                 self._models[name] = left
             else:
                 del self._models[name]
-            self._unloaded.add(name)
+            self._unavailable.setdefault(name, set()).update(v.version for v in chosen)
         return chosen
+
+    def note_unavailable(self, name: str, versions: Iterable[str]) -> None:
+        """There are such versions, but they could not be loaded: callers are told so."""
+        with self._lock:
+            self._unavailable.setdefault(name, set()).update(versions)
 
     def retire(
         self, loaded: LoadedModel, drain_timeout: float | None, close_timeout: float = 10.0
@@ -226,6 +233,8 @@ class Runtime:
             self._models = {}
         for loaded in sorted(models, key=_callers_first):
             self.retire(loaded, 0.0, timeout)
+        for port in self._ports.values():
+            port.close()
         self._pipeline_thread.close()
         self._timer.close()
 
@@ -498,6 +507,8 @@ class Runtime:
             port = LoopPort(loop)
             # Replaced, not changed: other loops' threads read it. Loops that ended are forgotten.
             ports = {other: p for other, p in self._ports.items() if not other.is_closed()}
+            for ended in self._ports.keys() - ports.keys():
+                self._ports[ended].close()
             self._ports = {**ports, loop: port}
         return port
 
@@ -593,7 +604,9 @@ class Runtime:
             )
         cache = None
         if config.response_cache:
-            _check_cacheable(config, signature, isinstance(runner, PipelineRunner))
+            # What a pipeline calls, only its code knows; of an ensemble it is written down.
+            is_code = isinstance(runner, PipelineRunner) and not hasattr(model, "triton")
+            _check_cacheable(config, signature, is_code)
             if self.cache is not None:
                 cache = self.cache.of(config.name, config.version)
         return LoadedModel(model, config, signature, runner, self.clock, inputs, cache)
@@ -664,10 +677,13 @@ class Runtime:
 
     def _unknown(self, name: str, version: str | None) -> ModelNotFound:
         which, why = f"{name!r}", "is not found"
-        if name in self._unloaded and name not in self._models:
-            why = "has no available versions"
-        elif version is not None:
+        known = self._unavailable.get(name)
+        if name in self._models and version is not None:
             which = f"{name!r} version {version}"
+            if known is not None and version in known:
+                why = "is not at ready state"
+        elif known is not None:
+            why = "has no available versions"
         return ModelNotFound(f"Request for unknown model: {which} {why}")
 
 

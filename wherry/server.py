@@ -31,7 +31,7 @@ from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits
-from wherry.frontends.http.groups import MANAGEMENT, Without
+from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
@@ -93,10 +93,12 @@ class Server:
         max_in_flight: int | None = None,
         control: ModelControl | None = None,
         allow_shared_memory: bool = False,
+        trace_config: Sequence[str] = (),
         restricted_apis: Sequence[str] = (),
         disabled_apis: Sequence[str] = (),
         header_forward_pattern: str | None = None,
         management_port: int | None = None,
+        metrics_port: int | None = None,
         allow_sagemaker: bool = False,
         sagemaker_model: str | None = None,
         grpc_compression: str = "none",
@@ -115,14 +117,16 @@ class Server:
         self._limits = limits or Limits()
         #: For every frontend.
         self._admission = Admission(max_in_flight)
-        self._common = Common(allow_shared_memory=allow_shared_memory)
+        self._common = Common(allow_shared_memory=allow_shared_memory, trace_config=trace_config)
         self._restrictions = Restrictions(restricted_apis, disabled_apis)
         # What has a port of its own over HTTP is not left open here.
         elsewhere = () if management_port is None else MANAGEMENT
         self._grpc_restrictions = Restrictions(restricted_apis, (*disabled_apis, *elsewhere))
         self._management_port = management_port
-        self._management: Listener | None = None
-        self._management_url = ""
+        self._metrics_port = metrics_port
+        #: What listens for operators, by what it is called.
+        self._operators: dict[str, Listener] = {}
+        self._operator_urls: dict[str, str] = {}
         self._sagemaker, self._sagemaker_model = allow_sagemaker, sagemaker_model
         self._forwarding = (
             None if header_forward_pattern is None else HeaderForwarding(header_forward_pattern)
@@ -155,7 +159,12 @@ class Server:
     @property
     def management_url(self) -> str:
         """Where operators ask, with `management_port`; empty without one."""
-        return self._management_url
+        return self._operator_urls.get("management", "")
+
+    @property
+    def metrics_url(self) -> str:
+        """Where the metrics are as well, with `metrics_port`; empty without one."""
+        return self._operator_urls.get("metrics", "")
 
     # In a program of one's own
 
@@ -265,12 +274,15 @@ class Server:
             forwarding=self._forwarding,
             sagemaker=self._sagemaker,
             sagemaker_model=self._sagemaker_model,
+            name=self._name,
         )
         application: Application = AccessLog(app) if self._access_log else app
         public = application
         if self._management_port is not None:
-            self._management = Listener(application, self._limits)
+            self._operators["management"] = Listener(application, self._limits)
             public = Without(application, MANAGEMENT)
+        if self._metrics_port is not None:
+            self._operators["metrics"] = Listener(Only(application, {"metrics"}), self._limits)
         listener = Listener(public, self._limits)
         try:
             await self._listen(listener)
@@ -288,6 +300,11 @@ class Server:
         finally:
             self._close_ready_fd()
 
+    @property
+    def _name(self) -> str:
+        # The clients of a Triton repository ask for its server by name.
+        return "triton" if self.control.repositories else "wherry"
+
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address
         await listener.start(host, port, uds=uds, ssl=self._tls_context())
@@ -295,17 +312,15 @@ class Server:
         log.info("listening", extra={"url": self._url})
 
     async def _listen_for_operators(self) -> None:
-        if self._management is None or self._management_port is None:
-            return
-        try:
-            await self._management.start(
-                self._address[0], self._management_port, ssl=self._tls_context()
-            )
-        except OSError as error:
-            why = f"management_port {self._management_port}: {error.strerror or error}"
-            raise ConfigError(why) from None
-        self._management_url = self._management.url
-        log.info("listening", extra={"management": self._management_url})
+        ports = {"management": self._management_port, "metrics": self._metrics_port}
+        for name, listener in self._operators.items():
+            port = ports[name] or 0
+            try:
+                await listener.start(self._address[0], port, ssl=self._tls_context())
+            except OSError as error:
+                raise ConfigError(f"{name}_port {port}: {error.strerror or error}") from None
+            self._operator_urls[name] = listener.url
+            log.info("listening", extra={name: listener.url})
 
     def _make_grpc(self, compression: str) -> GrpcListener:
         # Here, for who has no use for it should not pay for reading the messages' description.
@@ -320,6 +335,7 @@ class Server:
             common=self._common,
             restrictions=self._grpc_restrictions,
             forwarding=self._forwarding,
+            name=self._name,
         )
         return GrpcListener(
             app,
@@ -408,6 +424,7 @@ class Server:
             await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
         await closed
         await _in_thread(self.control.close, "wherry-close")
+        await _in_thread(self._common.traces.close, "wherry-close")
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
@@ -415,8 +432,7 @@ class Server:
     async def _close_frontends(self, listener: Listener) -> None:
         timeout = self.drain_timeout + LAST_ANSWERS
         closing = [listener.drain(timeout, min(LAST_CALL, self.drain_timeout))]
-        if self._management is not None:
-            closing.append(self._management.drain(timeout, 0.0))
+        closing += [operators.drain(timeout, 0.0) for operators in self._operators.values()]
         if self._grpc is not None:
             closing.append(self._grpc.drain(timeout))
         await asyncio.gather(*closing)

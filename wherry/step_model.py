@@ -45,7 +45,8 @@ class StepModel(Model):
 
     `max_batch_size` is how many requests may be active; more wait. All methods run in one thread
     of the instance, one at a time. What `step` raises ends every active request, so report what
-    concerns one request as its `Step.error`.
+    concerns one request as its `Step.error`. A model that cannot go on at all raises
+    `wherry.WorkerDied`: it is loaded anew, in a new worker if it has one.
     """
 
     def start(self, *args: Any, **inputs: Any) -> Any:

@@ -17,6 +17,7 @@ import openai
 import pytest
 
 import wherry
+from wherry.errors import PromptTooLong
 
 
 class Delta(TypedDict):
@@ -36,6 +37,10 @@ def parrot(
     n, most = parameters.get("n", 1), parameters.get("max_tokens", 1000)
     if "crash" in words:
         raise ValueError("crashed")
+    if "blame" in words:
+        raise wherry.InvalidRequest("too many words", field="max_tokens")
+    if "long" in words:
+        raise PromptTooLong("this model's maximum context length is 3 tokens", field="prompt")
     for place, word in enumerate(words[:most]):
         if word == "break":
             raise ValueError("broke")
@@ -197,6 +202,35 @@ def test_refusals_look_as_openais_clients_expect(
     assert error.keys() == {"message", "type", "param", "code"}
     assert error["param"] == param
     assert error["code"] == ("model_not_found" if status == 404 else None)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_route_of_openais_that_is_not_here_says_so(server: wherry.Server, method: str) -> None:
+    answer = httpx.request(method, f"{server.url}/v1/responses")
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["code"] == "unknown_url"
+    assert "/v1/chat/completions" in error["message"]
+
+
+def test_what_the_model_blames_is_the_param_of_the_error(client: openai.OpenAI) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match="too many words") as error:
+            client.chat.completions.create(
+                model="parrot",
+                messages=user("blame"),
+                max_completion_tokens=3,
+                stream=stream,
+            )
+        assert error.value.param == "max_completion_tokens"
+
+
+def test_a_prompt_that_is_too_long_has_the_code_that_clients_look_for(
+    client: openai.OpenAI,
+) -> None:
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as error:
+        client.chat.completions.create(model="parrot", messages=user("long"))
+    assert (error.value.code, error.value.param) == ("context_length_exceeded", "messages")
 
 
 def test_a_missing_key_is_refused_as_openai_does() -> None:

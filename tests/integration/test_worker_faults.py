@@ -1,5 +1,6 @@
 """What does a caller see when a worker process fails, and is everything well again after it?"""
 
+import asyncio
 import logging
 import os
 import signal
@@ -115,6 +116,90 @@ def test_a_worker_killed_in_mid_batch_is_replaced_and_its_batch_is_answered(
         assert rt.model("obedient").not_ready_reason() == ""
 
 
+async def read_by_a_loop(rt: wherry.Runtime) -> str:
+    """Call until the event loop reads the answers itself; the last one."""
+    answer = await rt.ainfer("obedient", "a")
+    worker = workers(rt)[0]
+    turns = worker._turns
+    while worker._turns < turns + 3:
+        answer = await rt.ainfer("obedient", "a")
+    return str(answer)
+
+
+def test_a_worker_that_dies_while_an_event_loop_reads_is_replaced() -> None:
+    async def main(rt: wherry.Runtime) -> None:
+        first = pid_of(await read_by_a_loop(rt))
+        kill(first)
+        assert pid_of(await read_by_a_loop(rt)) != first
+        with pytest.raises(wherry.WorkerDied):  # it is tried twice
+            await rt.ainfer("obedient", "exit 3")
+
+    with runtime(obedient) as rt:
+        asyncio.run(main(rt))
+
+
+def test_an_event_loop_that_blocks_harms_nobody() -> None:
+    """Not even itself, if what it waits for is behind its own request."""
+
+    async def main(rt: wherry.Runtime) -> None:
+        await read_by_a_loop(rt)
+        own = asyncio.ensure_future(rt.ainfer("obedient", "own"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is sent by now
+        assert rt.infer("obedient", "blocking").startswith("blocking")
+        assert (await own).startswith("own")
+        await read_by_a_loop(rt)
+
+    with runtime(obedient) as rt:
+        asyncio.run(main(rt))
+
+
+def test_an_event_loop_that_ends_leaves_its_place() -> None:
+    async def leave(rt: wherry.Runtime) -> None:
+        await read_by_a_loop(rt)
+        asyncio.ensure_future(rt.ainfer("obedient", "nobody waits for it")).add_done_callback(
+            lambda _: None
+        )
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    with runtime(obedient) as rt:
+        for _ in range(2):
+            asyncio.run(leave(rt))
+            assert rt.infer("obedient", "b").startswith("b")
+
+
+def test_event_loops_and_threads_share_a_worker(callers: ThreadPoolExecutor) -> None:
+    async def call(rt: wherry.Runtime, caller: int) -> None:
+        for n in range(50):
+            row = f"{caller} {n}"
+            assert (await rt.ainfer("obedient", row)).startswith(f"{row} in")
+            if n % 10 == 0:
+                long = f"{caller} {'x' * 50_000}"
+                assert (await rt.ainfer("obedient", long)).startswith(long)
+
+    with runtime(obedient) as rt:
+        loops = [callers.submit(lambda n=n: asyncio.run(call(rt, n))) for n in range(3)]  # type: ignore[misc]
+        rows = list(callers.map(lambda n: rt.infer("obedient", f"t{n}"), range(100)))
+        for loop in loops:
+            loop.result()
+        assert [row.partition(" ")[0] for row in rows] == [f"t{n}" for n in range(100)]
+
+
+def test_a_model_is_unloaded_while_an_event_loop_reads() -> None:
+    async def main(rt: wherry.Runtime) -> None:
+        await read_by_a_loop(rt)
+        calls = [asyncio.ensure_future(rt.ainfer("obedient", str(n))) for n in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # they are sent by now, or wait in the queue
+        await asyncio.to_thread(rt.unload, "obedient")
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert [str(answer).partition(" ")[0] for answer in answers] == [str(n) for n in range(20)]
+
+    with runtime(obedient) as rt:
+        asyncio.run(main(rt))
+
+
 def test_a_caller_that_leaves_while_its_batch_runs_takes_nothing_from_the_next_ones(
     fifo: str,
 ) -> None:
@@ -163,8 +248,9 @@ def test_the_other_instance_takes_over_at_once(callers: ThreadPoolExecutor, fifo
         other = pid_of(rt.infer("obedient", "a"))
         (busy,) = [worker for worker in workers(rt) if worker.pid != other]
         kill(busy.pid)
+        again = meet(fifo)  # the retry may be there before the first meeting is over
         release()
-        meet(fifo)()
+        again()
 
         assert pid_of(held.result()) == other
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import shutil
 import threading
 import time
 import weakref
@@ -366,6 +367,8 @@ def test_a_server_that_goes_on_without_a_model_is_not_ready(
         assert [row.state for row in control.index()] == ["READY", "UNAVAILABLE"]
         control.strict_readiness = False
         assert control.not_ready() == {}
+        control._started = False  # Triton listens once its first models are loaded
+        assert list(control.not_ready()) == ["b"]
     assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
         "model not loaded"
     ]
@@ -381,7 +384,87 @@ def test_the_index_says_why_a_name_in_two_repositories_is_served_from_neither(
     with controlled(tmp_path / "one", tmp_path / "two", exit_on_error=False) as control:
         a, b = control.index()
     assert (a.state, b.state) == ("UNAVAILABLE", "READY")
-    assert "it is in the repositories 1 and 2: none of them is served" in a.reason
+    assert a.reason == "model appears in two or more repositories"
+
+
+def test_a_name_that_comes_into_a_second_repository_is_unloaded_by_the_next_load(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.mkdir()
+    save(one, "a", 1)
+    save(one, "b", 1)
+
+    with controlled(one, two, mode="explicit", load=["a", "b"]) as control:
+        save(two, "a", 2)
+        assert ask(control, "a") == 1  # nobody has looked yet
+        with pytest.raises(ConfigError, match=r"failed to load 'a'.*or more repositories: 1 an"):
+            control.load("a")
+        assert ready(control) == ["b:1"]
+        assert control.index()[0].reason == "model appears in two or more repositories"
+        assert control.not_ready() == {}
+        shutil.rmtree(one / "a")
+        control.load("a")
+        assert ask(control, "a") == 2
+
+
+def test_an_unload_waits_for_the_load_of_the_model_and_of_the_ensembles_that_need_it(
+    tmp_path: Path,
+) -> None:
+    sample = 'inputs { key: "X" value { data_type: TYPE_INT32 dims: 1 zero_data: true } }'
+    config = CONFIG.replace("fake", "gate") + f"model_warmup {{ {sample} }}"
+    save(tmp_path, "a", config=config)
+    save_ensemble(tmp_path, "e", "a")
+
+    with controlled(tmp_path, mode="explicit") as control:
+        unloaded = threading.Event()
+
+        def unload() -> None:
+            control.unload("a")
+            unloaded.set()
+
+        loading = threading.Thread(target=control.load, args=["e"])
+        loading.start()
+        Gate.started.acquire()
+        unloading = threading.Thread(target=unload)
+        unloading.start()
+        assert not unloaded.is_set()
+        Gate.may_finish.release()
+        loading.join()
+        unloading.join()
+        assert "a:1" not in ready(control)
+        assert control.not_ready() == {}  # whoever unloads a member unloads its ensembles
+
+
+def test_a_server_is_not_ready_before_anybody_has_looked_at_its_repository(tmp_path: Path) -> None:
+    with Runtime() as runtime:
+        control = ModelControl(runtime, [tmp_path], strict_readiness=False)
+        assert control.not_ready() == {"*": "loading"}
+        control.start()
+        assert control.not_ready() == {}
+
+
+def test_what_is_not_served_is_told_from_what_is_not_known(tmp_path: Path) -> None:
+    config = f"{CONFIG} version_policy {{ specific {{ versions: [1, 3] }} }}"
+    for version in (1, 3):
+        save(tmp_path, "a", config=config, version=version)
+    save(tmp_path, "broken", "broken")
+    (tmp_path / "empty").mkdir()
+
+    def said(name: str, version: str | None = None) -> str:
+        with pytest.raises(ModelNotFound) as caught:
+            control.runtime.model(name, version)
+        return str(caught.value)
+
+    with controlled(tmp_path, mode="explicit", load=["*"], exit_on_error=False) as control:
+        assert said("nobody", "1") == "Request for unknown model: 'nobody' is not found"
+        assert said("a", "2") == "Request for unknown model: 'a' version 2 is not found"
+        for name in ("broken", "empty"):
+            assert said(name) == f"Request for unknown model: '{name}' has no available versions"
+        control.load("a", patch={"version_policy": {"specific": {"versions": [3]}}})
+        assert said("a", "1") == "Request for unknown model: 'a' version 1 is not at ready state"
+        control.unload("a")
+        assert said("a", "1") == "Request for unknown model: 'a' has no available versions"
 
 
 def test_a_server_stays_ready_while_a_client_has_a_model_loaded(tmp_path: Path) -> None:
@@ -606,3 +689,25 @@ def test_many_loads_leave_nothing_behind(tmp_path: Path) -> None:
         assert len(alive) == 1
         assert control.runtime.models() == []
         assert threading.active_count() == before
+
+
+def test_an_ensemble_answers_from_the_cache_until_one_of_its_members_is_loaded_again(
+    tmp_path: Path,
+) -> None:
+    save(tmp_path, "a", 1)
+    save_ensemble(tmp_path, "e1", "a")
+    save_ensemble(tmp_path, "e2", "e1")
+    config = tmp_path / "e2" / "config.pbtxt"
+    config.write_text(config.read_text() + " response_cache { enable: true }")
+
+    with Runtime(cache_bytes=1 << 20) as runtime:
+        control = ModelControl(runtime, [tmp_path], mode="explicit", load=["e2"], make_model=make)
+        control.start()
+        assert [ask(control, "e2", 5) for _ in range(3)] == [6, 6, 6]
+        counted = runtime.model("e2").statistics
+        assert (counted.cache_hit.count, counted.cache_miss.count) == (2, 1)
+        assert runtime.model("a").statistics.success.count == 1
+        save(tmp_path, "a", 2)
+        control.load("a")
+        assert ask(control, "e2", 5) == 7
+        control.close()

@@ -228,6 +228,15 @@ def test_operators_may_have_a_port_of_their_own() -> None:
         get(server.management_url + "/v2")
 
 
+def test_metrics_may_have_a_port_as_well_and_nothing_else_is_there() -> None:
+    with local_server(upper, metrics_port=0) as server:
+        for url in (server.url, server.metrics_url):
+            assert "wherry_requests_in_flight" in get(f"{url}/metrics")[1]
+        for path in ("/v2", "/v2/health/ready", "/v2/repository/index"):
+            assert get(server.metrics_url + path)[0] == 404
+        assert get(f"{server.url}/v2/logging")[0] == 200
+
+
 def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
     grpc = pytest.importorskip("tritonclient.grpc")
     with local_server(upper, grpc_port=0, management_port=0) as server:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
 
+from wherry.backends import ragged
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
+from wherry.datatypes import Form
 from wherry.errors import ConfigError, InvalidRequest
 from wherry.model import Device
 from wherry.repository.scheduling import inside
@@ -29,6 +32,7 @@ from wherry.repository.triton_config import (
     TritonConfig,
 )
 from wherry.request import Array, Column, Columns
+from wherry.signature import Signature
 
 FILE: Final = "model.onnx"
 
@@ -68,6 +72,7 @@ class OnnxModel(RepositoryModel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._session: Shared[Any] = Shared()
+        self._ragged = ragged.ragged_inputs(self.triton)
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
@@ -95,13 +100,27 @@ class OnnxModel(RepositoryModel):
     def unload(self) -> None:
         self._session.give_back()
 
+    def signature(self, name: str = "") -> Signature:
+        """Rows that are cut as an input was have its shapes: each its own."""
+        signature = super().signature(name)
+        cut = ragged.scattered_outputs(self.triton)
+        outputs = [
+            replace(spec, form=Form.ARRAYS) if spec.name in cut else spec
+            for spec in signature.outputs
+        ]
+        return replace(signature, outputs=tuple(outputs))
+
     def execute(self, **columns: Column) -> Columns:
         batched = self.triton.max_batch_size > 0
+        shapes = ragged.shapes_of(columns, self._ragged)
         feeds = {
-            tensor.name: _texts(to_model(columns[tensor.name], tensor, batched))
+            tensor.name: ragged.joined(columns[tensor.name])
+            if tensor.name in shapes
+            else _texts(to_model(columns[tensor.name], tensor, batched))
             for tensor in self.inside.input
             if tensor.name in columns
         }
+        feeds.update(ragged.batch_inputs(self.triton, shapes))
         names = [tensor.name for tensor in self.inside.output]
         try:
             results = self._session.value.run(names, feeds)
@@ -110,8 +129,11 @@ class OnnxModel(RepositoryModel):
                 raise
             # The shapes do not go together: nobody but the caller can mend that.
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
+        model, cut = self.triton.name, ragged.scattered_outputs(self.triton)
         return {
-            tensor.name: from_model(result, tensor, batched, self.triton.name)
+            tensor.name: ragged.scattered(result, shapes[cut[tensor.name]], tensor.name, model)
+            if tensor.name in cut
+            else from_model(result, tensor, batched, model)
             for tensor, result in zip(self.inside.output, results, strict=True)
         }
 
@@ -123,7 +145,10 @@ class OnnxModel(RepositoryModel):
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     """`config` with what ONNX Runtime says of a file's inputs and outputs."""
+    ragged.check(config)
+    made = ragged.made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
+    inputs = [tensor for tensor in inputs if tensor.name not in made]
     outputs = _of_callers(outputs, inside(config).output, config.output)
     known = (config.input, config.output)
     batches = not any(known) and not config.max_batch_size and _any_batch([*inputs, *outputs])
@@ -166,7 +191,13 @@ def _complete(
             raise ConfigError(
                 f"{where}: {side} {tensor.name!r} is not in the file; it has {', '.join(by_name)}"
             )
-        own = _tensor(where, by_name[tensor.name], kind, batched)
+        flat = tensor.name in (ragged.ragged_inputs(config) | set(ragged.scattered_outputs(config)))
+        own = _tensor(where, by_name[tensor.name], kind, batched and not flat)
+        if flat and len(own.dims) != 1:
+            raise ConfigError(
+                f"{where}: {side} {tensor.name!r} holds the rows of a ragged batch: in the file it"
+                f" must have one dimension, not {own.dims}"
+            )
         if tensor.data_type == "TYPE_INVALID":
             tensor = msgspec.structs.replace(tensor, data_type=own.data_type)
         if tensor.data_type != own.data_type:
@@ -177,7 +208,7 @@ def _complete(
         dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
         if tensor.reshape is None and not tensor.dims:
             tensor = msgspec.structs.replace(tensor, dims=own.dims)
-        elif not _compatible(dims, own.dims):
+        elif not flat and not _compatible(dims, own.dims):
             batch = " (without the batch dimension)" if batched else ""
             raise ConfigError(
                 f"{where}: {side} {tensor.name!r} has dims {dims} in config.pbtxt, in the file"

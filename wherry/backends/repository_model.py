@@ -88,6 +88,7 @@ class RepositoryModel(Model):
             "version": self.version,
             "max_batch_size": triton.max_batch_size,
             "instances": [group for one in triton.instance_group for group in _groups(one)] or 1,
+            **_rate_limits(triton.instance_group),
             **scheduling(triton, self.folder),
         }
 
@@ -181,6 +182,19 @@ def _groups(group: InstanceGroup) -> list[dict[str, Any]]:
     # KIND_MODEL: the model places itself; its own code says where.
     device = {"KIND_GPU": "cuda", "KIND_AUTO": "auto"}.get(group.kind, "cpu")
     return [{"count": count, "device": device}]
+
+
+def _rate_limits(groups: Sequence[InstanceGroup]) -> dict[str, Any]:
+    """What a batch needs of each resource, and its priority: the most that a group says."""
+    limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]
+    needs: dict[str, int] = {}
+    for limiter in limiters:
+        for one in limiter.resources:
+            needs[one.name] = max(needs.get(one.name, 0), one.count)
+    if not needs:
+        return {}
+    priority = max(limiter.priority for limiter in limiters)
+    return {"resources": needs, "resource_priority": max(1, priority)}
 
 
 def _lines(path: str) -> list[str]:

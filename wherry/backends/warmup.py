@@ -99,8 +99,9 @@ def _from_bytes(data: bytes, datatype: Datatype, count: int, where: str) -> Colu
             )
         return elements
     size = count * datatype.itemsize
-    if len(data) != size:
+    if len(data) < size:
         raise ConfigError(f"{where}: the file has {len(data)} bytes, its dims need {size}")
+    data = data[:size]  # as Triton: a file may hold more, for a larger batch
     if datatype is BF16:  # float32 in Python: a bfloat16 is its upper half
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, datatype.dtype)

@@ -68,6 +68,8 @@ def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
         raise ConfigError(
             "load_model needs model_control_mode explicit: in the other modes every model is loaded"
         )
+    limited = server.rate_limit != "off" or server.rate_limit_resource
+    ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
         runtime,
         server.model_repository,
@@ -81,7 +83,7 @@ def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
         exit_on_error=server.exit_on_error,
         config_name=server.model_config_name,
         backend_directory=server.backend_directory,
-        settings=lambda name: settings.of_model(name)[0],
+        settings=lambda name: {**ignored, **settings.of_model(name)[0]},
     )
 
 
@@ -107,10 +109,12 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         ),
         max_in_flight=server.max_in_flight,
         allow_shared_memory=server.allow_client_shm,
+        trace_config=server.trace_config,
         restricted_apis=server.http_restricted_api,
         disabled_apis=server.disabled_api,
         header_forward_pattern=server.http_header_forward_pattern,
         management_port=server.management_port,
+        metrics_port=server.metrics_port,
         allow_sagemaker=server.allow_sagemaker,
         sagemaker_model=os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
         grpc_compression=server.grpc_compression,

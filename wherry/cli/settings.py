@@ -102,12 +102,22 @@ class ServerSettings:
     management_port: int | None = option(
         None, "serve model control, settings and metrics on this port only", "PORT"
     )
+    metrics_port: int | None = option(None, "serve the metrics on this port as well", "PORT")
+    rate_limit: Literal["off", "execution_count"] = option(
+        "off", "let batches wait for the `rate_limiter` resources that a config.pbtxt names"
+    )
     rate_limit_resource: tuple[str, ...] = option(
         (), "so much there is of what models share by their `resources`; may be repeated",
         "NAME:COUNT",
     )  # fmt: skip
     http_header_forward_pattern: str | None = option(
         None, "give models the headers whose names this regex matches, as parameters", "REGEX"
+    )
+    trace_config: tuple[str, ...] = option(
+        (),
+        "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N,"
+        " log-frequency=N; may be repeated",
+        "SETTING",
     )
     allow_sagemaker: bool = option(False, "answer SageMaker's /ping and /invocations, too")
     grpc_compression: Literal["none", "gzip", "deflate"] = option(
@@ -129,6 +139,7 @@ REPEATED = {
     "load_model": ",",
     "rate_limit_resource": ",",
     "http_restricted_api": ";",
+    "trace_config": ";",
     "disabled_api": ",",
 }
 
@@ -196,7 +207,8 @@ class Settings:
         """What there is of each resource, by name."""
         said: dict[str, int] = {}
         for text in self.server.rate_limit_resource:
-            name, _, count = text.rpartition(":")
+            name, _, count = text.partition(":")
+            count = count.removesuffix(":0")  # tritonserver's may name a device
             if not name or not count.isdecimal() or int(count) < 1:
                 where = self.origins["rate_limit_resource"]
                 raise ConfigError(f"{where}: {text!r} is not NAME:COUNT, with a count from 1 up")

@@ -21,6 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import msgspec
+
 from wherry.errors import ConfigError, LoadFailed
 from wherry.instances.source import import_file
 from wherry.model import FunctionModel, Model
@@ -81,12 +83,33 @@ def load_target(target: str) -> list[Model] | Runtime:
 
 
 def _language_model(engine: str, source: str) -> Model:
-    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind an engine."""
-    if not source:
+    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind an engine.
+
+    Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`.
+    """
+    checkpoint, options = source, ""
+    if not Path(source).exists():
+        checkpoint, _, options = source.partition("?")
+    if not checkpoint:
         raise TargetError(f"{engine}: names no checkpoint; say {engine}:{ENGINES[engine][2]}")
     module, name, _ = ENGINES[engine]
-    model: Model = getattr(importlib.import_module(module), name)(source)
+    make = getattr(importlib.import_module(module), name)
+    try:
+        model: Model = make(checkpoint, **dict(_option(o) for o in options.split("&") if o))
+    except TypeError as error:
+        raise TargetError(f"{engine}:{source}: {error}") from None
     return model
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`name=value`: a number or true or false if it reads like one, else a text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise TargetError(f"{text!r} after the checkpoint's name is not of the form name=value")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
 
 
 def models_in(module: ModuleType) -> list[Model]:

@@ -20,6 +20,7 @@ SAME: Final = {
     "--http-port": "--port",
     "--exit-timeout-secs": "--drain-timeout",
     "--http-max-input-size": "--max-body-size",
+    "--grpc-header-forward-pattern": "--http-header-forward-pattern",
     "--response-cache-byte-size": "--cache-size",
 }
 
@@ -37,6 +38,8 @@ WITHOUT_EFFECT: Final = {
     "--http-thread-count": "one event loop serves every connection",
     "--allow-grpc": "gRPC is on where --grpc-port is set",
     "--reuse-grpc-port": "the port is this server's alone",
+    "--grpc-address": "--host is the address of both",
+    "--grpc-infer-response-compression-level": "use --grpc-compression",
     "--grpc-infer-allocation-pool-size": _GRPC,
     "--grpc-infer-thread-count": _GRPC,
     "--grpc-max-response-pool-size": _GRPC,
@@ -59,10 +62,8 @@ WITHOUT_EFFECT: Final = {
     "--allow-gpu-metrics": _ONE_PORT,
     "--allow-cpu-metrics": _ONE_PORT,
     "--metrics-address": _ONE_PORT,
-    "--metrics-port": _ONE_PORT,
     "--metrics-interval-ms": "metrics are read when they are asked for",
     "--metrics-config": "histograms are always there",
-    "--trace-config": "nothing is traced",
     "--log-info": _LOG,
     "--log-warning": _LOG,
     "--log-error": _LOG,
@@ -79,7 +80,6 @@ WITHOUT_EFFECT: Final = {
     "--host-policy": "instances are not bound to host policies",
     "--model-load-gpu-limit": "a model says itself what it needs",
     "--model-namespacing": "two models of one name are refused",
-    "--rate-limit": "instances wait for the resources that their model names, or for none",
     "--strict-model-config": "use --disable-auto-complete-config",
 }
 
@@ -99,7 +99,7 @@ def in_our_words(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, s
         name, equals, value = word.partition("=")
         if name in _SPECIAL:
             value = value if equals else waiting.pop() if waiting else ""
-            ours += _SPECIAL[name](value.lower())
+            ours += _SPECIAL[name](value)
         elif name in WITHOUT_EFFECT and name not in _OURS:
             if not equals and waiting and not waiting[-1].startswith("-"):
                 waiting.pop()
@@ -124,11 +124,12 @@ def _switch(name: str, value: str, word: str) -> list[str]:
 
 
 def _verbose(value: str) -> list[str]:
-    return [] if value in ("0", "false", "") else ["--log-level=debug"]
+    return [] if value.lower() in ("0", "false", "") else ["--log-level=debug"]
 
 
 def _log_format(value: str) -> list[str]:
     """Theirs are for people, with two kinds of dates; ours are "human" and "json"."""
+    value = value.lower()
     return [] if value in ("default", "iso8601") else [f"--log-format={value}"]
 
 
@@ -145,5 +146,10 @@ _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
     "--cache-config": _cache,
     "--log-format": _log_format,
     "--log-verbose": _verbose,
+    "--trace-file": lambda value: [f"--trace-config=triton,file={value}"],
+    "--trace-level": lambda value: [f"--trace-config=level={value}"],
+    "--trace-rate": lambda value: [f"--trace-config=rate={value}"],
+    "--trace-count": lambda value: [f"--trace-config=count={value}"],
+    "--trace-log-frequency": lambda value: [f"--trace-config=triton,log-frequency={value}"],
 }
 _OURS: Final = {flag_of(name) for name in OPTIONS}

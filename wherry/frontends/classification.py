@@ -8,6 +8,7 @@ For any frontend: scores in, texts out; on the wire they are a BYTES tensor [row
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,12 +16,16 @@ from wherry.datatypes import BOOL, BYTES, TensorSpec
 from wherry.errors import InvalidRequest
 from wherry.request import Array
 
+#: A row is sorted whole, whatever is asked of it.
+MAX_CLASSES: Final = 1_000_000
+
 
 def check_classifiable(spec: TensorSpec, model: str) -> None:
     """InvalidRequest unless this output holds scores."""
     if spec.datatype is BYTES or spec.datatype is BOOL:
         raise InvalidRequest(
-            f"output '{spec.name}' of model '{model}': {spec.datatype} has no scores to classify"
+            "class result not available for output due to unsupported type"
+            f" '{spec.datatype}' (output '{spec.name}' of model '{model}')"
         )
 
 
@@ -28,9 +33,15 @@ def best_classes(scores: Array, most: int, labels: Sequence[str] = ()) -> list[l
     """The `most` best of each row as "score:index" or "score:index:label", the best first.
 
     `scores` has the rows first; a row of any shape counts as flat. Equal scores stay in their
-    order, a NaN is last. An index without a label has none.
+    order, a NaN is last. An index without a label has none. InvalidRequest: too many classes.
     """
-    flat = scores.reshape(len(scores), scores.size // len(scores))
+    classes = scores.size // len(scores)
+    if classes > MAX_CLASSES:
+        raise InvalidRequest(
+            f"classification output tensor too large: it has {classes} classes, at most"
+            f" {MAX_CLASSES} are put in order"
+        )
+    flat = scores.reshape(len(scores), classes)
     layout = "%f:%d" if flat.dtype.kind == "f" else "%d:%d"
     named = [f":{label}" if label else "" for label in labels]
     return [

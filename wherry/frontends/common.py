@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wherry.frontends.settings import LogSettings, TraceSettings
 from wherry.frontends.shared_memory import SharedMemory
+from wherry.frontends.traces import Traces
 
 
 class Common:
     """What a client says over one protocol holds for the others, too."""
 
-    def __init__(self, *, allow_shared_memory: bool = False) -> None:
+    def __init__(
+        self, *, allow_shared_memory: bool = False, trace_config: Sequence[str] = ()
+    ) -> None:
         self.shared_memory = SharedMemory(allowed=allow_shared_memory)
         self.log_settings = LogSettings()
-        self.trace_settings = TraceSettings()
+        self.trace_settings = TraceSettings(trace_config)
+        self.traces = Traces(self.trace_settings)

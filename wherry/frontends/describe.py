@@ -30,7 +30,12 @@ def metadata(loaded: LoadedModel, versions: list[str]) -> Json:
 
 
 def versions_of(runtime: Runtime, name: str) -> list[str]:
-    return sorted((m.version for m in runtime.models() if m.name == name), key=int)
+    return [loaded.version for loaded in all_versions(runtime, name)]
+
+
+def all_versions(runtime: Runtime, name: str) -> list[LoadedModel]:
+    """Lowest first."""
+    return sorted((m for m in runtime.models() if m.name == name), key=lambda m: int(m.version))
 
 
 def overview(loaded: LoadedModel) -> Json:

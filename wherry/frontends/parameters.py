@@ -36,7 +36,8 @@ def checked_parameters(parameters: Parameters) -> Parameters:
     for name, value in parameters.items():
         if name.startswith(_RESERVED_PREFIX):
             raise InvalidRequest(
-                f"parameter '{name}' is reserved: parameters must not start with 'triton_'"
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should"
+                f" not be specified: '{name}'"
             )
         if type(value) not in (str, int, bool, float):
             raise InvalidRequest(

@@ -1,17 +1,18 @@
 """What may be asked of and said to the log and the trace of a running server?
 
-Values as Triton's protocols carry them, for any frontend. The log settings take effect at once.
-The trace settings are kept and told, but nothing is traced: a server says so in its log.
+Values as Triton's protocols carry them, for any frontend. They take effect at once. Where traces
+go to, only who starts the server may say: without a file nothing is traced.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from wherry.errors import InvalidRequest, Unsupported
+from wherry.errors import ConfigError, InvalidRequest, Unsupported
 from wherry.observability.logging import HumanFormatter, JsonFormatter
 
 log = logging.getLogger("wherry")
@@ -35,6 +36,8 @@ TRACE_DEFAULTS: Final[dict[str, Any]] = {
     "trace_file": "",
     "trace_mode": "triton",
 }
+#: What only the start of the server decides.
+_AT_START: Final = {"trace_file": "trace file location", "trace_mode": "trace mode"}
 _LEAST: Final = {"trace_rate": 0, "trace_count": -1, "log_frequency": 0}
 
 
@@ -116,12 +119,44 @@ class LogSettings:
 
 
 class TraceSettings:
-    """Triton's trace settings, of the server and of its models. They are kept, without effect."""
+    """Triton's trace settings, of the server and of its models. Safe from any thread.
 
-    def __init__(self) -> None:
+    `config` is what tritonserver's --trace-config takes: "triton,file=PATH", "level=TIMESTAMPS",
+    "rate=100".
+    """
+
+    def __init__(self, config: Sequence[str] = ()) -> None:
+        self._initial = {**TRACE_DEFAULTS, **_trace_config(config)}
+        #: Where traces are written; "": there are none.
+        self.file: str = self._initial["trace_file"]
+        self._seen: Counter[str | None] = Counter()
         self._own: dict[str, Any] = {}
         self._of_models: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        #: Whether any request may be one that is traced.
+        self.on = self._is_on()
+
+    @property
+    def log_frequency(self) -> int:
+        """How many traces one file takes; 0: all of them."""
+        return int(self.values()["log_frequency"])
+
+    def sample(self, model: str) -> bool:
+        """Whether the request that comes now is traced: it counts."""
+        with self._lock:
+            values = self._values(model)
+            own = self._of_models.get(model)
+            place = model if own else None
+            self._seen[place] += 1
+            rate, left = int(values["trace_rate"]), int(values["trace_count"])
+            if "TIMESTAMPS" not in values["trace_level"] or not rate or not left:
+                return False
+            if self._seen[place] % rate:
+                return False
+            if left > 0:
+                owner = own if own and "trace_count" in own else self._own
+                owner["trace_count"] = str(left - 1)
+            return True
 
     def values(self, model: str | None = None) -> dict[str, Any]:
         """What holds for the server, or for a model: its own, else the server's."""
@@ -139,14 +174,19 @@ class TraceSettings:
                     target.pop(name, None)
                 else:
                     target[name] = value
+            self.on = self._is_on()
             values = self._values(model)
-        if values["trace_level"] != ["OFF"] and "trace_level" in given:
-            log.warning("trace settings are kept, but nothing is traced", extra={"model": model})
+        if values["trace_level"] != ["OFF"] and "trace_level" in given and not self.file:
+            log.warning("nothing is traced: no --trace-config names a file", extra={"model": model})
         return values
+
+    def _is_on(self) -> bool:
+        levels = [self._values(model)["trace_level"] for model in (None, *self._of_models)]
+        return bool(self.file) and any(level != ["OFF"] for level in levels)
 
     def _values(self, model: str | None) -> dict[str, Any]:
         own = self._of_models.get(model, {}) if model is not None else {}
-        return {**TRACE_DEFAULTS, **self._own, **own}
+        return {**self._initial, **self._own, **own}
 
 
 def _checked_log_setting(name: str, value: Any) -> bool | int | str:
@@ -170,9 +210,9 @@ def _checked_log_setting(name: str, value: Any) -> bool | int | str:
 def _checked_trace_setting(name: str, value: Any) -> Any:
     if name not in TRACE_DEFAULTS:
         raise InvalidRequest(f"unknown trace setting '{name}'")
-    if name in ("trace_file", "trace_mode"):
+    if name in _AT_START:
         if value is not None and value != TRACE_DEFAULTS[name]:
-            raise Unsupported(f"{name} can not be updated through network protocol")
+            raise Unsupported(f"{_AT_START[name]} can not be updated through network protocol")
         return None
     if value is None:
         return None
@@ -189,3 +229,30 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
     if number is None or not _LEAST[name] <= number < 2**63:
         raise InvalidRequest(f"{name} must be a whole number from {_LEAST[name]} up, as text")
     return str(number)
+
+
+def _trace_config(given: Sequence[str]) -> dict[str, Any]:
+    """The settings that a server starts with, from the words of --trace-config."""
+    settings: dict[str, Any] = {}
+    for word in given:
+        mode, comma, rest = word.partition(",")
+        key, equals, value = (rest if comma else word).partition("=")
+        if (mode if comma else value if key == "mode" else "triton") != "triton":
+            raise ConfigError(f"trace_config {word!r}: only Triton's trace files are written")
+        if key == "mode":
+            continue
+        name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
+        if not equals or name not in TRACE_DEFAULTS:
+            known = "file, level, rate, count and log-frequency"
+            raise ConfigError(f"trace_config {word!r}: what there is to set: {known}")
+        if name == "trace_file":
+            settings[name] = value
+            continue
+        try:
+            checked = _checked_trace_setting(name, value)
+        except InvalidRequest as error:
+            raise ConfigError(f"trace_config {word!r}: {error}") from None
+        if name == "trace_level":  # it may be said more than once
+            checked = [*(level for level in settings.get(name, ()) if level != "OFF"), *checked]
+        settings[name] = checked
+    return settings

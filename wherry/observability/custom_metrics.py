@@ -159,9 +159,8 @@ def _add_histogram(metric: Metric, family: Family, labels: dict[str, str], line:
     count = 0
     for bound, here in zip((*family.bounds, float("inf")), line.counts, strict=True):
         count += here
-        metric.add_sample(
-            f"{family.name}_bucket", {**labels, "le": "+Inf" if isinf(bound) else str(bound)}, count
-        )
+        le = "+Inf" if isinf(bound) else str(bound).removesuffix(".0")
+        metric.add_sample(f"{family.name}_bucket", {**labels, "le": le}, count)
     metric.add_sample(f"{family.name}_count", labels, count)
     metric.add_sample(f"{family.name}_sum", labels, line.value)
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from wherry.observability.custom_metrics import as_prometheus, merged
+from wherry.observability.custom_metrics import Family, Kind, as_prometheus, merged
 from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import BatchStatistics, Histogram, ModelStatistics
 
@@ -55,8 +55,9 @@ LEARNT: Final = (
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Triton's counters are not called `_total`, as OpenMetrics wants it: they are untyped there.
-_UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) untyped$", re.MULTILINE)
+#: Counters of Triton, and of models, need not be called `_total`, as OpenMetrics wants it: they are
+#: untyped there.
+_UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
 
 
 class Instance(Protocol):
@@ -79,6 +80,8 @@ class Runner(Protocol):
 
 class Loaded(Protocol):
     """What is counted of a loaded model."""
+
+    load_seconds: float
 
     @property
     def name(self) -> str: ...
@@ -150,7 +153,15 @@ class Metrics:
             text = openmetrics_exposition.generate_latest(self._registry)  # type: ignore[no-untyped-call]
             return text, openmetrics_exposition.CONTENT_TYPE_LATEST
         text = exposition.generate_latest(self._registry)
-        return _UNTYPED.sub(rb"\1 counter", text), PLAIN_TEXT
+        counters = {
+            one.name.encode() for one in self._custom_families() if one.kind is Kind.COUNTER
+        }
+
+        def typed(line: re.Match[bytes]) -> bytes:
+            name = line[2]
+            return line[1] + b" counter" if name.startswith(b"nv_") or name in counters else line[0]
+
+        return _UNTYPED.sub(typed, text), PLAIN_TEXT
 
     def describe(self) -> Iterable[Metric]:
         """For registering: the names, without asking anybody for a value."""
@@ -181,9 +192,12 @@ class Metrics:
         cache = self._source.cache
         yield from cache_metrics(None if cache is None else cache.statistics())
         yield from machine_metrics(self._machine.use())
+        yield from map(as_prometheus, self._custom_families())
+
+    def _custom_families(self) -> list[Family]:
         counted = (getattr(loaded, "model", None) for loaded in self._source.models())
         stores = (getattr(model, "custom_metrics", None) for model in counted)
-        yield from map(as_prometheus, merged(store for store in stores if store is not None))
+        return merged(store for store in stores if store is not None)
 
 
 #: A language model's gauges: the metric, its name there, what it means.
@@ -220,6 +234,7 @@ class ModelValues:
         self.queued = runner.queued_requests
         self.running = len(runner.running())
         self.instances = list(runner.instances)
+        self.load_seconds = loaded.load_seconds
         self.learnt = runner.explain()
         #: What a model that works in steps says of itself, by instance.
         self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
@@ -441,6 +456,12 @@ def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         "nv_inference_pending_request_count",
         "Number of requests that wait for execution.",
         [(values.labels, values.queued) for values in models],
+        kind="gauge",
+    )
+    yield _triton(
+        "nv_model_load_time",
+        "Model load time in seconds.",
+        [(values.labels, values.load_seconds) for values in models],
         kind="gauge",
     )
     for outcome, plural in (("hit", "hits"), ("miss", "misses")):

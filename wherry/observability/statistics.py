@@ -138,8 +138,10 @@ class ModelStatistics:
             self.queue.count += count
             self.queue.ns += int(sum(waits) * 1e9)
             self.queue_seconds.observe(*waits)
+        compute_ns = (input_ns, infer_ns, output_ns)
         for request in requests:
             request.started_at = started
+            request.compute_ns = compute_ns
 
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
         """These requests are about to be answered with their outputs."""
@@ -160,10 +162,9 @@ class ModelStatistics:
             batch.compute_input.add(0)
             batch.compute_output.add(0)
 
-    def responded(self, responses: int, seconds: float, *, first: bool) -> None:
+    def responded(self, seconds: float, *, first: bool) -> None:
         """A stream goes on: `seconds` since its arrival, if it is the first one, or the last."""
         with self.lock:
-            self.responses += responses
             (self.first_response_seconds if first else self.next_response_seconds).observe(seconds)
 
     def finished(self, request: InferRequest, started: float, now: float) -> None:

@@ -21,6 +21,8 @@ from wherry.repository.validate import without_effect
 #: A configuration is read whole; one that is larger is none.
 MAX_CONFIG_BYTES = 16 << 20
 
+IN_SEVERAL = "model appears in two or more repositories"
+
 #: Files that a running model writes: they are no change of it.
 _NOT_PART_OF_IT = ("__pycache__", ".git")
 
@@ -41,6 +43,8 @@ class Found:
     problems: tuple[str, ...] = ()
     #: What is not as it seems, but no reason not to load it.
     notices: tuple[str, ...] = ()
+    #: More than one repository has it, so none of them is served.
+    in_several: bool = False
 
 
 def scan(repositories: Sequence[str], *, config_name: str | None = None) -> list[Found]:
@@ -69,8 +73,8 @@ def look(name: str, repositories: Sequence[str], *, config_name: str | None = No
         # By number: clients are told, and need not know where they are.
         roots = [os.path.abspath(repository) for repository in repositories]
         places = " and ".join(str(roots.index(os.path.dirname(f)) + 1) for f in folders)
-        problem = f"{name}: it is in the repositories {places}: none of them is served"
-        return Found(name, folders[0], problems=(problem,))
+        problem = f"{name}: {IN_SEVERAL}: {places}: none of them is served"
+        return Found(name, folders[0], problems=(problem,), in_several=True)
     return read(folders[0], config_name=config_name)
 
 

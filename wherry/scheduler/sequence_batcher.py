@@ -22,7 +22,7 @@ from itertools import count, takewhile
 from math import ceil, inf
 from typing import Any
 
-from wherry.errors import InvalidRequest, SequenceLost, WherryError
+from wherry.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
 from wherry.reply import Reply
 from wherry.request import Batch, Columns, InferRequest, InferResponse, SequenceStep
 from wherry.scheduler.forecast import Forecast
@@ -180,21 +180,18 @@ class SequenceBatcher:
         return True
 
     def cancel(self, request: InferRequest) -> bool:
-        """Forget a waiting step. The steps behind it are `taken_broken`: none is skipped unseen."""
-        sequence = request.queued
-        if not isinstance(sequence, OpenSequence):
-            return False
-        request.inputs = {}
-        self._break(sequence, "an earlier request of it was cancelled or came too late", request)
-        return True
+        """Forget a waiting step, and with it those behind it, which are `taken_broken`: whoever
+        cancels one cancels the sequence, and none is skipped unseen."""
+        return self._forget(request, "an earlier request of it was cancelled", Cancelled)
 
     def expire(self, now: float) -> Sequence[InferRequest]:
         """Give up the unanswered requests whose deadline has passed, and the idle sequences."""
         expired = []
         while self._next_deadline() <= now:
             request = heapq.heappop(self._deadlines)[2]
-            if self.cancel(request) or request in self._running:  # else it is broken already
-                expired.append(request)
+            late = "an earlier request of it came too late"
+            if self._forget(request, late, SequenceLost) or request in self._running:
+                expired.append(request)  # else it is broken already
         while self._idle and self._idle[0][0] <= now:
             sequence = heapq.heappop(self._idle)[2]
             sequence.watched = False
@@ -428,14 +425,28 @@ class SequenceBatcher:
         if fill:
             self._fill()
 
-    def _break(self, sequence: OpenSequence, why: str, missing: InferRequest | None = None) -> None:
+    def _forget(self, request: InferRequest, why: str, kind: type[WherryError]) -> bool:
+        sequence = request.queued
+        if not isinstance(sequence, OpenSequence):
+            return False
+        request.inputs = {}
+        self._break(sequence, why, request, kind)
+        return True
+
+    def _break(
+        self,
+        sequence: OpenSequence,
+        why: str,
+        missing: InferRequest | None = None,
+        kind: type[WherryError] = SequenceLost,
+    ) -> None:
         """A step is missing: those behind it, up to the next START, cannot run."""
         waiting = list(sequence.waiting)
         at = 0 if missing is None else waiting.index(missing)
         behind = waiting[at + (missing is not None) :]
         lost = list(takewhile(lambda request: not _starts(request), behind))
         rest = behind[len(lost) :]
-        error = SequenceLost(
+        error = kind(
             f"model {self.model!r}: sequence {sequence.id} cannot go on: {why}; start it again"
         )
         self._broken += [(request, error) for request in lost]

@@ -40,6 +40,13 @@ def test_the_signature_is_that_of_the_configuration() -> None:
     ("text", "settings"),
     [
         ("", {"max_batch_size": 0, "share_batches": False, "name": "m", "version": "3"}),
+        (
+            'instance_group { count: 2 rate_limiter { resources { name: "r" count: 4 } } }'
+            ' instance_group { rate_limiter { resources [ { name: "r" count: 2 }, { name: "s" } ]'
+            " priority: 3 } }",
+            {"resources": {"r": 4, "s": 1}, "resource_priority": 3},
+        ),
+        ("instance_group { rate_limiter { priority: 2 } }", {"resources": None}),
         ("max_batch_size: 8", {"max_batch_size": 8, "share_batches": False}),
         (
             "max_batch_size: 8 dynamic_batching { }",

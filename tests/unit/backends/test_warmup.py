@@ -58,17 +58,27 @@ def test_data_comes_from_the_files_of_the_warmup_folder(tmp_path: Path) -> None:
     assert found == [({"x": [[[1], [-2]]], "s": [[b"a", b"bc"]]}, 1)]
 
 
+def test_of_a_file_that_holds_more_rows_the_first_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "warmup").mkdir()
+    (tmp_path / "warmup" / "f").write_bytes(np.array([1, -2, 3, 4], np.int16).tobytes())
+
+    ((columns, _),) = batches(tmp_path, sample('input_data_file: "f"'))
+
+    assert columns["x"] == [[[1], [-2]]]
+
+
 @pytest.mark.parametrize(
     "data", [b"\1\0\0\0a", b"\1\0\0\0a\2\0\0\0b", b"\xff\xff\xff\xffa", b"abc"]
 )
 def test_a_file_that_does_not_hold_the_data_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "warmup").mkdir()
     (tmp_path / "warmup" / "f").write_bytes(data)
+    (tmp_path / "warmup" / "short").write_bytes(data[:3])
 
     with pytest.raises(ConfigError, match="must hold 2 strings"):
         batches(tmp_path, sample(s='input_data_file: "f"'))
-    with pytest.raises(ConfigError, match=f"has {len(data)} bytes, its dims need 4"):
-        batches(tmp_path, sample('input_data_file: "f"'))
+    with pytest.raises(ConfigError, match="has 3 bytes, its dims need 4"):
+        batches(tmp_path, sample('input_data_file: "short"'))
     with pytest.raises(ConfigError, match="warmup/missing: No such file"):
         batches(tmp_path, sample('input_data_file: "missing"'))
 

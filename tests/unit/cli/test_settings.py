@@ -55,8 +55,10 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "disable_auto_complete_config": True, "model_config_name": "n", "backend_directory": "b",
         "cache_size": 14, "allow_client_shm": True, "http_restricted_api": ["trace:k=v"],
         "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],
-        "management_port": 15, "allow_sagemaker": True, "http_header_forward_pattern": "x-.*",
-        "grpc_compression": "gzip",
+        "management_port": 15, "metrics_port": 16, "allow_sagemaker": True,
+        "http_header_forward_pattern": "x-.*",
+        "grpc_compression": "gzip", "trace_config": ["rate=5"],
+        "rate_limit": "execution_count",
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
     lists = {k: v for k, v in values.items() if k in REPEATED}

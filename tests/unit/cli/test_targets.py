@@ -1,5 +1,6 @@
 """Which models a target means, and what is said of one that means none."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from wherry.cli.targets import (
     module_name,
     user_traceback,
 )
+from wherry.errors import ConfigError
+from wherry.llm import LLM
 
 
 @pytest.fixture(autouse=True)
@@ -178,3 +181,24 @@ def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
     assert model.config().name.startswith("Small-1B")
     with pytest.raises(TargetError, match=f"{engine}: names no checkpoint; say {engine}:"):
         load_targets([f"{engine}:"])
+
+
+def test_arguments_of_an_engine_may_follow_its_checkpoint(tmp_path: Path) -> None:
+    def model(target: str) -> LLM:
+        (found,) = load_targets([target])  # type: ignore[misc]
+        assert isinstance(found, LLM)
+        return found
+
+    chat = model(f"llm:{tmp_path}?quantization=int8&cache_gb=2.5&name=chat&threads=1")
+    assert (chat.source, chat.config().name) == (str(tmp_path), "chat")
+    wanted = {"quantization": "int8", "cache_gb": 2.5, "threads": 1}
+    assert wanted.items() <= chat._options.items()
+    (tmp_path / "odd?a=1").mkdir()
+    assert model(f"llm:{tmp_path}/odd?a=1").source == f"{tmp_path}/odd?a=1"
+    for target, problem in (
+        ("llm:x/y?cache_gb", "'cache_gb' after the checkpoint's name is not of the form"),
+        ("llm:?threads=1", "names no checkpoint"),
+        ("llm:x/y?colour=red", "unknown setting 'colour'"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(problem)):
+            model(target).config()

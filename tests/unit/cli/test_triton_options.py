@@ -24,6 +24,10 @@ from wherry.cli.triton_options import SAME, WITHOUT_EFFECT, in_our_words
         (["--log-format", "json"], ["--log-format=json"]),
         (["--cache-config=local,size=1024"], ["--cache-size=1024"]),
         (["--cache-config", "redis,host=x"], ["--cache-config=redis,host=x"]),
+        (["--trace-file=/tmp/Trace.json"], ["--trace-config=triton,file=/tmp/Trace.json"]),
+        (["--trace-level", "TIMESTAMPS"], ["--trace-config=level=TIMESTAMPS"]),
+        (["--trace-config", "triton,rate=5"], ["--trace-config", "triton,rate=5"]),
+        (["--grpc-header-forward-pattern=x"], ["--http-header-forward-pattern=x"]),
         (["--nothing-we-know=1"], ["--nothing-we-know=1"]),
     ],
 )
@@ -33,12 +37,12 @@ def test_their_option_in_our_words(theirs: list[str], ours: list[str]) -> None:
 
 @pytest.mark.parametrize("value", [["=8002"], ["8002"]])
 def test_an_option_without_effect_is_left_out_with_its_value_and_told(value: list[str]) -> None:
-    words = ["--metrics-port" + value[0]] if value[0][0] == "=" else ["--metrics-port", *value]
+    words = ["--metrics-config" + value[0]] if value[0][0] == "=" else ["--metrics-config", *value]
 
     ours, ignored = in_our_words(["serve", *words, "--port=1", "models"])
 
     assert ours == ["serve", "--port=1", "models"]
-    assert ignored == [("--metrics-port", "metrics are at /metrics of the HTTP port")]
+    assert ignored == [("--metrics-config", "histograms are always there")]
 
 
 def test_a_switch_without_effect_does_not_swallow_the_next_flag() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from wherry.datatypes import BOOL, BYTES, FP32, Datatype, Form, TensorSpec
 from wherry.errors import InvalidRequest
-from wherry.frontends.classification import best_classes, check_classifiable
+from wherry.frontends.classification import MAX_CLASSES, best_classes, check_classifiable
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,15 @@ def test_a_class_with_a_label_tells_it() -> None:
 
 @pytest.mark.parametrize("datatype", [BYTES, BOOL])
 def test_what_has_no_scores_cannot_be_classified(datatype: Datatype) -> None:
-    with pytest.raises(InvalidRequest, match=f"output 'x' of model 'm': {datatype} has no scores"):
+    with pytest.raises(InvalidRequest, match=f"unsupported type '{datatype}' .output 'x' of"):
         check_classifiable(TensorSpec("x", datatype, (), Form.BYTES), "m")
 
 
 def test_numbers_can() -> None:
     check_classifiable(TensorSpec("x", FP32, (3,), Form.ARRAY), "m")
+
+
+def test_a_row_of_more_classes_than_can_be_put_in_order_is_refused() -> None:
+    scores = np.zeros((1, MAX_CLASSES + 1), np.uint8)
+    with pytest.raises(InvalidRequest, match="classification output tensor too large"):
+        best_classes(scores, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wherry.errors import InvalidRequest, Unsupported
+from wherry.errors import ConfigError, InvalidRequest, Unsupported
 from wherry.frontends.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
 from wherry.observability.logging import configure
 
@@ -176,7 +176,7 @@ def test_tracing_that_does_not_happen_is_said_in_the_log(
     settings.update({"trace_rate": "1"})
     assert caplog.messages == []
     settings.update({"trace_level": ["TIMESTAMPS"]})
-    assert caplog.messages == ["trace settings are kept, but nothing is traced"]
+    assert caplog.messages == ["nothing is traced: no --trace-config names a file"]
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,37 @@ def test_a_wrong_trace_setting_changes_nothing(given: dict[str, Any], text: str)
 
 @pytest.mark.parametrize("name", ["trace_file", "trace_mode"])
 def test_where_traces_go_cannot_be_changed_from_outside(name: str) -> None:
-    with pytest.raises(Unsupported, match=f"{name} can not be updated"):
+    with pytest.raises(Unsupported, match="can not be updated through network protocol"):
         TraceSettings().update({name: "elsewhere"})
     assert TraceSettings().update({name: TRACE_DEFAULTS[name]}) == TRACE_DEFAULTS
+
+
+def test_a_server_starts_with_what_its_trace_config_says() -> None:
+    settings = TraceSettings(
+        ["triton,file=t.json", "mode=triton", "level=TIMESTAMPS", "level=TENSORS", "rate=3"]
+    )
+    started = {
+        **TRACE_DEFAULTS,
+        "trace_file": "t.json",
+        "trace_level": ["TIMESTAMPS", "TENSORS"],
+        "trace_rate": "3",
+    }
+    assert settings.values() == started
+    settings.update({"trace_rate": "5", "trace_level": ["OFF"]})
+    assert settings.update(dict.fromkeys(("trace_rate", "trace_level"))) == started
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("opentelemetry,url=x", "only Triton's trace files are written"),
+        ("mode=opentelemetry", "only Triton's trace files are written"),
+        ("speed=1", "what there is to set: file, level, rate"),
+        ("rate", "what there is to set"),
+        ("rate=often", "trace_rate must be a whole number"),
+        ("level=ALL", "trace_level must be"),
+    ],
+)
+def test_a_trace_config_that_makes_no_sense_is_refused(word: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        TraceSettings([word])

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -12,6 +13,7 @@ from prometheus_client.samples import Sample
 import wherry
 from tests.http_exchange import Client, app_loop, served
 from wherry.frontends.http.app import HttpApp
+from wherry.observability.custom_metrics import CustomMetrics, Kind
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -56,6 +58,7 @@ def test_all_series_are_there_with_zero_from_the_start(client: Client) -> None:
     for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
         assert values["nv_inference_request_failure", (reason,)] == 0
         assert values["wherry_requests_total", (reason.lower(),)] == 0
+    assert values["nv_model_load_time", ()] > 0
     for name in (
         "nv_inference_request_success",
         "nv_inference_count",
@@ -133,6 +136,16 @@ def test_the_machine_is_told_without_a_model(client: Client) -> None:
 
 def test_the_programs_own_metrics_and_its_process_are_shown_too(client: Client) -> None:
     assert b"process_cpu_seconds_total" in client.get("/metrics").body
+
+
+def test_a_counter_of_a_models_own_is_one_whatever_its_name(client: Client) -> None:
+    model: Any = client.runtime.model("shout").model
+    model.custom_metrics = CustomMetrics()
+    model.custom_metrics.measure("seen", "What was seen.", Kind.COUNTER, (), None, "add", 2.0)
+    model.custom_metrics.measure("now", "What is.", Kind.GAUGE, (), None, "set", 1.0)
+
+    lines = client.get("/metrics").body.decode().splitlines()
+    assert {"# TYPE seen counter", "seen 2.0", "# TYPE now gauge"} <= set(lines)
 
 
 def test_histogram_buckets_only_grow(client: Client) -> None:

@@ -115,7 +115,10 @@ def test_a_name_in_two_repositories_is_in_none(tmp_path: Path) -> None:
 
     m, n = layout.scan(repositories)
 
-    assert m.problems == ("m: it is in the repositories 1 and 2: none of them is served",)
+    assert m.problems == (
+        "m: model appears in two or more repositories: 1 and 2: none of them is served",
+    )
+    assert m.in_several
     assert n.problems == ()
 
 

@@ -12,6 +12,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from wherry.backends.triton_python.codes import code_of
@@ -43,6 +44,13 @@ class Host(Protocol):
 
 #: Sends an answer: call, whether it is the last one, and what makes its body (or None).
 Post = Callable[[int, bool, Callable[[Outgoing], list[Any]] | None], None]
+
+
+@dataclass(slots=True)
+class _Ended:
+    """How a stream of responses ends."""
+
+    by_response: bool = False
 
 
 class Calls:
@@ -87,6 +95,13 @@ class Calls:
         )
         thread.start()
 
+    def cancel(self, key: int) -> None:
+        """The model wants this call to end, and to be told so."""
+        with self._lock:
+            loaded, request = self._open.get(key, (None, None))
+        if loaded is not None:
+            loaded.cancel(request)
+
     def drop(self, key: int) -> None:
         """The model wants no more of this call."""
         with self._lock:
@@ -102,9 +117,16 @@ class Calls:
 
     # Parts
 
+    def _called(self, name: str, version: str | None) -> Any:
+        try:
+            return self._of_host().model(name, version)
+        except (ModelNotFound, ModelNotReady) as error:
+            text = f"Failed for execute the inference request. Model '{name}' is not ready."
+            raise type(error)(f"{text} {error}") from None
+
     def _begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
         name, version, id, correlation_id, flags, timeout, parameters, wanted, streams, waits = what
-        loaded = self._of_host().model(name, None if version < 0 else str(version))
+        loaded = self._called(name, None if version < 0 else str(version))
         signature: Signature = loaded.signature
         batched = loaded.config.max_batch_size > 0
         columns, rows = _columns(loaded, inputs, incoming, batched)
@@ -122,9 +144,12 @@ class Calls:
         reply: Reply[InferResponse]
         names = wanted or None
         if signature.streams:
+            ended = _Ended()
             reply = StreamReply(
-                lambda stream, response: self._response(key, loaded, response, names, stream),
-                lambda done: self._ended(key, done),
+                lambda stream, response: self._response(
+                    key, loaded, response, names, stream, ended
+                ),
+                lambda done: self._ended(key, done, ended),
             )
         else:
             reply = Reply(lambda done: self._done(key, loaded, done, names))
@@ -181,19 +206,24 @@ class Calls:
         response: InferResponse,
         wanted: Sequence[str] | None,
         stream: StreamReply[InferResponse],
+        ended: _Ended,
     ) -> None:
+        ended.by_response = response.final
+
         def body(out: Outgoing) -> list[Any]:
             stream.consumed()
             return _body(out, loaded, response, wanted)
 
         self._post(key, False, body)
 
-    def _ended(self, key: int, reply: Reply[InferResponse]) -> None:
+    def _ended(self, key: int, reply: Reply[InferResponse], ended: _Ended) -> None:
         self._forget(key)
         if isinstance(reply.outcome, Exception):
             self._fail(key, reply.outcome)
-        else:
+        elif ended.by_response:
             self._post(key, True, None)
+        else:  # as in Triton, a final flag that comes alone is a response without outputs
+            self._post(key, True, lambda _: [None, "{}", []])
 
     def _done(
         self, key: int, loaded: Any, reply: Reply[InferResponse], wanted: Sequence[str] | None
@@ -268,13 +298,18 @@ def _columns(
 ) -> tuple[Columns, int]:
     """A called model's inputs, checked as those of any caller."""
     signature: Signature = loaded.signature
+    _check_names(loaded.name, signature, [descriptor[0] for descriptor in inputs])
     columns: Columns = {}
-    rows: int | None = None
+    rows = 0
     for descriptor in inputs:
         name = descriptor[0]
         spec = signature.input(name)
-        if spec is None:
-            raise InvalidRequest(f"unexpected inference input {name!r} for model {loaded.name!r}")
+        assert spec is not None
+        if descriptor[1] != spec.datatype.name:
+            raise InvalidRequest(
+                f"inference input {name!r} data-type is '{descriptor[1]}', but model"
+                f" {loaded.name!r} expects '{spec.datatype.name}'"
+            )
         try:
             column, count = get(descriptor, incoming, spec, batched=batched)
         except ValueError as error:
@@ -284,18 +319,28 @@ def _columns(
                 f"unexpected shape for input {name!r} for model {loaded.name!r}. Expected"
                 f" {[*([-1] if batched else []), *spec.shape]}, got {descriptor[2]}"
             )
-        if rows not in (None, count):
+        if columns and rows != count:
             raise InvalidRequest(
                 f"input {name!r} of model {loaded.name!r} has {count} rows, others have {rows}"
             )
         rows = count
         columns[name] = column
-    for spec in signature.inputs:
-        if spec.name not in columns and not spec.optional:
-            raise InvalidRequest(f"model {loaded.name!r}: input {spec.name!r} is missing")
-    if rows is None:
-        raise InvalidRequest(f"model {loaded.name!r}: a request needs at least one input")
     return columns, rows
+
+
+def _check_names(model: str, signature: Signature, names: Sequence[str]) -> None:
+    for name in names:
+        if signature.input(name) is None:
+            raise InvalidRequest(f"unexpected inference input {name!r} for model {model!r}")
+    required = [spec.name for spec in signature.inputs if not spec.optional]
+    missing = [name for name in required if name not in names]
+    if missing or not names:
+        raise InvalidRequest(
+            f"expected {len(required)} inputs but got {len(names)} inputs for model '{model}'. Got"
+            f" input(s) {list(names)}, but missing required input(s)"
+            f" {missing or [spec.name for spec in signature.inputs]}. Please provide all required"
+            " input(s)."
+        )
 
 
 def _body(

@@ -34,7 +34,7 @@ from wherry.backends.triton_python.tensors import get, put
 from wherry.config import ModelConfig
 from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
-from wherry.instances.instance import Answers, Respond
+from wherry.instances.instance import Answers, Instance, Respond
 from wherry.instances.sequence_inputs import WARM_UP
 from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
@@ -184,6 +184,22 @@ class PythonInstance(WorkerInstance):
             self._ring()
         return begun
 
+    def _connected(self) -> Channel:
+        assert self._worker is not None
+        return self._worker.connection
+
+    def _has_arrived(self) -> bool:
+        connection = self._connected()
+        try:
+            if not connection.arrived():
+                return False
+            self._take(*connection.receive())
+        except (EOFError, OSError):
+            return False
+        except wire.Garbage as error:
+            raise self._died(error) from None
+        return True
+
     def _post(self, act: Callable[[], None]) -> None:
         self._outbox.append(act)
         self._ring()
@@ -204,7 +220,10 @@ class PythonInstance(WorkerInstance):
         try:
             message = self._told(["initialize", self._model.arguments(self.name, self.device)])
         except WorkerDied as died:
-            raise LoadFailed(f"{died} while it was initialized") from None
+            name = self._model.instance_name(self.name)
+            raise LoadFailed(
+                f"Stub process '{name}' is not healthy. {died} while it was initialized"
+            ) from None
         if message[0] == "failed":
             raise load_failed(message)
         self._has_is_ready = bool(message[2])
@@ -216,9 +235,9 @@ class PythonInstance(WorkerInstance):
             self._warm_up(columns, rows)
 
     def wait(self) -> Batch | None:
-        while not self._inbox:
+        while not self._is_given():
             self._turn()
-        return self._taken(answered=self.begun_at is not None and self._answer is not None)
+        return self._inbox.popleft()
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         """Run a batch. Some of its requests may be answered later, or have been already."""
@@ -438,10 +457,13 @@ class PythonInstance(WorkerInstance):
         assert self._worker is not None
         connection = self._worker.connection
         try:
-            if connection.complete() or self._worker.park():
+            if (self._reader is None and connection.complete()) or self._park(self._worker):
                 self._take(*connection.receive())
         except (EOFError, OSError, wire.Garbage) as error:
             raise self._died(error) from None
+        if self._outbox:
+            with self._sending:  # an event loop must not wait until something can be sent
+                self._hand_back()
         while self._outbox:
             self._outbox.popleft()()
 
@@ -462,6 +484,8 @@ class PythonInstance(WorkerInstance):
                 self.calls.begin(rest[0], rest[1], rest[2], incoming)
             elif kind == "drop":
                 self.calls.drop(rest[0])
+            elif kind == "cancel":
+                self.calls.cancel(rest[0])
             elif kind == "control":
                 self.calls.control(rest[0], rest[1], rest[2], rest[3], rest[4], incoming)
             elif kind == "value":
@@ -490,13 +514,13 @@ class PythonInstance(WorkerInstance):
                 continue
             if answer == "again":
                 text = (
-                    f"model {self._config.name!r} asks for the request again: that needs"
-                    " sequence_batching { iterative_sequence: true }"
+                    "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: that needs"
+                    f" model {self._config.name!r} to have sequence_batching"
+                    " { iterative_sequence: true }"
                 )
                 self._settle(index, number, Failure(RESCHEDULED, text))
             elif failure is not None:
-                kind, text, traceback = failure
-                text = f"model {self._config.name!r} failed: {kind}: {text}"
+                text, traceback = failure
                 self._settle(index, number, Failure("ModelFailed", text, traceback))
             else:
                 outcome = self._outcome(request, answer, incoming)
@@ -526,7 +550,6 @@ class PythonInstance(WorkerInstance):
         if body is not None:
             outcome = self._outcome(request, body, incoming)
             if isinstance(outcome, Failure):
-                self._forget(number)
                 answers.fail(request, outcome.as_exception())
                 wanted = False
             elif self._decoupled:
@@ -535,10 +558,12 @@ class PythonInstance(WorkerInstance):
             else:
                 self._forget(number)
                 answers.answer(request, outcome)
-        if final and number in self._open:
+                return
+        if final:
             self._forget(number)
-            answers.answer(request, InferResponse({}, 0))
-        elif not wanted and not final:
+            if wanted:
+                answers.answer(request, InferResponse({}, 0))
+        elif not wanted:
             self._forget(number)
             self._post(lambda: self._send(["cancel", number]))
 
@@ -564,9 +589,10 @@ class PythonInstance(WorkerInstance):
                 columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
             except ValueError as wrong:
                 return self._bad(f"gave a wrong output {name!r}: {wrong}")
-            if rows != request.rows and self._batched:
+            # Others go to the client in whatever shape they have, as in Triton.
+            if name in self._states and rows != request.rows:
                 return self._bad(
-                    f"gave an output {name!r} of shape {descriptor[2]} for a request of"
+                    f"gave a state {name!r} of shape {descriptor[2]} for a request of"
                     f" {request.rows} rows"
                 )
         try:
@@ -641,6 +667,9 @@ class _Unnoticed:
     def fail(self, request: InferRequest, error: WherryError) -> None:
         request.reply.settle(error)
 
+    def run(self, instance: Instance, batch: Batch) -> None:
+        raise NotImplementedError  # nobody gives one
+
 
 def load_failed(message: Sequence[Any]) -> LoadFailed:
     """What the model's file, auto_complete_config() or initialize() raised."""
@@ -657,8 +686,8 @@ def _described(request: InferRequest) -> list[Any]:
     if step is not None:
         flags = _SEQUENCE_START * step.start | _SEQUENCE_END * step.end
     timeout = 0
-    if request.deadline is not None:
-        timeout = max(1, int((request.deadline - request.enqueued_at) * 1e6))
+    if request.timeout is not None:
+        timeout = max(1, round(request.timeout * 1e6))
     parameters = "{}"
     if request.parameters:
         parameters = msgspec.json.encode(request.parameters).decode()

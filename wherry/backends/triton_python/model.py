@@ -25,6 +25,7 @@ from wherry.instances.source import refuse_while_importing
 from wherry.model import Device
 from wherry.observability.custom_metrics import CustomMetrics
 from wherry.repository.json_form import from_json, to_json
+from wherry.repository.normalise import normalised
 from wherry.repository.triton_config import TritonConfig
 
 
@@ -97,11 +98,21 @@ class PythonBackendModel(RepositoryModel):
             "model_config": json.dumps(to_json(self.triton)),
             "model_instance_kind": kind,
             "model_instance_device_id": str(device.index),
-            "model_instance_name": instance,
+            "model_instance_name": self.instance_name(instance),
             "model_repository": self.folder,
             "model_version": self.version,
             "model_name": self._name,
         }
+
+    def instance_name(self, instance: str) -> str:
+        """Triton's name for an instance: its group's, and its number there."""
+        number = int(instance.rpartition("_")[2])
+        for group in normalised(self.triton).instance_group:
+            here = (group.count or 1) * max(1, len(group.gpus))
+            if number < here:
+                return f"{group.name}_{number}"
+            number -= here
+        return instance
 
     def close(self) -> None:
         """End the process that has completed the configuration, if no instance has taken it."""
@@ -123,11 +134,11 @@ class PythonBackendModel(RepositoryModel):
         file_name = self.triton.default_model_filename or "model.py"
         file = os.path.join(self.version_folder, file_name)
         module = f"{self.version}.{os.path.splitext(file_name)[0]}"
-        folders = [self.folder, self.version_folder]
+        folders = [self.version_folder, self.folder]
         if self.program is not None and not os.path.isfile(file):
             file = self.program
             module = f"{os.path.basename(os.path.dirname(file))}.model"
-            folders = [os.path.dirname(os.path.dirname(file)), os.path.dirname(file)]
+            folders = [os.path.dirname(file), os.path.dirname(os.path.dirname(file))]
         if not os.path.isfile(file):
             raise LoadFailed(f"version {self.version} has no {file_name}")
         return {
@@ -137,7 +148,7 @@ class PythonBackendModel(RepositoryModel):
             "path": [os.path.abspath(folder) for folder in folders],
             "config": json.dumps(to_json(self.triton)) if complete else None,
             "log_level": logging.root.level,
-            "argv": list(sys.argv),
+            "model_dir": os.path.abspath(self.version_folder),
             "python_path": os.environ.get("PYTHONPATH"),
         }
 

@@ -22,7 +22,7 @@ from wherry.backends.triton_python.stub.wire import (
     unpack_elements,
 )
 from wherry.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
-from wherry.request import Array, Column
+from wherry.request import Array, Column, ShapedRows
 from wherry.rows import as_array
 
 
@@ -56,7 +56,7 @@ def get(
     if (datatype == "BYTES") != (spec.datatype is BYTES):
         raise ValueError(f"it is {datatype}, declared is {spec.datatype}")
     if spec.datatype is BYTES:
-        return _elements(memory, shape, rows, spec), rows
+        return _elements(memory, shape, rows, spec, batched=batched), rows
     array = _array(memory, datatype, shape, shared=where == IN_SLAB)
     if array.dtype != spec.datatype.dtype:
         try:
@@ -119,7 +119,9 @@ def _put_elements(
     return out.put(spec.name, "BYTES", shape, pack_elements(elements))
 
 
-def _elements(memory: Array, shape: Sequence[int], rows: int, spec: TensorSpec) -> list[Any]:
+def _elements(
+    memory: Array, shape: Sequence[int], rows: int, spec: TensorSpec, *, batched: bool
+) -> list[Any]:
     elements: list[Any] = unpack_elements(memory)
     if len(elements) != math.prod(shape):
         raise ValueError(f"{len(elements)} elements are no BYTES{list(shape)}")
@@ -130,7 +132,9 @@ def _elements(memory: Array, shape: Sequence[int], rows: int, spec: TensorSpec) 
     if spec.shape == ():
         return elements
     width = len(elements) // rows if rows else 0
-    return [elements[row * width : (row + 1) * width] for row in range(rows)]
+    column = [elements[row * width : (row + 1) * width] for row in range(rows)]
+    usual = [rows, width] if batched else [width]
+    return column if list(shape) == usual else ShapedRows(column, shape)
 
 
 def _filled(dims: Sequence[int], size: int) -> list[int]:

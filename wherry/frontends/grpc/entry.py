@@ -113,6 +113,8 @@ class Entry:
             wanted=decoded.output_names,
             tenant=tenant_of(rpc.metadata),
         )
+        if self.common.traces.on:
+            self.common.traces.follow(loaded, request, self.runtime.clock)
         self.admission.enter()
         self.port().submit(loaded, request)
         return request

@@ -427,8 +427,9 @@ class Connection(asyncio.BufferedProtocol):
             self._served_id = stream_id
             self._open(stream_id, head)
         except heads.Refusal as refusal:
-            data = self.header_frames(stream_id, frames.END_STREAM, refusal.block)
-            self.write(data if ends else data + frames.reset(stream_id, frames.NO_ERROR))
+            # Without a reset, at which some clients forget that there was an answer: what is still
+            # to come of the request fits into its window, and is skipped.
+            self.write(self.header_frames(stream_id, frames.END_STREAM, refusal.block))
             self._cut_off(stream_id)
             self._count_reset()
         if ends and (call := self.calls.get(stream_id)) is not None:

@@ -18,7 +18,13 @@ from wherry.datatypes import DATATYPES, Form
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.http.tensors import Buffer, InputCodec, OutputCodec, pack_bytes
+from wherry.frontends.http.tensors import (
+    Buffer,
+    InputCodec,
+    OutputCodec,
+    missing_inputs,
+    pack_bytes,
+)
 from wherry.frontends.parameters import Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
 from wherry.request import Array, Column, Columns, InferResponse
@@ -39,6 +45,9 @@ CONTENTS_FIELD: Final = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+#: And, of a field, its widest.
+_KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.items()}
 
 #: What the fields of smaller integers carry.
 CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
@@ -107,7 +116,6 @@ class InferCodec:
         self._viewed = {
             spec.name for spec in signature.inputs if views and spec.form is not Form.ARRAYS
         }
-        self._required = [spec.name for spec in signature.inputs if not spec.optional]
 
     # The request
 
@@ -142,13 +150,13 @@ class InferCodec:
                     f" model '{self.model}' expects '{codec.datatype}'"
                 )
             if name in columns:
-                raise InvalidRequest(f"input '{name}' is given twice for model '{self.model}'")
+                raise InvalidRequest(f"input '{name}' already exists in request")
             shape = list(given.get("shape", ()))
             count = codec.rows_of(shape)
             if rows and count != rows:
                 raise InvalidRequest(
-                    f"input '{name}' batch size does not match other inputs for model"
-                    f" '{self.model}': {count} rows, the others have {rows}"
+                    f"input '{name}' batch size does not match other inputs for '{self.model}':"
+                    f" {count} rows, the others have {rows}"
                 )
             rows = count
             parameters = given.get("parameters")
@@ -162,7 +170,7 @@ class InferCodec:
                 if given.get("contents"):
                     raise InvalidRequest(
                         "contents field must not be specified when using raw_input_contents for"
-                        f" input '{name}' for model '{self.model}'"
+                        f" '{name}' for model '{self.model}'"
                     )
                 data = self._next_raw(raw, name, len(raw_contents))
             columns[name] = codec.from_binary(data, count, shape, shared=name in self._viewed)
@@ -171,14 +179,14 @@ class InferCodec:
         if len(columns) > 1:
             # In the model's order, whatever the client's: requests alike may share a batch.
             columns = {name: columns[name] for name in self.inputs if name in columns}
-        return columns, rows
+        return columns, rows or 1  # all inputs may be optional
 
     def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
         data = next(raw, None)
         if data is None:
             raise InvalidRequest(
-                f"expected tensor data for input '{name}' for model '{self.model}':"
-                f" raw_input_contents has only {count} entries"
+                f"unable to find data for input tensor '{name}' for model '{self.model}' in"
+                f" request. raw_input_contents has only {count} entries"
             )
         return memoryview(data)
 
@@ -216,15 +224,18 @@ class InferCodec:
         for field, values in contents.items():
             if field != wanted and len(values):
                 raise InvalidRequest(
-                    f"input '{codec.name}' of model '{self.model}': {codec.datatype} belongs into"
-                    f" contents.{wanted}, not {field}"
+                    f"unexpected explicit tensor data for input tensor '{codec.name}' for model"
+                    f" '{self.model}' of type '{_KIND_OF_FIELD[field]}', expected datatype"
+                    f" '{codec.datatype}': it belongs into contents.{wanted}, not {field}"
                 )
         values = contents.get(wanted, ())
-        if len(values) != count:
+        if count and not len(values):
             raise InvalidRequest(
-                f"unexpected number of elements {len(values)} in contents.{wanted} of input"
-                f" '{codec.name}' for model '{self.model}', expecting {count}"
+                f"unable to find data for input tensor '{codec.name}' for model '{self.model}' in"
+                " request."
             )
+        if len(values) != count:
+            raise self._wrong_count(codec, count, len(values))
         if codec.datatype == "BYTES":
             return memoryview(pack_bytes(values))
         dtype = DATATYPES[codec.datatype].dtype
@@ -239,14 +250,19 @@ class InferCodec:
         array = np.ascontiguousarray(array, dtype)
         return array.data.cast("B") if array.size else memoryview(b"")
 
+    def _wrong_count(self, codec: InputCodec, expected: int, got: int) -> InvalidRequest:
+        size = codec.spec.datatype.itemsize
+        if size:
+            return codec.size_mismatch(expected * size, got * size)
+        return InvalidRequest(
+            f"expected {expected} string elements for inference input '{codec.name}' for model"
+            f" '{self.model}', got {got}"
+        )
+
     def _check_complete(self, columns: Columns) -> None:
-        missing = [name for name in self._required if name not in columns]
-        if missing or not columns:
-            raise InvalidRequest(
-                f"expected {len(self._required)} inputs but got {len(columns)} inputs for model"
-                f" '{self.model}'. Got input(s) {list(columns)}, but missing required input(s)"
-                f" {missing or list(self.inputs)}. Please provide all required input(s)."
-            )
+        problem = missing_inputs(self.model, self.inputs, list(columns))
+        if problem:
+            raise InvalidRequest(problem)
 
     def _wanted(self, outputs: list[Values]) -> list[Wanted]:
         asked: dict[str, Wanted] = {}
@@ -264,8 +280,8 @@ class InferCodec:
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise InvalidRequest(
-                f"output '{codec.name}': parameter 'classification' must be a whole number from 1"
-                " up"
+                "invalid value type for 'classification' parameter, expected int64_param: a whole"
+                f" number from 1 up (output '{codec.name}')"
             )
         if classes:
             check_classifiable(codec.spec, self.model)

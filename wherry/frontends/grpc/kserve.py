@@ -76,6 +76,8 @@ class KServe:
                 models = [runtime.model(name, wanted_version)]
             except ModelNotFound:  # as Triton says it
                 raise InvalidRequest(f"requested model '{name}' is not available") from None
+            if wanted_version is None:
+                models = describe.all_versions(runtime, name)
         return {"model_stats": [describe.statistics(loaded) for loaded in models]}
 
 

@@ -1,12 +1,15 @@
 """How does ModelStreamInfer run: requests and answers on one call, each at its own pace?
 
-Requests run concurrently; the answers of one come in their order, the last one says so
-(`triton_final_response`). A request that fails is a message, not the end of the stream, unless
-the client asked for that (metadata `triton_grpc_error: true`).
+Requests run concurrently. Those of models that give one answer each are answered in the order in
+which they came, as in Triton; the answers of one that streams come when they come, the last one
+says so (`triton_final_response`). A request that fails is a message, not the end of the stream,
+unless the client asked for that (metadata `triton_grpc_error: true`).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 from wherry.frontends.grpc.answers import fail, status_of
@@ -31,10 +34,11 @@ class InferStream:
         self.rpc = rpc
         self._method = method
         self._running: set[StreamedRequest] = set()
+        self._turns: deque[Turn] = deque()
         self._unsent = 0
         self._paused = False
         self._half_closed = False
-        self._errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
+        self.errors_end_it = rpc.metadata.get("triton_grpc_error") == "true"
         rpc.on_message = self._message
         rpc.on_half_close = self._half_close
         rpc.on_leave = self._leave
@@ -47,6 +51,7 @@ class InferStream:
 
     def _message(self, message: Buffer) -> None:
         request_id = ""
+        turn: Turn | None = None
         try:
             self.entry.admission.check()
             wire = self._method.request.decode(message)
@@ -55,10 +60,15 @@ class InferStream:
                 wire.get("model_name", ""), wire.get("model_version", "")
             )
             decoded = codec.decode(wire, in_stream=True)
-            request = StreamedRequest(self, loaded, codec, decoded)
+            turn = None if loaded.signature.streams else self.turn()
+            request = StreamedRequest(self, loaded, codec, decoded, turn)
             request.submit()
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            self.fail(error, request_id)
+            refused = error
+            if self.errors_end_it:
+                self.fail(error, request_id)
+            else:
+                (turn or self.turn()).comes(lambda: self.fail(refused, request_id))
             return
         self._running.add(request)
         self._hold_back()
@@ -77,6 +87,17 @@ class InferStream:
 
     # To the client
 
+    def turn(self) -> Turn:
+        """The place of a request that has one answer, among the others of its kind."""
+        turn = Turn(self)
+        self._turns.append(turn)
+        return turn
+
+    def take_turns(self) -> None:
+        while self._turns and (tell := self._turns[0].tell) is not None:
+            self._turns.popleft().tell = None  # it may hold on to its request
+            tell()
+
     def send(self, response: Values, request: StreamedRequest | None = None) -> None:
         self._unsent += 1
 
@@ -90,7 +111,7 @@ class InferStream:
 
     def fail(self, error: Exception, request_id: str, **said: Any) -> None:
         """Tell of one request's error, with what else of its response is known."""
-        if self._errors_end_it:
+        if self.errors_end_it:
             self._end()
             fail(self.rpc, error)
             return
@@ -133,11 +154,29 @@ class InferStream:
             self.rpc.resume()
 
 
+class Turn:
+    """When an answer may go out: after those of the requests before it."""
+
+    def __init__(self, stream: InferStream) -> None:
+        self._stream = stream
+        self.tell: Callable[[], object] | None = None
+
+    def comes(self, tell: Callable[[], object]) -> None:
+        """The answer is there: `tell` it as soon as all before it are told."""
+        self.tell = tell
+        self._stream.take_turns()
+
+
 class StreamedRequest:
     """One request of a stream, of a model that streams or of one that does not."""
 
     def __init__(
-        self, stream: InferStream, loaded: LoadedModel, codec: InferCodec, decoded: Decoded
+        self,
+        stream: InferStream,
+        loaded: LoadedModel,
+        codec: InferCodec,
+        decoded: Decoded,
+        turn: Turn | None,
     ) -> None:
         self._stream = stream
         self._loaded = loaded
@@ -146,10 +185,11 @@ class StreamedRequest:
         self._request: InferRequest | None = None
         self._failed: Exception | None = None
         self._said_final = False
+        self._turn = turn
         port = stream.entry.port()
 
         def settled(reply: Reply[InferResponse]) -> None:
-            port.call(self._settled, reply.outcome)
+            port.call(self._in_turn, reply.outcome)
 
         def responded(_: Reply[InferResponse], response: InferResponse) -> None:
             port.call(self._respond, response)
@@ -183,6 +223,13 @@ class StreamedRequest:
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._failed = error
             self.cancel()
+
+    def _in_turn(self, outcome: InferResponse | Exception) -> None:
+        ends_all = self._stream.errors_end_it and isinstance(outcome, Exception)
+        if self._turn is None or ends_all:
+            self._settled(outcome)
+        else:
+            self._turn.comes(lambda: self._settled(outcome))
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
         stream = self._stream

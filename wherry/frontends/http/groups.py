@@ -56,15 +56,25 @@ def group_of(path: str) -> str:
     return "inference"
 
 
-class Without:
-    """An application without some groups of its paths: they are not found here."""
+class Only:
+    """Some groups of an application's paths: others are not found here."""
 
     def __init__(self, application: Application, groups: Collection[str]) -> None:
         self._application = application
         self._groups = groups
 
+    def has(self, group: str) -> bool:
+        return group in self._groups
+
     def __call__(self, exchange: Exchange) -> None:
-        if group_of(exchange.request.path) in self._groups:
-            respond(exchange, error_body("Not Found"), status=404)
-        else:
+        if self.has(group_of(exchange.request.path)):
             self._application(exchange)
+        else:
+            respond(exchange, error_body("Not Found"), status=404)
+
+
+class Without(Only):
+    """An application without some groups of its paths."""
+
+    def has(self, group: str) -> bool:
+        return not super().has(group)

@@ -5,9 +5,10 @@ Pure: bytes in, columns out, and back. A codec is made once for each loaded mode
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
@@ -15,7 +16,8 @@ from wherry.config import ModelConfig
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.http.exchange import Buffer
-from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, explain
+from wherry.frontends.http.json_errors import malformed, mismatch
+from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, missing_inputs
 from wherry.frontends.parameters import Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
 from wherry.request import Column, Columns
@@ -26,6 +28,8 @@ T = TypeVar("T")
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTET_STREAM: Final = "application/octet-stream"
 
+#: Where an input's data may be, besides in `data`.
+_SOURCES: Final = ("binary_data_size", "shared_memory_region")
 #: Strings (left as they are) and the literals that JSON does not know.
 _STRING_OR_NON_FINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|NaN|-?Infinity', re.DOTALL)
 
@@ -33,7 +37,7 @@ _STRING_OR_NON_FINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|NaN|-?Infinity',
 class WireInput(msgspec.Struct, gc=False):
     name: str
     datatype: str
-    shape: list[int]
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
     #: As it came: only the model's input knows what it must be.
     data: msgspec.Raw = msgspec.Raw()
     parameters: Parameters = {}
@@ -118,7 +122,6 @@ class ModelCodec:
         self.outputs = {
             spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
         }
-        self._required = [spec.name for spec in signature.inputs if not spec.optional]
         self._version = config.version
         name, version = encode_json(config.name), encode_json(config.version)
         self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
@@ -162,17 +165,17 @@ class ModelCodec:
                     f" '{self.model}' expects '{codec.datatype}'"
                 )
             if name in columns:
-                raise InvalidRequest(f"input '{name}' is given twice for model '{self.model}'")
+                raise InvalidRequest(f"input '{name}' already exists in request")
             count = codec.rows_of(given.shape)
             if rows and count != rows:
                 raise InvalidRequest(
-                    f"input '{name}' batch size does not match other inputs for model"
-                    f" '{self.model}': {count} rows, the others have {rows}"
+                    f"input '{name}' batch size does not match other inputs for '{self.model}':"
+                    f" {count} rows, the others have {rows}"
                 )
             rows = count
             if not given.parameters:
                 if not given.data:
-                    raise _one_source(name, "none")
+                    raise _one_source(given)
                 columns[name] = codec.from_json(given.data, count, given.shape)
                 continue
             if "shared_memory_region" in given.parameters:
@@ -200,11 +203,11 @@ class ModelCodec:
         if len(columns) > 1:
             # In the model's order, whatever the client's: requests alike may share a batch.
             columns = {name: columns[name] for name in self.inputs if name in columns}
-        return columns, rows
+        return columns, rows or 1  # all inputs may be optional
 
     def _from_region(self, given: WireInput, codec: InputCodec, rows: int) -> Column:
         if given.data or "binary_data_size" in given.parameters:
-            raise _one_source(given.name, "two")
+            raise _one_source(given)
         window = self._window(given.parameters, f"input '{given.name}'")
         return codec.from_binary(window.read(), rows, given.shape, shared=True)
 
@@ -223,19 +226,15 @@ class ModelCodec:
         return self._shared_memory.window(region, offset, size, what)
 
     def _check_complete(self, columns: Columns) -> None:
-        missing = [name for name in self._required if name not in columns]
-        if missing or not columns:
-            raise InvalidRequest(
-                f"expected {len(self._required)} inputs but got {len(columns)} inputs for model"
-                f" '{self.model}'. Got input(s) {list(columns)}, but missing required input(s)"
-                f" {missing or list(self.inputs)}. Please provide all required input(s)."
-            )
+        problem = missing_inputs(self.model, self.inputs, list(columns))
+        if problem:
+            raise InvalidRequest(problem)
 
     def _raw_request(self, data: memoryview) -> InferBody:
         if len(self.inputs) != 1:
             raise InvalidRequest(
-                f"a raw request (Inference-Header-Content-Length: 0) needs a model with one input;"
-                f" '{self.model}' has {len(self.inputs)}: {', '.join(self.inputs)}"
+                "Raw request must only have 1 input (found 1) to be deduced but got"
+                f" {len(self.inputs)} inputs in '{self.model}' model configuration"
             )
         ((name, codec),) = self.inputs.items()
         column, rows = codec.from_raw(data)
@@ -282,15 +281,18 @@ class ModelCodec:
     def decode_generate(self, body: Buffer) -> InferBody:
         """A JSON object whose members are inputs by name; the others are parameters."""
         members = parse_object(body)
+        text = bytes(body)
         if isinstance(members.get("parameters"), dict) and "parameters" not in self.inputs:
             members = {**members.pop("parameters"), **members}
         request_id = "" if "id" in self.inputs else members.pop("id", "")
         if type(request_id) is not str:
             raise InvalidRequest("id: expected str")
+        if any(text.count(encode_json(name)) > 1 for name in self.inputs):
+            self._refuse_twice(text)
         columns: Columns = {}
         rows = 0
-        for name, codec in self.inputs.items():
-            value = members.pop(name, None)
+        for name in [name for name in members if name in self.inputs]:  # as the client wrote them
+            value, codec = members.pop(name), self.inputs[name]
             if value is None:
                 continue
             elements = codec.elements_of(value)
@@ -304,7 +306,20 @@ class ModelCodec:
             columns[name] = codec.from_values(elements, count, shape)
         if len(columns) != len(self.inputs):
             self._check_complete(columns)
-        return InferBody(columns, rows, request_id, checked_parameters(members), None)
+        columns = {name: columns[name] for name in self.inputs if name in columns}
+        return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
+
+    def _refuse_twice(self, text: bytes) -> None:
+        """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""
+
+        def look(members: list[tuple[str, Any]]) -> None:
+            seen: set[str] = set()
+            for name, _ in members:
+                if name in seen and name in self.inputs:
+                    raise InvalidRequest(f"input '{name}' already exists in request")
+                seen.add(name)
+
+        json.loads(text, object_pairs_hook=look)
 
     # The answer
 
@@ -396,7 +411,7 @@ def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
                 raise
             return decode(loose)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"failed to parse the request JSON: {explain(error)}") from None
+        raise InvalidRequest(malformed(error)) from None
 
 
 def _with_quoted_literals(body: Buffer) -> bytes | None:
@@ -423,19 +438,23 @@ def _binary_bytes(given: WireInput) -> int | None:
     size = given.parameters.get("binary_data_size")
     if size is None:
         if not given.data:
-            raise _one_source(given.name, "none")
+            raise _one_source(given)
         return None
     if given.data:
-        raise _one_source(given.name, "two")
+        raise _one_source(given)
     if type(size) is not int or size < 0:
         raise InvalidRequest(
-            f"input '{given.name}': parameter 'binary_data_size' must be a whole number of bytes"
+            f"Unable to parse 'binary_data_size': {mismatch('unsigned')} (input '{given.name}')"
         )
     return size
 
 
-def _one_source(name: str, count: str) -> InvalidRequest:
+def _one_source(given: WireInput) -> InvalidRequest:
+    told = [f"'{name}'" for name in _SOURCES if name in given.parameters]
+    if given.data:
+        told.insert(0, "'data'")
+    but = f"But set {' '.join(told)}" if told else "But no field is set"
     return InvalidRequest(
         "Input must set only one of the following fields: 'data', 'binary_data_size' in"
-        f" 'parameters', 'shared_memory_region' in 'parameters'. Input '{name}' sets {count}"
+        f" 'parameters', 'shared_memory_region' in 'parameters'. {but} (input '{given.name}')"
     )

@@ -206,10 +206,12 @@ def _ready(model: ModelPath, exchange: Exchange) -> None:
 
 def _statistics(model: ModelPath, exchange: Exchange) -> None:
     try:
-        loaded = model.loaded()
+        asked = [model.loaded()]
     except ModelNotFound:  # as Triton says it
         raise InvalidRequest(f"requested model '{model.name}' is not available") from None
-    _json(exchange, {"model_stats": [describe.statistics(loaded)]})
+    if model.version is None:
+        asked = describe.all_versions(model.entry.runtime, model.name)
+    _json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in asked]})
 
 
 def _batching(model: ModelPath, exchange: Exchange) -> None:

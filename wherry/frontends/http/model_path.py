@@ -97,6 +97,8 @@ class Entry:
                 wanted=decoded.output_names,
                 tenant=tenant_of(headers),
             )
+        if self.common.traces.on:
+            self.common.traces.follow(loaded, request, self.runtime.clock)
         self.admission.enter()
         port.submit(loaded, request)
         return request

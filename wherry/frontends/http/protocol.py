@@ -223,7 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer: str | None = None
 
         # The request that is being read
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         self._reading = BETWEEN
         self._requests = 0
         self._fed_bytes = 0  # given to the parser since the last progress it made
@@ -310,6 +310,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests in
 
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # A body in chunks that has a Content-Length, too: the chunks count (see _prepare_chunks).
+        parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        return parser
+
     def _feed(self, data: memoryview) -> None:
         self._fed_bytes += len(data)
         try:
@@ -328,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
             # The parser takes any upgrade as granted and leaves the body unread. We ignore it, as
             # we may: read the head again as if it had not asked.
             head = self._head_without_upgrade()
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser = self._new_parser()
             self._parser.feed_data(head)
 
     def on_message_begin(self) -> None:
@@ -374,10 +380,10 @@ class Connection(asyncio.BufferedProtocol):
             raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
         if "upgrade" in headers and self._parser.should_upgrade():
             return  # the parser stops at the end of this head: see _parse
-        if "content-length" in headers:
+        if "transfer-encoding" in headers:
+            self._prepare_chunks(headers["transfer-encoding"])
+        elif "content-length" in headers:
             self._prepare_body(int(headers["content-length"]))
-        elif "transfer-encoding" in headers:
-            self._check_transfer_encoding(headers["transfer-encoding"])
         if "expect" in headers and not self._http10:
             self._check_expectation(headers["expect"])
         self._reading = BODY
@@ -426,7 +432,7 @@ class Connection(asyncio.BufferedProtocol):
             self._large_body_bytes = 0
             self._request_complete(body)
             # The old parser still waits for the body.
-            self._parser = httptools.HttpRequestParser(self)
+            self._parser = self._new_parser()
 
     def _await_the_rest(self) -> None:
         """A read ended inside a request."""
@@ -496,11 +502,14 @@ class Connection(asyncio.BufferedProtocol):
             " send less at a time, or raise the server's --max-body-size",
         )
 
-    def _check_transfer_encoding(self, coding: str) -> None:
+    def _prepare_chunks(self, coding: str) -> None:
         if self._http10:
             raise Refused(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length")
         if coding.lower() != "chunked":
             raise Refused(501, f"Transfer-Encoding {coding!r} is not supported; use chunked")
+        # Whoever sends both may be about to smuggle a request past a proxy that believed the other
+        # one: what follows on this connection is not read (RFC 9112, 6.1).
+        self._persistent = self._persistent and "content-length" not in self._headers
         # Trailers come through on_header too: a field checked by now must not change any more.
         self._head, self._headers = self._headers, {}
 

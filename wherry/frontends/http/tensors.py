@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, get_origin
 
 import msgspec
@@ -23,7 +23,14 @@ import numpy.typing as npt
 from wherry.datatypes import BF16, BOOL, BYTES, FP16, FP32, UINT64, Datatype, Form, TensorSpec
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import best_classes, check_classifiable
-from wherry.request import Array, Column
+from wherry.frontends.http.json_errors import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    expected_kind,
+    explain,
+    mismatch,
+)
+from wherry.request import Array, Column, ShapedRows
 
 Buffer = bytes | bytearray | memoryview
 
@@ -32,6 +39,8 @@ Buffer = bytes | bytearray | memoryview
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 _LENGTH: Final = struct.Struct("<I")
+#: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
+_MOST_BYTES: Final = 2**63 - 1
 _UNTYPED: Final = msgspec.json.Decoder()
 
 
@@ -137,10 +146,7 @@ class InputCodec:
         if datatype is BYTES:
             return self._column_of_elements(self._split(data, count), rows, count)
         if len(data) != count * datatype.itemsize:
-            raise InvalidRequest(
-                f"unexpected total byte size {len(data)} for input '{self.name}' for model"
-                f" '{self._model}', expecting {count * datatype.itemsize} for shape {_dims(shape)}"
-            )
+            raise self.size_mismatch(count * datatype.itemsize, len(data))
         array: Array
         if datatype is BF16:
             array = bf16_to_float32(np.frombuffer(data, np.uint16))
@@ -156,9 +162,20 @@ class InputCodec:
     def from_raw(self, data: memoryview) -> tuple[Column, int]:
         """The column, and its rows, of a body that is nothing but this tensor's data."""
         datatype = self.spec.datatype
+        row_shape = self.spec.shape
         if datatype is BYTES:
+            if math.prod(row_shape) != 1:
+                raise InvalidRequest(
+                    f"For BYTE datatype raw input '{self.name}', the model must have input shape"
+                    f" [1]; it has {_dims(row_shape)}"
+                )
             column = self._column_of_elements([bytes(data)], 1, 1)
             return column, 1
+        if row_shape.count(-1) > 1:
+            raise InvalidRequest(
+                f"The shape of the raw input '{self.name}' can not be deduced because there are"
+                f" more than one variable-sized dimension: {_dims(row_shape)}"
+            )
         count, rest = divmod(len(data), datatype.itemsize)
         if rest or not count:
             raise self._invalid(f"{len(data)} bytes are no {self.datatype} data")
@@ -215,19 +232,20 @@ class InputCodec:
             checked: list[Any] = msgspec.convert(flat, self._list_type)
             return checked
         except msgspec.ValidationError as error:
-            raise self._invalid(explain(error, "data")) from None
+            raise self._wrong_kind(explain(error, "data")) from None
 
     def _column_of_values(self, values: list[Any], rows: int, shape: list[int]) -> Column:
         datatype = self.spec.datatype
         count = math.prod(shape)
         if len(values) != count:
-            raise self._invalid(
-                f"shape {_dims(shape)} needs {count} elements, data has {len(values)}"
-            )
+            raise self._wrong_count(shape, count, len(values))
         if datatype is BYTES:
             return self._column_of_elements(values, rows, count)
         if datatype is FP16 or datatype is BF16:
-            raise self._invalid(f"{datatype} cannot be sent as JSON; use binary data")
+            raise InvalidRequest(
+                f"receiving {datatype} data via JSON is not supported. Please use the binary data"
+                f" format for input {self.name} of model '{self._model}'"
+            )
         try:
             array: Array = np.array(values, datatype.dtype)
         except (OverflowError, FloatingPointError):
@@ -270,16 +288,57 @@ class InputCodec:
             raise self._invalid(f"an element does not hold JSON: {explain(error)}") from None
 
     def _split(self, data: memoryview, count: int) -> list[bytes]:
+        where = f"for inference input '{self.name}' for model '{self._model}'"
         try:
             values = unpack_bytes(data)
         except ValueError as error:
-            raise self._invalid(str(error)) from None
-        if len(values) != count:
+            what, problem = error.args
             raise InvalidRequest(
-                f"unexpected number of string elements {len(values)} for input '{self.name}' for"
-                f" model '{self._model}', expecting {count}"
+                f"incomplete string {what} for inference input '{self.name}', {problem}, for model"
+                f" '{self._model}'"
+            ) from None
+        if len(values) < count:
+            raise InvalidRequest(f"expected {count} string elements {where}, got {len(values)}")
+        if len(values) > count:
+            raise InvalidRequest(
+                f"unexpected number of string elements {len(values)} {where}, expecting {count}"
             )
         return values
+
+    def size_mismatch(self, expected: int, got: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"input byte size mismatch for input '{self.name}' for model '{self._model}'."
+            f" Expected {expected}, got {got}"
+        )
+
+    def _wrong_kind(self, said: str) -> InvalidRequest:
+        """An element that is none of its datatype, or one that is out of its range."""
+        kind = expected_kind(said)
+        if self.spec.datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in said):
+            kind = "unsigned"
+        elif kind is None or "got" not in said:
+            return self._invalid(said)
+        what = "Unable to parse 'data'" if kind != "str" else "Unable to parse JSON bytes array"
+        return InvalidRequest(
+            f"{what}: {mismatch(kind)} (input '{self.name}' of model '{self._model}': {said})"
+        )
+
+    def _wrong_count(self, shape: list[int], count: int, got: int) -> InvalidRequest:
+        if count > _MOST_BYTES:
+            return self._invalid(
+                f"shape {_dims(shape)} causes total element count to exceed maximum size of"
+                f" {_MOST_BYTES}"
+            )
+        if count * self.spec.datatype.itemsize > _MOST_BYTES:
+            return InvalidRequest(
+                f"byte size overflow for input '{self.name}' for model '{self._model}': shape"
+                f" {_dims(shape)}"
+            )
+        return InvalidRequest(
+            "Unable to parse 'data': Shape does not match true shape of 'data' field (input"
+            f" '{self.name}' of model '{self._model}': shape {_dims(shape)} needs {count} elements,"
+            f" data has {got})"
+        )
 
     def _invalid(self, problem: str) -> InvalidRequest:
         return InvalidRequest(f"input '{self.name}' of model '{self._model}': {problem}")
@@ -377,6 +436,8 @@ class OutputCodec:
         if self.spec.form.is_bytes:
             if self.spec.shape == ():
                 return [len(column)], column
+            if isinstance(column, ShapedRows):
+                return list(column.shape), [element for row in column for element in row]
             widths = {len(row) for row in column}
             if len(widths) > 1:
                 raise self._uneven()
@@ -399,8 +460,9 @@ class OutputCodec:
     def _refuse_as_json(self) -> None:
         if self.spec.datatype is FP16 or self.spec.datatype is BF16:
             raise InvalidRequest(
-                f"output '{self.name}' of model '{self._model}': {self.spec.datatype} cannot be"
-                " sent as JSON; ask for binary data (parameters.binary_data)"
+                f"sending {self.spec.datatype} data via JSON is not supported. Please use the"
+                f" binary data format for output {self.name} of model '{self._model}'"
+                " (parameters.binary_data)"
             )
 
     def _encoded(self, values: Any) -> bytes:
@@ -437,6 +499,26 @@ class OutputCodec:
         return BadModelOutput(f"model '{self._model}': output '{self.name}': {error}")
 
 
+def missing_inputs(model: str, inputs: Mapping[str, InputCodec], given: Sequence[str]) -> str:
+    """What is said to a request that does not have all the inputs it must have; "" if it does."""
+    required = [name for name, codec in inputs.items() if not codec.spec.optional]
+    missing = [name for name in required if name not in given]
+    if not missing:
+        return ""
+    wanted = f"{len(required)} inputs"
+    if len(required) < len(inputs):
+        wanted = f"number of inputs between {len(required)} and {len(inputs)}"
+    return (
+        f"expected {wanted} but got {len(given)} inputs for model '{model}'. Got input(s)"
+        f" [{_quoted(given)}], but missing required input(s) [{_quoted(missing)}]. Please provide"
+        " all required input(s)."
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ",".join(f"'{name}'" for name in names)
+
+
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
     """The shape that metadata declares."""
     if batched:
@@ -452,18 +534,22 @@ def pack_bytes(values: Sequence[bytes]) -> bytes:
 
 
 def unpack_bytes(data: memoryview) -> list[bytes]:
-    """The elements of a BYTES tensor; ValueError if the lengths do not add up."""
+    """The elements of a BYTES tensor; ValueError, with what ends early and why, if the lengths do
+    not add up."""
     values: list[bytes] = []
     position, end = 0, len(data)
     while position < end:
         if end - position < 4:
-            raise ValueError(f"incomplete length of element {len(values)} at byte {position}")
+            raise ValueError(
+                "length indicator",
+                f"expecting 4 bytes but only {end - position} bytes available",
+            )
         (size,) = _LENGTH.unpack_from(data, position)
         position += 4
         if size > end - position:
             raise ValueError(
-                f"element {len(values)} has {size} bytes by its length, but only"
-                f" {end - position} are left"
+                "data",
+                f"expecting string of length {size} but only {end - position} bytes available",
             )
         values.append(bytes(data[position : position + size]))
         position += size
@@ -483,29 +569,16 @@ def float32_to_bf16(array: Array) -> npt.NDArray[np.uint16]:
     return np.where(np.isnan(array), quiet, rounded).astype(np.uint16)
 
 
-def explain(error: Exception, root: str = "") -> str:
-    """What msgspec or json says, with the place first: "inputs[0].name: expected str, got int"."""
-    if isinstance(error, RecursionError):
-        return "JSON is nested too deeply"
-    text = str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return f"JSON is not UTF-8 text ({error.reason} at byte {error.start})"
-    if not isinstance(error, msgspec.ValidationError):
-        return text[:1].upper() + text[1:]
-    problem, _, place = text.replace("`", "").partition(" - at ")
-    place = root + place.removeprefix("$")
-    problem = problem[:1].lower() + problem[1:]
-    return f"{place.removeprefix('.')}: {problem}" if place else problem
-
-
-def _flat(value: Any) -> list[Any]:
+def _flat(value: Any, depth: int = 1) -> list[Any]:
     if not isinstance(value, list):
         return [value]
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(TOO_DEEP)
     if not any(isinstance(element, list) for element in value):
         return value
     flat: list[Any] = []
     for element in value:
-        flat.extend(_flat(element))
+        flat.extend(_flat(element, depth + 1))
     return flat
 
 

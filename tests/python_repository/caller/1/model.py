@@ -78,6 +78,34 @@ class TritonPythonModel:
                 break
         return told
 
+    def repeat(self, times):
+        return pb_utils.InferenceRequest(
+            model_name="repeat",
+            requested_output_names=["COUNT"],
+            inputs=[pb_utils.Tensor("TIMES", np.array([times], np.int32))],
+        ).exec(decoupled=True)
+
+    def count(self, x, times):
+        """How many outputs each response has, as often as one may ask."""
+        responses = self.repeat(times)
+        return [[len(one.output_tensors()) for one in responses] for _ in range(3)]
+
+    def cancel(self, x):
+        responses = self.repeat(-1)
+        told = [self.result(next(responses))[0], self.result(next(responses))[0]]
+        responses.cancel()
+        last = next(one for one in responses if one.has_error())
+        responses.cancel()
+        return [*told, *self.result(last), len(list(responses)) - len(list(responses))]
+
+    def missing(self, x):
+        request = self.request(x)
+        request.inputs().pop()
+        return self.result(request.exec())
+
+    def double(self, x):
+        return self.result(self.request(x.astype(np.float64)).exec())
+
     def ready(self, x, model, version=""):
         return [pb_utils.is_model_ready(model, version)]
 

@@ -50,6 +50,9 @@ class TritonPythonModel:
         if do == "wrong rows":
             outputs = [pb_utils.Tensor("OUT", np.array([[b"1"], [b"2"]], dtype=np.object_))]
             return pb_utils.InferenceResponse(outputs)
+        if do == "flat":
+            outputs = [pb_utils.Tensor("OUT", np.array([b"1", b"2", b"3"], dtype=np.object_))]
+            return pb_utils.InferenceResponse(outputs)
         if do == "nothing":
             return pb_utils.InferenceResponse([])
         if do == "sender":

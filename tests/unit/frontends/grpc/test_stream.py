@@ -168,14 +168,29 @@ def test_the_first_error_ends_the_stream_if_the_client_wants_that(gate: Gate) ->
         assert gate.batches == [["a"], ["c"]]  # the others were cancelled
 
 
-def test_requests_run_at_once_and_end_as_they_end(gate: Gate) -> None:
-    with served(shout, gated(gate, max_batch_size=1)) as client:
+def test_requests_run_at_once_and_each_has_its_turn_to_be_answered(gate: Gate) -> None:
+    done = threading.Event()
+
+    @wherry.model
+    def quick(text: str) -> str:
+        done.set()
+        return text
+
+    with served(quick, count, gated(gate, max_batch_size=1)) as client:
         rpc = open_stream(client)
-        client.say(rpc, words("slow", model="gated", id="1"), words("quick", id="2"))
+        client.say(
+            rpc,
+            words("slow", model="gated", id="1"),
+            words("at once", model="quick", id="2"),
+            words("a", model="nope", id="3"),
+            number(1, id="4"),
+        )
         gate.started()
-        assert told(rpc.wait_for(1)[0])[0] == "2"
+        assert done.wait(30)
+        assert told(rpc.wait_for(1)[0])[0] == "4"  # a model that streams waits for nobody
         gate.open()
-        assert told(rpc.wait_for(2)[1])[0] == "1"
+        assert [told(answer)[0] for answer in rpc.wait_for(4)] == ["4", "1", "2", "3"]
+        assert not client.app._entry.admission.in_flight
 
 
 def test_the_requests_of_one_turn_share_a_batch(gate: Gate) -> None:
@@ -293,9 +308,10 @@ def test_too_many_requests_in_flight_are_refused_one_by_one(gate: Gate) -> None:
     with served(gated(gate), admission=Admission(max_in_flight=1)) as client:
         rpc = open_stream(client)
         client.say(rpc, words("a", model="gated", id="1"), words("b", model="gated", id="2"))
-        assert "limit of 1 requests" in told(rpc.wait_for(1)[0])[1]
         gate.open()
-        assert told(rpc.wait_for(2)[1])[0] == "1"
+        first, second = rpc.wait_for(2)
+        assert told(first)[0] == "1"
+        assert "limit of 1 requests" in told(second)[1]
 
 
 def test_an_answer_that_cannot_be_encoded_is_an_error() -> None:

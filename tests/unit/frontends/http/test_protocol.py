@@ -39,16 +39,6 @@ REFUSED = {
     "space before the colon": (HEAD + b"Content-Length : 3\r\n\r\nabc", 400, "malformed"),
     "bare line feeds": (b"GET / HTTP/1.1\nHost: a\n\n", 400, "malformed"),
     "bare carriage return": (HEAD + b"A: b\rc\r\n\r\n", 400, "malformed"),
-    "length and chunked": (
-        HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        400,
-        "Content-Length",
-    ),
-    "chunked and length": (
-        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
-        400,
-        "Content-Length",
-    ),
     "two lengths": (
         HEAD + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         400,
@@ -197,6 +187,29 @@ def test_a_client_that_is_owed_too_many_answers_is_read_no_further(
             for exchange in exchanges:
                 exchange.respond(200)
             assert [(await client.answer()).status for _ in range(4)] == [200] * 4
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize("length_first", [True, False])
+def test_chunks_count_where_there_is_a_length_too_and_nothing_is_read_after_them(
+    loop_factory: LoopFactory, length_first: bool
+) -> None:
+    fields = [b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n"]
+    head = HEAD + b"".join(fields if length_first else reversed(fields)) + b"\r\n"
+    smuggled = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
+
+    async def main() -> None:
+        desk = Desk()
+        async with service_and_client(desk) as (_, client):
+            client.send(head + b"4\r\nbody\r\n0\r\n\r\n" + smuggled)
+            exchange = await desk.next()
+            assert bytes(exchange.request.body) == b"body"
+            exchange.respond(200)
+            answer = await client.answer()
+            assert answer.status == 200
+            assert answer.headers["connection"] == "close"
+            assert await client.rest() == b""
 
     run(main(), loop_factory)
 

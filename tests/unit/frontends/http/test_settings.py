@@ -47,7 +47,7 @@ def test_the_log_is_told_and_changed(client: Client) -> None:
         ("/v2/logging", {"log_info": "yes"}, 400, "log_info must be a bool"),
         ("/v2/logging", {"log_file": "x"}, 501, "log file location"),
         ("/v2/trace/setting", {"trace_rate": "x"}, 400, "trace_rate must be"),
-        ("/v2/trace/setting", {"trace_file": "x"}, 501, "trace_file can not be updated"),
+        ("/v2/trace/setting", {"trace_file": "x"}, 501, "trace file location can not be updated"),
         ("/v2/models/quiet/trace/setting", {"x": "1"}, 400, "unknown trace setting 'x'"),
         ("/v2/models/nobody/trace/setting", {}, 400, "Request for unknown model : nobody"),
     ],

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import struct
 from typing import Any
 
@@ -254,8 +255,8 @@ def spec_of(datatype: Datatype, *dims: int, form: Form | None = None) -> TensorS
         (FP32, "1", "expected array, got number"),
         (FP32, "null", "expected array, got null"),
         (FP32, '{"a": 1}', "expected array, got object"),
-        (FP16, "[1]", "FP16 cannot be sent as JSON"),
-        (BF16, "[1]", "BF16 cannot be sent as JSON"),
+        (FP16, "[1]", "receiving FP16 data via JSON is not supported"),
+        (BF16, "[1]", "receiving BF16 data via JSON is not supported"),
     ],
 )
 def test_wrong_json_data_is_refused_with_its_place(
@@ -265,7 +266,50 @@ def test_wrong_json_data_is_refused_with_its_place(
     with pytest.raises(InvalidRequest) as caught:
         read.from_json(text.encode(), 1, [1])
     assert problem in str(caught.value)
-    assert "input 'x' of model 'm'" in str(caught.value)
+    assert re.search(r"input '?x'? of model 'm'", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ([2**4, 2**60 + 2], "causes total element count to exceed maximum size of"),
+        ([2**2, 2**60 + 2], "byte size overflow for input 'x'"),
+        ([1, 2], "Unable to parse 'data': Shape does not match true shape of 'data' field"),
+    ],
+)
+def test_a_size_that_no_tensor_can_have_is_told_from_one_that_does_not_match(
+    shape: list[int], problem: str
+) -> None:
+    read = InputCodec(spec_of(FP32, -1), "m")
+    with pytest.raises(InvalidRequest, match=problem):
+        read.from_json(b"[1]", read.rows_of(shape), shape)
+
+
+@pytest.mark.parametrize("depth", [50, 120])
+def test_data_may_be_nested_so_deep_and_no_deeper(depth: int) -> None:
+    text = b"[" * depth + b"1" + b"]" * depth
+    read = InputCodec(spec_of(FP32), "m")
+    if depth < 100:
+        assert read.from_json(text, 1, [1]) == [1]
+    else:
+        with pytest.raises(InvalidRequest, match="nesting depth exceeds maximum allowed limit"):
+            read.from_json(text, 1, [1])
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dims", "problem"),
+    [
+        (BYTES, (-1,), r"the model must have input shape \[1\]"),
+        (BYTES, (2,), r"the model must have input shape \[1\]"),
+        (FP16, (-1, -1), "more than one variable-sized dimension"),
+        (FP32, (3,), "8 bytes are no FP32 data|input 'x'"),
+    ],
+)
+def test_raw_data_whose_shape_cannot_be_deduced_is_refused(
+    datatype: Datatype, dims: tuple[int, ...], problem: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        InputCodec(spec_of(datatype, *dims), "m").from_raw(memoryview(bytes(8)))
 
 
 @pytest.mark.parametrize(
@@ -322,12 +366,16 @@ def test_floats_that_json_lacks_leave_as_triton_writes_them() -> None:
 @pytest.mark.parametrize(
     ("datatype", "data", "problem"),
     [
-        (FP32, b"123", "unexpected total byte size 3 for input 'x'"),
-        (FP32, b"12345678", "unexpected total byte size 8 for input 'x'"),
-        (BYTES, b"\x01\x00", "incomplete length"),
-        (BYTES, b"\x09\x00\x00\x00abc", "9 bytes by its length, but only 3"),
-        (BYTES, b"\xff\xff\xff\xff", "4294967295 bytes"),
-        (BYTES, b"", "unexpected number of string elements 0 for input 'x'"),
+        (FP32, b"123", "byte size mismatch for input 'x' for model 'm'. Expected 4, got 3"),
+        (FP32, b"12345678", "Expected 4, got 8"),
+        (
+            BYTES,
+            b"\x01\x00",
+            "incomplete string length indicator for inference input 'x', expecting 4 bytes",
+        ),
+        (BYTES, b"\x09\x00\x00\x00abc", "expecting string of length 9 but only 3 bytes"),
+        (BYTES, b"\xff\xff\xff\xff", "string of length 4294967295"),
+        (BYTES, b"", "expected 1 string elements for inference input 'x'"),
         (BYTES, pack_bytes([b"a", b"b"]), "unexpected number of string elements 2"),
         (BYTES, pack_bytes([b"\xff"]), "not UTF-8"),
     ],
@@ -407,7 +455,7 @@ def test_rows_of_different_lengths_are_no_tensor(spec: TensorSpec, column: list[
 def test_half_floats_leave_as_binary_only(datatype: Datatype) -> None:
     write = OutputCodec(spec_of(datatype), "m")
     column = np.array([1.5], datatype.dtype)
-    with pytest.raises(InvalidRequest, match="ask for binary"):
+    with pytest.raises(InvalidRequest, match="use the binary data format for output x"):
         write.json(column)
     assert len(write.binary(column)[1]) == 2
 

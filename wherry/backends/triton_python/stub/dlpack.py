@@ -99,8 +99,9 @@ def _never_taken(capsule: int) -> None:
         _lent.pop(_raw_pointer(capsule, b"dltensor") or 0, None)
 
 
-def capsule_of(memory: Any, datatype: str, shape: Any) -> Any:
-    """A DLPack capsule of a contiguous array's memory, which lives as long as it is used."""
+def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any:
+    """A DLPack capsule of a contiguous array's memory, which lives, as its owner does, as long as
+    it is used."""
     if datatype not in TYPES:
         raise TypeError(f"DLPack has no {datatype}")
     managed = _Managed()
@@ -111,7 +112,7 @@ def capsule_of(memory: Any, datatype: str, shape: Any) -> Any:
     )
     managed.deleter = _given_back
     address = ctypes.addressof(managed)
-    _lent[address] = (managed, dims, memory)
+    _lent[address] = (managed, dims, memory, owner)
     return _new(address, b"dltensor", ctypes.cast(_never_taken, ctypes.c_void_p))
 
 

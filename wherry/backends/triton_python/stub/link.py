@@ -30,9 +30,15 @@ _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
 class Link:
     """This process's end: requests come in, responses, calls and measurements go out."""
 
-    def __init__(self, channel: Channel, model: str) -> None:
+    def __init__(self, channel: Channel, model: str, model_dir: str) -> None:
         self.channel = channel
         self.model = model
+        self.model_dir = model_dir
+        #: Between initialize() and finalize(), when the model may call others.
+        self.serving = False
+        #: Metrics that the model has named: a name means what it was given first.
+        self.families: dict[str, Any] = {}
+        self._process = os.getpid()
         #: What execute() is to get, and `stop`: for the main thread.
         self.work: deque[tuple[list[Any], Incoming]] = deque()
         #: Called (in any thread) when something was added to `work`, while a loop runs.
@@ -61,7 +67,6 @@ class Link:
         self._released: deque[int] = deque()
         self._measured: list[list[Any]] = []
         self.executing = False
-        self._main = threading.get_ident()
 
     def use(self, slab: Any) -> None:
         """The memory that both map: the first half for what comes, the second for what goes."""
@@ -156,14 +161,24 @@ class Link:
     def _outgoing(self, *, in_slab: bool = True) -> Outgoing:
         return Outgoing(self._slab, self._arena if in_slab else None)
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise pb_utils.TritonModelException(
+                "a process that the model has forked cannot reach the server: call other models,"
+                " send responses, log and measure in the model's own process"
+            )
+
     def send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
         """Send a message. ValueError: it is too large."""
+        self._check_process()
         with self._sending:
             self._send(message, tensors)
         self._send_late()
 
     def post(self, message: list[Any]) -> None:
         """`send` for a destructor: it may run while this very thread sends."""
+        if os.getpid() != self._process:  # the model's own process still has what goes here
+            return
         self._late.append(message)
         self._send_late()
 
@@ -198,6 +213,7 @@ class Link:
                 tensors.close()
 
     def respond(self, key: int, response: Any, final: bool) -> None:
+        self._check_process()
         with self._sending:
             tensors = self._outgoing()
             body = None if response is None else self._body(response, tensors)
@@ -261,6 +277,11 @@ class Link:
 
     def call(self, request: Any, decoupled: bool) -> Call:
         """Have another model run a request."""
+        self._check_process()
+        if not self.serving:  # others may not be loaded yet, or no more: it would work by chance
+            raise pb_utils.TritonModelException(
+                "BLS is only supported during the 'execute' function."
+            )
         call = self._new_call()
         with self._sending:
             tensors = self._outgoing()
@@ -286,6 +307,7 @@ class Link:
 
     def control(self, what: str, model: str, version: str, files: dict[str, Any]) -> Any:
         """Load or unload a model, or ask whether it is ready."""
+        self._check_process()
         call = self._new_call()
         with self._sending:
             tensors = self._outgoing(in_slab=False)
@@ -309,6 +331,11 @@ class Link:
         self._calls[key] = call
         return call
 
+    def cancel(self, call: Call) -> None:
+        """Have the server end it; its last response says so."""
+        if call.key in self._calls:
+            self.send(["cancel", call.key])
+
     def forget(self, call: Call) -> None:
         if self._calls.pop(call.key, None) is not None:
             self.post(["drop", call.key])
@@ -325,11 +352,11 @@ class Link:
         write_record(record)
 
     def measure(self, measurement: list[Any]) -> None:
-        """Goes with the next message; at once if none is to be expected."""
+        """At once: whoever reads the metrics while execute() runs is to see it."""
+        self._check_process()
         with self._sending:
             self._measured.append(measurement)
-            if not (self.executing and threading.get_ident() == self._main):
-                self._send(["measured"])
+            self._send(["measured"])
         self._send_late()
 
     def release(self) -> None:
@@ -422,12 +449,14 @@ class Exchange:
 
 
 class Call:
-    """A call of the server, and an iterator over its responses."""
+    """A call of the server, and an iterator over its responses: from the first one again once it
+    has come to the last, as Triton's."""
 
     def __init__(self, link: Link, key: int) -> None:
         self._link = link
         self.key = key
-        self._answers: deque[tuple[list[Any], Incoming]] = deque()
+        self._answers: list[tuple[list[Any], Incoming]] = []
+        self._next = 0
         self._done = False
         #: Wakes whoever awaits it.
         self._wake: Callable[[], None] | None = None
@@ -443,6 +472,10 @@ class Call:
             self._wake()
 
     def cancel(self) -> None:
+        """Have it end: the last response is then an error, CANCELLED. Safe to call at any time."""
+        self._link.cancel(self)
+
+    def drop(self) -> None:
         """Want no more of it. Safe to call at any time."""
         if not self._done:
             self._done = True
@@ -458,20 +491,26 @@ class Call:
     def told(self) -> Any:
         """The answer to what is no request."""
         self._link.wait_for(self._ready)
-        message, _ = self._answers.popleft()
+        message, _ = self._answers[0]
         error, value, _ = message[4]
         if error is not None:
             raise pb_utils.TritonModelException(error[1])
         return value
 
     def __iter__(self) -> Call:
+        if self._done and self._next == len(self._answers):
+            self._next = 0
         return self
 
     def __next__(self) -> Any:
         self._link.wait_for(self._ready)
-        if not self._answers:
+        if self._next == len(self._answers):
             raise StopIteration
-        return _response(*self._answers.popleft())
+        return self._taken()
+
+    def _taken(self) -> Any:
+        self._next += 1
+        return _response(*self._answers[self._next - 1])
 
     # For event loops
 
@@ -481,7 +520,7 @@ class Call:
         return _no_response()
 
     def __aiter__(self) -> Call:
-        return self
+        return iter(self)
 
     async def __anext__(self) -> Any:
         import asyncio
@@ -496,15 +535,15 @@ class Call:
                     await woken.wait()
             finally:
                 self._link.unwatch(loop)
-        if not self._answers:
+        if self._next == len(self._answers):
             raise StopAsyncIteration
-        return _response(*self._answers.popleft())
+        return self._taken()
 
     def _ready(self) -> bool:
-        return bool(self._answers) or self._done
+        return self._next < len(self._answers) or self._done
 
     def __del__(self) -> None:
-        self.cancel()
+        self.drop()
 
 
 def _wake(loop: Any, woken: Any) -> None:

@@ -7,7 +7,9 @@ and tensors work, and what needs a server says so.
 
 from __future__ import annotations
 
+import enum
 import json
+import operator
 import re
 import sys
 from typing import Any
@@ -32,6 +34,38 @@ _server: Any = None
 
 class TritonModelException(Exception):
     """What a model raises, and what this module raises when it is used wrongly."""
+
+
+# Arguments: as in Triton's module, what is of another type is a TypeError, None too.
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}")
+    return value
+
+
+def _number(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}") from None
+
+
+def _items(values: Any, what: str) -> list[Any]:
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"{what} must be a list, not {type(values).__name__}")
+    return list(values)
+
+
+def _tensors(values: Any, where: str, what: str) -> list[Tensor]:
+    tensors = _items(values, f"{where}: {what}")
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise TritonModelException(
+                f"{where}: {what} holds a {type(tensor).__name__}, not a Tensor"
+            )
+    return tensors
 
 
 class TritonError:
@@ -162,7 +196,10 @@ class Tensor:
 
     def __init__(self, name: str, numpy_array: Any) -> None:
         if not isinstance(numpy_array, np.ndarray):
-            numpy_array = np.asarray(numpy_array)
+            raise TypeError(
+                f"Tensor {name!r} needs a numpy array, not a {type(numpy_array).__name__}"
+            )
+        self._name = _tensor_name(name)
         dtype = numpy_array.dtype
         datatype = _DATATYPES.get(dtype)
         if datatype is not None:
@@ -178,7 +215,6 @@ class Tensor:
             if datatype is None:
                 raise TritonModelException(f"Tensor {name!r}: numpy's {dtype} has no datatype")
             numpy_array = numpy_array.astype(dtype.newbyteorder("="))
-        self._name = str(name)
         self._datatype = datatype
         self._shape = list(numpy_array.shape)
         self._array: Any = numpy_array
@@ -231,20 +267,20 @@ class Tensor:
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
         """From a capsule or anything with `__dlpack__`. Memory of the CPU is not copied."""
+        name = _tensor_name(name)
         try:
             datatype, shape, memory = dlpack.memory_of(tensor)
         except (TypeError, BufferError, RuntimeError) as error:
             raise TritonModelException(f"Tensor {name!r}: {error}") from error
-        return Tensor._of_memory(str(name), datatype, shape, memory)
+        return Tensor._of_memory(name, datatype, shape, memory)
 
     def to_dlpack(self) -> Any:
+        if self._datatype == "BYTES":
+            raise TritonModelException("DLPack does not have support for string tensors.")
         memory = self._memory
         if memory is None:
             self._array = memory = np.ascontiguousarray(self._array)
-        try:
-            return dlpack.capsule_of(memory, self._datatype, self._shape)
-        except TypeError as error:
-            raise TritonModelException(f"Tensor {self._name!r}: {error}") from error
+        return dlpack.capsule_of(memory, self._datatype, self._shape, self)
 
     def __dlpack__(self, *, stream: Any = None, copy: Any = None, **newer: Any) -> Any:
         """`newer` is what younger consumers may ask for and older producers need not know."""
@@ -258,6 +294,12 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self._name}: {self._datatype}{self._shape}>"
+
+
+def _tensor_name(name: Any) -> str:
+    if not _text(name, "a Tensor's name"):
+        raise TritonModelException("Tensor name cannot be an empty string.")
+    return str(name)
 
 
 class PreferredMemory:
@@ -289,13 +331,7 @@ class InferenceResponse:
     """One response: outputs, or an error."""
 
     def __init__(self, output_tensors: Any = (), error: Any = None, parameters: Any = None) -> None:
-        self._outputs = list(output_tensors or ())
-        for tensor in self._outputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    "InferenceResponse: output_tensors holds a"
-                    f" {type(tensor).__name__}, not a Tensor"
-                )
+        self._outputs = _tensors(output_tensors, "InferenceResponse", "output_tensors")
         if error is not None and not isinstance(error, TritonError):
             error = TritonError(str(error))
         self._error = error
@@ -331,9 +367,9 @@ class InferenceRequest:
         self,
         request_id: str = "",
         correlation_id: Any = 0,
-        inputs: Any = (),
-        requested_output_names: Any = (),
-        model_name: str = "",
+        inputs: Any = None,
+        requested_output_names: Any = None,
+        model_name: Any = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -341,19 +377,19 @@ class InferenceRequest:
         trace: Any = None,
         parameters: Any = None,
     ) -> None:
-        self._id = str(request_id or "")
+        """`inputs`, `requested_output_names` (may be empty) and `model_name` must be given."""
+        where = "InferenceRequest"
+        self._id = _text(request_id, f"{where}: request_id")
+        if not isinstance(correlation_id, str):
+            correlation_id = _number(correlation_id, f"{where}: correlation_id")
         self._correlation_id = correlation_id
-        self._inputs = list(inputs)
-        for tensor in self._inputs:
-            if not isinstance(tensor, Tensor):
-                raise TritonModelException(
-                    f"InferenceRequest: inputs holds a {type(tensor).__name__}, not a Tensor"
-                )
-        self._names = [str(name) for name in requested_output_names]
-        self._model = str(model_name)
-        self._version = int(model_version)
-        self._flags = int(flags)
-        self._timeout = int(timeout)
+        self._inputs = _tensors(inputs, where, "inputs")
+        what = f"{where}: requested_output_names"
+        self._names = [_text(name, what) for name in _items(requested_output_names, what)]
+        self._model = _text(model_name, f"{where}: model_name")
+        self._version = _number(model_version, f"{where}: model_version")
+        self._flags = _number(flags, f"{where}: flags")
+        self._timeout = _number(timeout, f"{where}: timeout")
         self._memory, self._trace = preferred_memory, trace
         self._parameters = _parameters_text(parameters, "InferenceRequest")
 
@@ -423,7 +459,7 @@ class InferenceRequest:
         try:
             return call.only()
         finally:
-            call.cancel()
+            call.drop()
 
     async def async_exec(self, decoupled: bool = False) -> Any:
         """`exec` for `async def execute`: cancelling the task cancels the request."""
@@ -433,7 +469,7 @@ class InferenceRequest:
         try:
             return await call.only_async()
         finally:
-            call.cancel()
+            call.drop()
 
     def _call(self, decoupled: bool) -> Any:
         if not self._model:
@@ -483,22 +519,21 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def _parameters_text(parameters: Any, where: str) -> str:
-    if not parameters:
+    if parameters is None:
         return "{}"
-    if isinstance(parameters, str):  # as `parameters()` of another request gives it
-        parameters = json.loads(parameters)
     if not isinstance(parameters, dict):
-        raise TritonModelException(f"{where}: parameters must be a dict")
+        raise TritonModelException(f"{where}: parameters must be a dict, got {type(parameters)}")
     for key, value in parameters.items():
-        if not isinstance(key, str) or not isinstance(value, (str, int, float)):
+        if not isinstance(key, str):
             raise TritonModelException(
-                f"{where}: parameter {key!r} must be a str, int, float or bool, not"
-                f" {type(value).__name__}"
+                f"{where}: Expect parameters keys to have type str, found type {type(key)}"
             )
-    try:
-        return json.dumps(parameters, allow_nan=False)
-    except ValueError as error:
-        raise TritonModelException(f"{where}: parameters: {error}") from None
+        if not isinstance(value, (str, int)):
+            raise TritonModelException(
+                f"{where}: Expect parameters values to have type bool/int/str, found type"
+                f" {type(value)} for {key!r}"
+            )
+    return json.dumps(parameters)
 
 
 # Configurations
@@ -614,10 +649,18 @@ class ModelConfig:
 # The server
 
 
-def load_model(model_name: str, files: Any = None) -> None:
-    """Load a model of the server's repository; `files` as in its load request ("config": text,
-    "file:1/model.onnx": bytes). Blocks; raises TritonModelException."""
-    _the_server("load_model()").control("load", model_name, "", files or {})
+def get_model_dir() -> str:
+    """The folder of the version that is loaded: where its own files lie."""
+    return str(_the_server("get_model_dir()").model_dir)
+
+
+def load_model(model_name: str, config: str = "", files: Any = None) -> None:
+    """Load a model of the server's repository; `config` and `files` as in its load request
+    (JSON text; {"file:1/model.onnx": bytes}). Blocks; raises TritonModelException."""
+    given = dict(files or {})
+    if config:
+        given["config"] = config
+    _the_server("load_model()").control("load", model_name, "", given)
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
@@ -631,32 +674,40 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     return bool(_the_server("is_model_ready()").control("ready", model_name, version, {}))
 
 
+class _LogLevel(enum.IntEnum):
+    INFO, WARNING, ERROR, VERBOSE = range(4)
+
+
 class Logger:
     """Writes to the server's log; without a server to stderr."""
 
-    INFO, WARNING, ERROR, VERBOSE = 0, 1, 2, 3
+    LogLevel = _LogLevel
+    INFO, WARNING, ERROR, VERBOSE = _LogLevel
 
     @staticmethod
-    def log(message: Any, level: int = 0) -> None:
+    def log(message: str, level: Any = _LogLevel.INFO) -> None:
+        text = _text(message, "a message of the log")
+        if not isinstance(level, _LogLevel):
+            raise TypeError(f"level must be one of Logger's, such as Logger.INFO, not {level!r}")
         if _server is not None:
-            _server.log(level, str(message))
+            _server.log(int(level), text)
         else:
-            sys.stderr.write(f"{message}\n")
+            sys.stderr.write(f"{text}\n")
 
     @staticmethod
-    def log_info(message: Any) -> None:
+    def log_info(message: str) -> None:
         Logger.log(message, Logger.INFO)
 
     @staticmethod
-    def log_warn(message: Any) -> None:
+    def log_warn(message: str) -> None:
         Logger.log(message, Logger.WARNING)
 
     @staticmethod
-    def log_error(message: Any) -> None:
+    def log_error(message: str) -> None:
         Logger.log(message, Logger.ERROR)
 
     @staticmethod
-    def log_verbose(message: Any) -> None:
+    def log_verbose(message: str) -> None:
         Logger.log(message, Logger.VERBOSE)
 
 
@@ -710,10 +761,14 @@ class Metric:
             _server.measure([*self._key, what, repr(float(value))])
 
 
+#: Where the first versions of Triton's module had them.
+COUNTER, GAUGE, HISTOGRAM = 0, 1, 2
+
+
 class MetricFamily:
     """Metrics of one name, which the server shows among its own."""
 
-    COUNTER, GAUGE, HISTOGRAM = 0, 1, 2
+    COUNTER, GAUGE, HISTOGRAM = COUNTER, GAUGE, HISTOGRAM
 
     def __init__(self, name: str, description: str, kind: int) -> None:
         if kind not in (self.COUNTER, self.GAUGE, self.HISTOGRAM):
@@ -721,6 +776,11 @@ class MetricFamily:
         if not _METRIC_NAME.match(str(name)):
             raise TritonModelException(f"metric {name!r}: a name has letters, digits, _ and : only")
         self.name, self.description, self.kind = str(name), str(description), kind
+        if _server is not None:
+            first = _server.families.setdefault(self.name, self)
+            if first.kind != kind:
+                raise TritonModelException(f"metric {name!r} is there already, with another kind")
+            self.description = first.description
 
     @property
     def kind_name(self) -> str:
@@ -733,7 +793,7 @@ class MetricFamily:
                 f"metric {self.name!r}: a histogram needs buckets, others have none"
             )
         bounds = None if buckets is None else [float(bound) for bound in buckets]
-        if bounds is not None and (not bounds or sorted(set(bounds)) != bounds):
+        if bounds is not None and sorted(set(bounds)) != bounds:
             raise TritonModelException(f"metric {self.name!r}: buckets must grow")
         return Metric(self, labels, bounds)
 

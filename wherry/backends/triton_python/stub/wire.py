@@ -38,7 +38,7 @@ INLINE, IN_SLAB, IN_FILE = range(3)
 
 _HEADER = struct.Struct("<IIHH")
 _MARK = 0x7079
-_HAS_FILE, _USES_SLAB = 1, 2
+_HAS_FILE, _USES_SLAB, _ENDS_BATCH = 1, 2, 4
 _BUFFER_BYTES = 64 << 10
 _ONE_FILE = socket.CMSG_SPACE(4)
 _LENGTH = struct.Struct("<I")
@@ -260,6 +260,12 @@ class Channel:
             raise Garbage("a message that is no list")
         return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
 
+    def arrived(self) -> bool:
+        """Receive what is there, without waiting: is it what came of a batch, with all that is in
+        it?"""
+        self._fill(waits=False)
+        return self.complete() and _HEADER.unpack_from(self._in, self._read)[2] == _ENDS_BATCH
+
     def complete(self) -> bool:
         """Is there a whole message in the buffer?"""
         waiting = self._filled - self._read
@@ -298,7 +304,7 @@ class Channel:
         self._in[: len(waiting)] = waiting
         self._read, self._filled = 0, len(waiting)
 
-    def _fill(self) -> None:
+    def _fill(self, *, waits: bool = True) -> None:
         if self._read == self._filled:
             self._read = self._filled = 0
             if len(self._in) > _BUFFER_BYTES:
@@ -309,8 +315,9 @@ class Channel:
             with memoryview(self._in) as data:
                 size, ancillary, _, _ = self._socket.recvmsg_into([data[self._filled :]], _ONE_FILE)
         except BlockingIOError:  # often something is there: whoever calls has just been told so
-            assert self._wait is not None
-            self._wait(select.POLLIN)
+            if waits:
+                assert self._wait is not None
+                self._wait(select.POLLIN)
             return
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -339,6 +346,8 @@ def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[A
     flags = 0 if file is None else _HAS_FILE
     if tensors is not None and tensors.in_slab:
         flags |= _USES_SLAB
+    if message[0] == "executed":
+        flags |= _ENDS_BATCH
     header = _HEADER.pack(len(head), size, flags, _MARK)
     chunks = [header, head] if tensors is None else [header, head, *tensors.chunks]
     ancillary: list[Any] = []

@@ -8,6 +8,7 @@ and gives it one list of requests after the other until it is told to stop, or i
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import importlib.util
@@ -21,7 +22,7 @@ import threading
 import traceback
 from mmap import mmap
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Iterator  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
 from .link import Link, clean, write_record
@@ -75,7 +76,7 @@ class Worker:
 
     def __init__(self, channel: Channel, start: dict[str, Any]) -> None:
         self._start = start
-        self._link = Link(channel, start["model"])
+        self._link = Link(channel, start["model"], start["model_dir"])
         file = channel.next_file()
         self._link.use(mmap(file, 0))
         os.close(file)
@@ -83,6 +84,7 @@ class Worker:
         self._class: Any = None
         self._is_async = False
         self._decoupled = False
+        self._instance = ""
         self._runner: Any = None
 
     # Before it serves
@@ -113,6 +115,7 @@ class Worker:
     def _initialize(self, arguments: dict[str, str]) -> bool:
         config = json.loads(arguments["model_config"])
         self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        self._instance = arguments["model_instance_name"]
         try:
             self._model = self._class()
             execute = getattr(self._model, "execute", None)
@@ -127,6 +130,7 @@ class Worker:
         except _errors() as error:
             self._link.send(["failed", *_described(error)])
             return False
+        self._link.serving = True
         self._link.send(["ready", hasattr(self._model, "is_ready")])
         return True
 
@@ -134,6 +138,8 @@ class Worker:
 
     def serve(self) -> None:
         while True:
+            if self._runner is not None and self._runner.busy():
+                self._runner.run(self._go_on())
             message, incoming = self._link.next_work()
             kind = message[0]
             if kind == "initialize":
@@ -160,6 +166,7 @@ class Worker:
         return self._runner.run(awaitable)
 
     def _finalize(self) -> None:
+        self._link.serving = False
         finalize = getattr(self._model, "finalize", None)
         if finalize is not None:
             try:
@@ -169,7 +176,11 @@ class Worker:
 
     def _tell_readiness(self) -> None:
         try:
-            ready = bool(self._model.is_ready())
+            ready = self._model.is_ready()
+            if hasattr(ready, "__await__"):
+                ready = self._run_in_loop(ready)
+            if not isinstance(ready, bool):
+                raise TypeError(f"it must return a bool, not a {type(ready).__name__}")
         except _errors():
             sys.stderr.write("is_ready() failed:\n" + traceback.format_exc())
             ready = False
@@ -188,7 +199,7 @@ class Worker:
                 result = self._run_in_loop(result)
             outcomes = self._outcomes(result, requests)
         except _errors() as error:
-            failure = _described(error)
+            failure = self._failure(error)
             outcomes = ["failed" if one._exchange.end() else None for one in requests]
         finally:
             self._link.executing = False
@@ -200,32 +211,37 @@ class Worker:
         except (ValueError, TypeError) as error:  # somebody's response cannot be sent
             for exchange in exchanges:
                 exchange.ended = True
-            self._link.executed(started, ns, _described(error), ["failed"] * len(exchanges))
+            self._link.executed(started, ns, self._failure(error), ["failed"] * len(exchanges))
+
+    def _failure(self, error: BaseException) -> list[str]:
+        """What the callers are told of it, beginning as Triton's text does; and the traceback."""
+        kind, text, trace = _described(error)
+        if not isinstance(error, _WrongAnswer):
+            text = f"{kind}: {text}"
+        instance = f"model instance '{self._instance}'"
+        return [f"Failed to process the request(s) for {instance}, message: {text}", trace]
 
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
         """What came of each request. Raises if the model returned something else than it must."""
         if result is None:
             return [self._unanswered(request) for request in requests]
         if self._decoupled:
-            raise TypeError(
-                "execute() of a decoupled model must return None, and send its responses by"
-                f" response senders; it returned a {type(result).__name__}"
+            raise _WrongAnswer(
+                f"Python model '{self._instance}' is using the decoupled mode and the execute"
+                " function must return None."
             )
         if not isinstance(result, (list, tuple)):
-            raise TypeError(
-                "execute() must return a list with an InferenceResponse for each request; it"
-                f" returned a {type(result).__name__}"
-            )
+            raise _WrongAnswer(f"Expected a list in the execute return, found type {type(result)}")
         if len(result) != len(requests):
-            raise ValueError(
-                "execute() must return an InferenceResponse for each request; it returned"
-                f" {len(result)} for {len(requests)} requests"
+            raise _WrongAnswer(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest"
+                f" objects: execute() returned {len(result)} for {len(requests)} requests"
             )
         for response in result:
             if response is not None and not isinstance(response, pb_utils.InferenceResponse):
-                raise TypeError(
-                    "execute() must return a list of InferenceResponse; it holds a"
-                    f" {type(response).__name__}"
+                raise _WrongAnswer(
+                    "Expected an 'InferenceResponse' object in the execute function return list,"
+                    f" found type {type(response)}"
                 )
         return [
             self._unanswered(request) if response is None else _answered(request, response)
@@ -238,7 +254,36 @@ class Worker:
         again = request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
         return "again" if again and request._exchange.end() else None
 
-    # async def execute of a decoupled model: several lists of requests at a time
+    # async def execute
+
+    @contextlib.contextmanager
+    def _watching(self, loop: Any, arrived: Any) -> Iterator[None]:
+        """Have the loop read, and set `arrived` when there is work."""
+        self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
+        self._link.watch(loop)
+        try:
+            yield
+        finally:
+            self._link.on_work = None
+            self._link.unwatch(loop)
+
+    async def _go_on(self) -> None:
+        """Let the tasks that execute() has left run on, until there is work or all are done."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+        with self._watching(loop, arrived):
+            while not self._link.work:
+                tasks = asyncio.all_tasks() - {asyncio.current_task()}
+                if not tasks:
+                    return
+                arrived.clear()
+                for task in tasks:
+                    task.add_done_callback(lambda _: arrived.set())
+                await arrived.wait()
+
+    # Of a decoupled model: several lists of requests at a time
 
     async def _serve_loop(self) -> None:
         """Start each list of requests as a task of its own, until something else comes."""
@@ -246,10 +291,8 @@ class Worker:
 
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
-        self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
         tasks: set[Any] = set()
-        self._link.watch(loop)
-        try:
+        with self._watching(loop, arrived):
             while True:
                 while self._link.work:
                     if self._link.work[0][0][0] != "execute":
@@ -266,9 +309,6 @@ class Worker:
                 arrived.clear()
                 if not self._link.work:
                     await arrived.wait()
-        finally:
-            self._link.on_work = None
-            self._link.unwatch(loop)
 
     async def _run(self, message: list[Any], incoming: Any) -> None:
         requests = self._link.requests(message[2], incoming)
@@ -278,9 +318,9 @@ class Worker:
         try:
             self._outcomes(await self._model.execute(requests), requests)
         except _errors() as error:
-            kind, text, trace = _described(error)
+            text, trace = self._failure(error)
             sys.stderr.write(trace)
-            failed = pb_utils.TritonError(f"{kind}: {text}")
+            failed = pb_utils.TritonError(text)
             for request in requests:
                 if not request._exchange.ended:
                     request._exchange.send(pb_utils.InferenceResponse(error=failed), True)
@@ -293,10 +333,14 @@ class _Loop:
         import asyncio
 
         self._loop = asyncio.new_event_loop()
+        self._tasks = asyncio.all_tasks
         asyncio.set_event_loop(self._loop)
 
     def run(self, awaitable: Any) -> Any:
         return self._loop.run_until_complete(awaitable)
+
+    def busy(self) -> bool:
+        return bool(self._tasks(self._loop))
 
     def close(self) -> None:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -309,9 +353,17 @@ def _is_coroutine_function(function: Any) -> bool:
     return code is not None and bool(code.co_flags & 0x80)
 
 
+class _WrongAnswer(Exception):
+    """execute() returned something else than it must."""
+
+
 def _answered(request: Any, response: Any) -> Any:
+    if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+        raise _WrongAnswer(  # Triton's spelling
+            "Expected a None object in the execute function return list for reschduled request"
+        )
     if not request._exchange.end():
-        raise ValueError(
+        raise _WrongAnswer(
             "execute() returned a response for a request that its response sender had answered"
         )
     return response
@@ -355,7 +407,7 @@ def _set_up(start: dict[str, Any]) -> None:
     os.environ.pop("PYTHONPATH", None)
     if start["python_path"] is not None:
         os.environ["PYTHONPATH"] = start["python_path"]
-    sys.argv[:] = start["argv"]
+    sys.argv[:] = [""]  # as in Triton; not what the server was started with
     # Line by line, as on a terminal, although it is a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

@@ -1,6 +1,7 @@
 """What does a model see of Triton's module, also where there is no server?"""
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,9 @@ def test_a_capsule_is_used_once_and_may_be_dropped_unused() -> None:
 
     tensor = Tensor("x", np.arange(4.0))
     lent = len(dlpack._lent)
+    held = sys.getrefcount(tensor)
     capsule = tensor.to_dlpack()
+    assert sys.getrefcount(tensor) == held + 1
     assert len(dlpack._lent) == lent + 1
     del capsule
     assert len(dlpack._lent) == lent
@@ -130,7 +133,7 @@ def test_scalars_and_empty_tensors_survive_dlpack(shape: tuple[int, ...]) -> Non
 
 
 def test_strings_have_no_dlpack() -> None:
-    with pytest.raises(TritonModelException, match="DLPack has no BYTES"):
+    with pytest.raises(TritonModelException, match="not have support for string"):
         Tensor("x", np.array([b"a"], dtype=np.object_)).to_dlpack()
     with pytest.raises(TritonModelException, match="capsule"):
         Tensor.from_dlpack("x", "no tensor")
@@ -197,10 +200,66 @@ def test_a_response_has_outputs_or_an_error() -> None:
     assert TritonError("plain").code() == TritonError.INTERNAL
 
 
-@pytest.mark.parametrize("parameters", [{"a": []}, {1: "a"}, {"a": float("nan")}, {"a": None}, 5])
-def test_response_parameters_are_plain_values(parameters: Any) -> None:
-    with pytest.raises(TritonModelException, match="parameter"):
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"a": []}, "values to have type bool/int/str, found type <class 'list'>"),
+        ({1: "a"}, "keys to have type str, found type <class 'int'>"),
+        ({"a": 0.5}, "values to have type bool/int/str, found type <class 'float'>"),
+        ({"a": None}, "values to have type bool/int/str, found type <class 'NoneType'>"),
+        ([], "must be a dict, got <class 'list'>"),
+        ("{}", "must be a dict, got <class 'str'>"),
+    ],
+)
+def test_parameters_are_plain_values(parameters: Any, text: str) -> None:
+    with pytest.raises(TritonModelException, match=text):
         InferenceResponse([], parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inputs": None}, {"requested_output_names": None}, {"requested_output_names": [None]},
+        {"requested_output_names": "Y"}, {"model_name": None}, {"request_id": None},
+        {"correlation_id": None}, {"model_version": "1"}, {"flags": None}, {"timeout": 1.5},
+    ],
+)  # fmt: skip
+def test_arguments_of_another_type_are_type_errors_as_in_triton(wrong: dict[str, Any]) -> None:
+    right: dict[str, Any] = {"inputs": [], "requested_output_names": [], "model_name": "m"}
+    InferenceRequest(**right)
+
+    (name,) = wrong
+    with pytest.raises(TypeError, match=f"InferenceRequest: {name} must be a"):
+        InferenceRequest(**{**right, **wrong})
+
+
+@pytest.mark.parametrize("missing", ["inputs", "requested_output_names", "model_name"])
+def test_a_request_needs_inputs_names_of_outputs_and_a_model(missing: str) -> None:
+    given: dict[str, Any] = {"inputs": [], "requested_output_names": [], "model_name": "m"}
+    del given[missing]
+    with pytest.raises(TypeError, match=missing):
+        InferenceRequest(**given)
+
+
+def test_what_is_no_tensor_is_told_apart_from_what_is_no_list() -> None:
+    def request(inputs: Any) -> InferenceRequest:
+        return InferenceRequest(inputs=inputs, requested_output_names=[], model_name="m")
+
+    for make in (request, InferenceResponse):
+        with pytest.raises(TritonModelException, match="holds a NoneType"):
+            make([None])
+        with pytest.raises(TypeError, match="must be a list"):
+            make(None)
+
+
+def test_a_tensor_has_a_name_and_an_array() -> None:
+    for name, array in ((None, np.zeros(1)), ("x", None), ("", None), ("x", [1])):
+        with pytest.raises(TypeError):
+            Tensor(name, array)  # type: ignore[arg-type]
+    with pytest.raises(TritonModelException, match="cannot be an empty string"):
+        Tensor("", np.zeros(1))
+    with pytest.raises(TritonModelException, match="cannot be an empty string"):
+        Tensor.from_dlpack("", np.zeros(1))
 
 
 def test_byte_tensors_are_serialized_as_on_the_wire() -> None:
@@ -275,6 +334,18 @@ def test_without_a_server_the_log_goes_to_stderr(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "one\ntwo\n"
 
 
+def test_the_log_takes_text_and_its_own_levels() -> None:
+    logger: Any = pb_utils.Logger
+    for log, *arguments in (
+        (logger.log_info, None),
+        (logger.log_verbose, 5),
+        (logger.log, "x", None),
+        (logger.log, "x", 1),
+    ):
+        with pytest.raises(TypeError):
+            log(*arguments)
+
+
 def test_metrics_are_used_as_their_kind_allows() -> None:
     family = pb_utils.MetricFamily
     counter = family("c", "d", family.COUNTER).Metric(labels={"a": "b"})
@@ -296,6 +367,7 @@ def test_metrics_are_used_as_their_kind_allows() -> None:
         lambda: family("x", "d", family.GAUGE).Metric(buckets=[1]),
         lambda: family("x", "d", family.HISTOGRAM).Metric(),
         lambda: family("x", "d", family.HISTOGRAM).Metric(buckets=[2, 1]),
+        lambda: family("x", "d", family.HISTOGRAM).Metric(buckets=[1, 1]),
     ):
         with pytest.raises(TritonModelException):
             wrong()

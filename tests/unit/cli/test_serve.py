@@ -1,0 +1,39 @@
+"""cli/serve.py: what the settings make of a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.repositories import CONFIG, make, save, save_ensemble
+from wherry import Runtime
+from wherry.cli.serve import control_of
+from wherry.cli.settings import read_settings
+
+LIMITED = f'{CONFIG} instance_group {{ rate_limiter {{ resources {{ name: "r" count: 2 }} }} }}'
+
+
+@pytest.mark.parametrize(
+    ("flags", "resources"),
+    [
+        ({}, None),
+        ({"rate_limit": "execution_count"}, {"r": 2}),
+        ({"rate_limit_resource": ["r:2"]}, {"r": 2}),
+        ({"rate_limit_resource": ["r:2:0"]}, {"r": 2}),
+    ],
+)
+def test_models_wait_for_the_resources_of_their_files_if_the_operator_wants_that(
+    tmp_path: Path, flags: dict[str, Any], resources: dict[str, int] | None
+) -> None:
+    save(tmp_path / "models", "a", config=LIMITED)
+    save_ensemble(tmp_path / "models", "e", "a")
+    given = {"model_repository": [str(tmp_path / "models")], **flags}
+    settings = read_settings(given, {}, folder=tmp_path)
+    with Runtime(resources=settings.resources()) as runtime:
+        control = control_of(settings, runtime)
+        control._make_model = make
+        control.start()
+        assert runtime.model("a").config.resources == resources
+        control.close()

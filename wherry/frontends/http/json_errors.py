@@ -1,0 +1,95 @@
+"""How is a client told what is wrong with its JSON?
+
+In Triton's words, which its users know and search for, with the place and what was found behind
+them: "Unable to parse 'shape': attempt to access JSON non-array as array (inputs[0].shape:
+expected array, got int)". Triton numbers no place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+MAX_DEPTH: Final = 100
+TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+
+_MISMATCHES: Final = {
+    "str": "non-string as string",
+    "bool": "non-boolean as boolean",
+    "int": "non-signed-integer as signed-integer",
+    "unsigned": "non-unsigned-integer as unsigned-integer",
+    "float": "non-number as double",
+    "array": "non-array as array",
+    "object": "non-object as object",
+}
+#: Members that hold whole numbers from 0 up.
+_UNSIGNED: Final = ("shape",)
+
+#: What the parser says of text that is no JSON, and what Triton's does.
+_MALFORMED: Final = (
+    ("invalid character", "Invalid value."),
+    ("trailing characters", "The document root must not be followed by other values."),
+    ("keys must be strings", "Missing a name for object member."),
+    ("expected ':'", "Missing a colon after a name of object member."),
+    ("expected ',' or '}'", "Missing a comma or } after an object member."),
+    ("expected ',' or ']'", "Missing a comma or ] after an array element."),
+)
+_BYTE: Final = re.compile(r" \(byte (\d+)\)$")
+_EXPECTED: Final = re.compile(r"expected (\w+)")
+
+
+def malformed(error: Exception) -> str:
+    """What is wrong with text that is no JSON, or JSON that is another than it should be."""
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
+    said = explain(error)
+    if isinstance(error, msgspec.ValidationError):
+        return f"{_wrong_member(said)} ({said})"
+    found = _BYTE.search(said)
+    for ours, theirs in _MALFORMED:
+        if ours in said and found:
+            said = f"{theirs} at {found[1]}"
+    return f"failed to parse the request JSON buffer: {said}"
+
+
+def mismatch(kind: str) -> str:
+    """What Triton says of a value that is none of this kind (a key of the table above)."""
+    return f"attempt to access JSON {_MISMATCHES[kind]}"
+
+
+def explain(error: Exception, root: str = "") -> str:
+    """What msgspec or json says, with the place first: "inputs[0].name: expected str, got int"."""
+    if isinstance(error, RecursionError):
+        return TOO_DEEP
+    text = str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"JSON is not UTF-8 text ({error.reason} at byte {error.start})"
+    if not isinstance(error, msgspec.ValidationError):
+        return text[:1].upper() + text[1:]
+    problem, _, place = text.replace("`", "").partition(" - at ")
+    place = root + place.removeprefix("$")
+    problem = problem[:1].lower() + problem[1:]
+    return f"{place.removeprefix('.')}: {problem}" if place else problem
+
+
+def expected_kind(said: str) -> str | None:
+    """The kind of value that an explained error misses, if it is about kinds at all."""
+    found = _EXPECTED.search(said)
+    return found[1] if found and found[1] in _MISMATCHES else None
+
+
+def _wrong_member(said: str) -> str:
+    place, _, problem = said.rpartition(": ")
+    missing = re.fullmatch(r"object missing required field (\w+)", problem)
+    if missing:
+        name = missing[1]
+        return f"Unable to parse '{name}': attempt to access non-existing object member '{name}'"
+    kind = expected_kind(problem)
+    name = re.sub(r"\[\d+\]", "", place).rpartition(".")[2]
+    if kind is None or not name:
+        return "attempt to get members for non-object"
+    if kind == "int" and name in _UNSIGNED:
+        kind = "unsigned"
+    return f"Unable to parse '{name}': {mismatch(kind)}"
