@@ -18,6 +18,7 @@ from wherry.llm.kv_cache import KVCache
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
+from wherry.observability.machine import Machine
 
 QUANTIZATIONS = (None, "int8")
 #: Of the memory that is free once the weights are there, if nobody says how large the cache is.
@@ -124,7 +125,9 @@ def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
 
 def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """What nobody uses: of the machine, and of what a container may have."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = Machine().available_bytes()
+    if free is None:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         most = int((cgroup / "memory.max").read_text())
         used = int((cgroup / "memory.current").read_text())

@@ -35,6 +35,10 @@ class Machine:
             memory_used_bytes=None if total is None or available is None else total - available,
         )
 
+    def available_bytes(self) -> int | None:
+        """Memory that programs may still take, the cache of files among it; None: not known."""
+        return self._memory()[1]
+
     def _cpu_utilization(self) -> float | None:
         # cpu  user nice system idle iowait irq softirq steal guest guest_nice: guest is in user.
         line = self._lines("stat")[:1]

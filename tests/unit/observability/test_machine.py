@@ -26,6 +26,7 @@ def test_utilization_is_of_the_time_since_the_last_question(tmp_path: Path) -> N
 def test_memory_is_in_bytes(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   40 kB\n")
     assert Machine(tmp_path).use() == Use(None, 102_400, 61_440)
+    assert Machine(tmp_path).available_bytes() == 40_960
 
 
 def test_where_nothing_is_known_nothing_is_said(tmp_path: Path) -> None:
