@@ -418,9 +418,10 @@ class Server:
         drained = bool((await asyncio.wait({closed}, timeout=self.drain_timeout))[0])
         if self._owns_runtime:
             left = max(0.0, ends_at - time.monotonic())
+            loads = "loading" in self.runtime.not_ready().values()  # drained, all are "unloading"
             drained &= await _in_thread(lambda: self.runtime.drain(left), "wherry-drain")
             # Nothing runs any more, or it is not to be waited for: nor is a model that still loads.
-            timeout = 10.0 if drained and not self.runtime.not_ready() else 0.0
+            timeout = 10.0 if drained and not loads else 0.0
             await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
         await closed
         await _in_thread(self.control.close, "wherry-close")

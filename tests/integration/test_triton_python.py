@@ -4,6 +4,7 @@ goes wrong?"""
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.python_models import python_model, running, written_model
+from tests.python_models import REPOSITORY, python_model, running, written_model
 from wherry.backends.load import backend_for
 from wherry.backends.triton_python.instance import PythonInstance
 from wherry.errors import (
@@ -32,6 +33,7 @@ from wherry.observability.custom_metrics import as_prometheus, merged
 from wherry.reply import Reply, StreamReply
 from wherry.repository.json_form import from_json
 from wherry.request import InferRequest, InferResponse, SequenceStep
+from wherry.testing import ServerProcess, running_server
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
@@ -707,6 +709,15 @@ def test_finalize_is_called_and_may_still_print(caplog: pytest.LogCaptureFixture
     assert "finalized" in caplog.text
 
 
+def test_a_server_that_stops_lets_every_model_finalize(tmp_path: Path) -> None:
+    for name in ("one", "two", "three", "four"):
+        shutil.copytree(REPOSITORY / "repeat", tmp_path / name)
+    with ServerProcess(str(tmp_path)) as running:
+        running.send(signal.SIGTERM)
+        assert running.wait() == 0, running.log
+        assert running.log.count("finalized") == 4, running.log
+
+
 def test_two_versions_of_a_model_complete_their_own_configurations(rt: wherry.Runtime) -> None:
     completed = python_model("upper").triton
 
@@ -952,11 +963,7 @@ def test_bf16_goes_through_dlpack() -> None:
 
 def test_a_repository_of_python_models_is_served(tmp_path: Path) -> None:
     """Through `wherry serve`: HTTP, streams, metrics, and models that load models."""
-    import shutil
     import urllib.request
-
-    from tests.python_models import REPOSITORY
-    from wherry.testing import running_server
 
     for name in ("add_sub", "repeat", "counted", "caller"):
         shutil.copytree(REPOSITORY / name, tmp_path / name)

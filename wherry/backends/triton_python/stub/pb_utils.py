@@ -40,6 +40,9 @@ class TritonModelException(Exception):
 
 
 def _text(value: Any, what: str) -> str:
+    """Bytes are text, too: models pass on elements of string tensors, such as another's name."""
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode(errors="replace")
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str, not {type(value).__name__}")
     return value
@@ -297,9 +300,10 @@ class Tensor:
 
 
 def _tensor_name(name: Any) -> str:
-    if not _text(name, "a Tensor's name"):
+    text = _text(name, "a Tensor's name")
+    if not text:
         raise TritonModelException("Tensor name cannot be an empty string.")
-    return str(name)
+    return text
 
 
 class PreferredMemory:

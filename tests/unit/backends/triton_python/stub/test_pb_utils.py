@@ -233,6 +233,14 @@ def test_arguments_of_another_type_are_type_errors_as_in_triton(wrong: dict[str,
         InferenceRequest(**{**right, **wrong})
 
 
+def test_bytes_are_text_as_an_element_of_a_string_tensor_is() -> None:
+    name = np.array(["caf\u00e9".encode()], np.object_)[0]
+    request = InferenceRequest(name, 0, [Tensor(name, np.zeros(1))], [name, "Y"], name)
+
+    assert request._model == request.request_id() == request.inputs()[0].name() == "caf\u00e9"
+    assert request.requested_output_names() == {"caf\u00e9", "Y"}
+
+
 @pytest.mark.parametrize("missing", ["inputs", "requested_output_names", "model_name"])
 def test_a_request_needs_inputs_names_of_outputs_and_a_model(missing: str) -> None:
     given: dict[str, Any] = {"inputs": [], "requested_output_names": [], "model_name": "m"}
