@@ -37,7 +37,7 @@ def snapshot() -> Snapshot:
     return Snapshot(Counter([*_threads(), *_children(), *_open_files(), *_shared_memory()]))
 
 
-def left_behind(before: Snapshot, *, grace: float = 2.0) -> list[str]:
+def left_behind(before: Snapshot, *, grace: float = 10.0) -> list[str]:
     """What was not there `before`, once nothing is, or `grace` seconds have passed.
 
     A thread that has been told to stop, or a killed child, may need a moment.
