@@ -5,8 +5,8 @@ Five rules, each from what was learnt while running:
 1. A free instance takes what waits,
 2. unless callers that were just answered are about to come back, and running together saves more
    time than waiting for them costs (`_company`).
-3. Several instances take turns: what one takes the others will lack (`_fair_part`), and batches
-   that start together end together, with nobody free in between (`_turn`).
+3. Several instances take turns (`_turn`): batches that start together end together, with nobody
+   free in between; and what one takes the others will lack (`_fair_part`).
 4. Where the device works in steps, a batch ends with a step (`_step`); where a batch costs next to
    nothing by itself, it takes only a part of what waits (`_part`).
 5. Where rows are padded to the longest, rows of similar length go together (`_alike`).
@@ -32,12 +32,17 @@ from wherry.scheduler.returns import AGES, Returns
 IDLE = Idle()
 #: Running a queue in parts must keep this share of the spare capacity (of one instance) ...
 KEEP_SPARE = 0.85
+#: ... of which at least so much is taken to be there: the rate is not known any better, ...
+LEAST_SPARE = 0.01
 #: ... and may make the whole at most this much slower. A step must make it so much faster.
 MOST_SLOWER = 0.05
-#: How far apart the starts of several instances are, in the least distance that can be kept.
+#: How far apart the starts of several instances are, in the least distance that can be kept:
+#: among strangers, and among callers in a loop.
 APART_OPEN, APART_CLOSED = 1.2, 1.0
 #: Beyond this load that distance is not kept: batches would grow, and the distance with them.
-MOST_LOAD = 0.6
+MOST_LOAD_OPEN, MOST_LOAD_CLOSED = 0.85, 0.6
+#: Strangers are run a turn at a time until so many times as much is there.
+MANY_TURNS = 1.5
 
 
 class SelfTuningBatcher(Batcher):
@@ -75,7 +80,7 @@ class SelfTuningBatcher(Batcher):
         if request.deadline is not None and request.deadline <= self._hold_until:
             self._hold_until = 0.0  # it cannot wait so long: decide again
         self.returns.arrived(now)
-        self._rows_per_request += 0.02 * (request.rows - self._rows_per_request)
+        self._rows_per_request += 0.01 * (request.rows - self._rows_per_request)
         return True
 
     def may_run_alone(self, now: float) -> bool:
@@ -117,9 +122,12 @@ class SelfTuningBatcher(Batcher):
         if held and self._queue.queued_rows < self.max_batch_size:
             return Wait(self._hold_until)
         lane = next(self._queue.lanes(now))
-        rows, reason = min(self._fair_part(lane.rows), self.max_batch_size), "full"
+        apart, turn = self._turn()
+        rows, reason = min(self._fair_part(lane.rows, turn), self.max_batch_size), "full"
         if lane.rows < self.max_batch_size:
-            until = max(self._company(rows, now), self._turn(rows, lane.rows))
+            until = self._company(rows, now)
+            if self.forecast.busy and lane.rows < turn:
+                until = max(until, self._last_start + apart)
             if now < until < (self._queue.next_deadline or inf):
                 self._hold_until = until
                 return Wait(until)
@@ -172,26 +180,33 @@ class SelfTuningBatcher(Batcher):
         self._hold_requests = self.queued_requests + max(1, everybody)
         return best_until
 
-    def _fair_part(self, rows: int) -> int:
-        if self.instances == 1:
-            return rows
-        return min(rows, ceil((rows + self.forecast.running_rows) / self.instances))
-
-    def _turn(self, rows: int, waiting: int) -> float:
-        """When the next batch should start if several instances are to take turns.
+    def _turn(self) -> tuple[float, float]:
+        """How far apart several instances should start to take turns, and the rows that come
+        meanwhile.
 
         With `fixed` seconds a batch and a load (of the rows alone) below 1, starts that are
         fixed / instances / (1 - load) apart are the closest that leave an instance free for each.
         """
-        fixed = self.curve.fixed()
-        if self.instances == 1 or not self.forecast.busy or fixed is None:
-            return 0.0
-        slope = max(0.0, self.forecast.batch_seconds(rows) - fixed) / rows
+        if self.instances == 1:
+            return 0.0, 0.0
+        fixed, slope = self.curve.fixed(), self.curve.slope()
+        if fixed is None or slope is None:
+            return 0.0, 0.0
         rate = self.returns.rate * self._rows_per_request
+        load = rate * slope * self.forecast.work_per_row / self.instances
         share = self.returns.share
         apart = APART_OPEN + (APART_CLOSED - APART_OPEN) * share
-        gap = apart * fixed / self.instances / (1 - min(MOST_LOAD, rate * slope / self.instances))
-        return self._last_start + gap if waiting < rate * gap else 0.0
+        most = MOST_LOAD_OPEN + (MOST_LOAD_CLOSED - MOST_LOAD_OPEN) * share
+        apart *= fixed / self.instances / (1 - min(most, load))
+        return apart, rate * apart
+
+    def _fair_part(self, rows: int, turn: float) -> int:
+        """Of strangers a turn's rows: batches of one size take the same time, and stay apart. Of
+        callers in a loop, or if far more is there, an equal part of what waits and runs."""
+        fair = (rows + self.forecast.running_rows) / self.instances
+        if fair < MANY_TURNS * (1 - self.returns.share) * turn:
+            fair = turn
+        return min(rows, ceil(fair))
 
     def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
         if self.forecast.work_per_row != 1.0:
@@ -225,7 +240,7 @@ class SelfTuningBatcher(Batcher):
         open_share = 1 - self.returns.share**2
         seconds = self.forecast.batch_seconds(rows)
         strangers = self.returns.rate * open_share * self._rows_per_request / self.instances
-        spare = 1 - min(1.0, strangers * seconds / rows)
+        spare = max(LEAST_SPARE, 1 - strangers * seconds / rows)
         keep = max(0.5, 1 - (1 - KEEP_SPARE) * self.instances**0.5)
         slower = min(MOST_SLOWER * open_share, (1 - keep) / keep * spare)
         in_fixed = seconds / max(fixed, 1e-9)

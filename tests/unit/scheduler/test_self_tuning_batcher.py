@@ -263,6 +263,12 @@ def test_what_costs_only_by_the_row_is_not_batched_among_strangers() -> None:
     assert run(arrivals, cost).mean_batch < 1.3
 
 
+def test_what_costs_only_by_the_row_is_run_in_parts_even_if_too_many_come() -> None:
+    result = run(Arrivals(rate=600), CURVES["linear"])  # for 500 rows/s
+    assert result.rate > 0.98 * 500
+    assert result.mean_batch < 32
+
+
 def test_what_costs_by_the_batch_is_batched_among_strangers() -> None:
     arrivals = Arrivals(rate=2000)
     assert run(arrivals).mean_batch == pytest.approx(greedy(arrivals).mean_batch, rel=0.1)
@@ -289,9 +295,11 @@ def test_several_instances_share_callers_in_a_loop(instances: int) -> None:
     assert 12 < ours.mean_batch < 20
 
 
-def test_several_instances_take_turns_among_strangers() -> None:
-    arrivals = Arrivals(rate=0.3 * 4 * 64 / GPU.seconds(64))
-    assert run(arrivals, instances=4).p95 < 0.9 * greedy(arrivals, instances=4).p95
+@pytest.mark.parametrize(("instances", "load"), [(4, 0.3), (4, 0.8), (8, 0.8)])
+def test_several_instances_take_turns_among_strangers(instances: int, load: float) -> None:
+    arrivals = Arrivals(rate=load * instances * 64 / GPU.seconds(64))
+    ours, other = run(arrivals, instances=instances), greedy(arrivals, instances=instances)
+    assert ours.p95 < 0.9 * other.p95
 
 
 def test_a_free_instance_leaves_the_others_their_part() -> None:
