@@ -2,10 +2,11 @@
 
     python -m benchmarks.llm_against --against vLLM http://127.0.0.1:8001 PID
         [--rounds 5] [--json benchmarks/results/llm_against.json] [--checkpoint FOLDER]
-        [--threads 1] [--cache-gb 1.07]
+        [--threads N] [--cache-gb 1.07]
 
 wherry's engine is started here, the others (`--against` may come several times) run already, with
-as many threads and as large a cache: PID is the process at the root of each. All get the same
+as large a cache: PID is the process at the root of each. Each has its own default number of
+threads, or wherry's engine the one that is named. All get the same
 requests from the same client, `/v1/completions` with token ids, streamed, greedy, of an exact
 length, in float32. They take turns, so that a machine that gets slower gets slower for all; each
 round has new prompts, so that nobody knows their beginnings. CPU is that of a server's whole
@@ -173,7 +174,7 @@ def main() -> None:
     parser.add_argument(
         "--against", nargs=3, action="append", default=[], metavar=("NAME", "URL", "PID")
     )
-    parser.add_argument("--threads", type=int, default=1, help="of wherry's engine")
+    parser.add_argument("--threads", type=int, help="of wherry's engine; else its default")
     parser.add_argument("--cache-gb", type=float, default=1.07, help="of wherry's engine")
     options = parser.parse_args()
     with ExitStack() as stack:

@@ -14,6 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wherry.llm.threads import Threads
+
+#: Multiplications of one sequence's attention from which several threads are quicker than one; for
+#: fewer, handing the work out takes longer. Some 450 tokens of context in SmolLM2-135M.
+WORTH_THREADS = 1 << 18
+
 #: A piece of a context: each layer's keys, and each layer's values.
 Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
@@ -84,6 +90,7 @@ class Attention:
         #: Of each layer.
         self.keys = self._every_key.unbind()
         self.values = self._every_value.unbind()
+        self._threads = Threads()
 
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None
@@ -104,10 +111,15 @@ class Attention:
         # The query heads of one kv head are rows of the same product.
         kv_heads = len(self.keys[layer])
         each = q.view(rows, 1, kv_heads, heads // kv_heads, size).unbind()
-        attended = [
-            F.scaled_dot_product_attention(row, *self._context(layer, span, window))
-            for row, span in zip(each, spans, strict=False)
-        ]
+        attended = []
+        try:
+            for row, span in zip(each, spans, strict=False):
+                # By its own length only: who shares the work decides about last bits.
+                self._threads.use(alone=span.context * heads * size < WORTH_THREADS)
+                keys, values = self._context(layer, span, window)
+                attended.append(F.scaled_dot_product_attention(row, keys, values))
+        finally:
+            self._threads.use()
         together = attended[0] if rows == 1 else torch.cat(attended)
         return together.view(rows, heads * size)
 

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.linear import Linear, MakeLinear, first_rows, rounded_up
+from wherry.llm.threads import Threads
 
 #: Of a linear layer's features, so many more columns: one of eight.
 _MORE = 8
@@ -28,6 +29,9 @@ _MORE = 8
 _EVEN = 32
 #: Less than any scale that matters: a row of zeros that comes in is not divided by zero.
 _TINY = 1e-20
+#: Weights of a product from which several threads are quicker than one. Seven rows take as long as
+#: the weights themselves.
+_WORTH_THREADS, _ROWS_LIKE_WEIGHTS = 2_400_000, 7
 #: Outputs whose weights are rounded at a time: a copy of all of them may find no room.
 _PIECE = 4096
 
@@ -81,14 +85,23 @@ def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
     # Unsigned, with 128 for zero: for signed numbers there is no quick product.
     place = place + 128.0
     scales.div_(127)
+    weights, threads = whole.numel(), Threads()
+
+    def multiplied(x: Tensor) -> Tensor:
+        product: Tensor = multiply(
+            x, 1.0, 128, arranged, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return product
 
     def run(x: Tensor) -> Tensor:
         shares = rounded_up(x).float().index_select(1, feature).mul_(share)
         largest = shares.abs().amax(1, keepdim=True).clamp_min_(_TINY)
         numbers = torch.addcmul(place, shares, largest.reciprocal(), value=127).to(torch.uint8)
-        product: Tensor = multiply(
-            numbers, 1.0, 128, arranged, scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-        )
+        threads.use(alone=weights * (1 + len(numbers) / _ROWS_LIKE_WEIGHTS) < _WORTH_THREADS)
+        try:
+            product = multiplied(numbers)
+        finally:
+            threads.use()
         product.mul_(largest)
         if bias is not None:
             product.add_(bias)

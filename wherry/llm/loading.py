@@ -43,8 +43,9 @@ def load_engine(
     threads: int | None = None,
 ) -> tuple[Engine, Tokenizer]:
     """Load a checkpoint. ConfigError says what does not go together."""
-    if threads is not None:
-        torch.set_num_threads(threads)
+    if threads is not None and threads < 1:
+        raise ConfigError(f"model {name!r}: threads must be at least 1, not {threads}")
+    torch.set_num_threads(threads or _threads())
     device = torch.device(device_name)
     checkpoint = Checkpoint.find(source)
     config = checkpoint.config()
@@ -136,6 +137,17 @@ def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         return free
     # The pages of files, such as the weights on disk, make room when they must.
     return min(free, max(0, most - used + int(of_files[1] if of_files else 0)))
+
+
+def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """One for each core, as torch has it, but no more than a container may have at a time: else
+    some of them stand still while the others wait for them."""
+    threads = torch.get_num_threads()
+    try:
+        quota, period = map(int, (cgroup / "cpu.max").read_text().split())
+        return min(threads, -(-quota // period))
+    except (OSError, ValueError, ZeroDivisionError):  # no such limit here, or it says "max"
+        return threads
 
 
 def _commit(runner: Runner) -> None:

@@ -53,6 +53,31 @@ def test_a_product_is_nearly_that_of_floats(make: Callable[..., Linear], rows: i
 
 
 @needs_quick
+def test_small_products_are_one_threads_and_large_ones_all_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+    multiply = torch.ops.onednn.qlinear_pointwise
+
+    def watched(*given: object) -> Tensor:
+        seen.append(torch.get_num_threads())
+        product: Tensor = multiply(*given)
+        return product
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        monkeypatch.setattr(torch.ops.onednn, "qlinear_pointwise", watched)
+        product = int8.quick(torch.randn(1024, 512), None, torch.ones(512))
+        for rows in (1, 200):
+            product(torch.randn(rows, 512))
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 2]
+
+
+@needs_quick
 def test_large_features_do_not_drown_the_others() -> None:
     x, weight, _ = case(40, outliers=True)
     wanted = F.linear(x, weight)
