@@ -18,7 +18,7 @@ from torch import Tensor
 
 from wherry.errors import InvalidRequest, PromptTooLong
 from wherry.llm.kv_cache import KVCache
-from wherry.llm.sampler import Sampled, sample
+from wherry.llm.sampler import Sampled, prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import Chunk, Scheduler
 from wherry.llm.sequence import Constraint, Sequence
@@ -26,17 +26,20 @@ from wherry.llm.sequence import Constraint, Sequence
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A sequence has a new token, and perhaps its end: "stop" or "length"."""
+    """A sequence has a new token, and perhaps its end: "stop" or "length".
+
+    There is none if only the prompt was of interest: then the end has come.
+    """
 
     sequence: Sequence
-    sampled: Sampled
+    sampled: Sampled | None
     finish_reason: str = ""
 
 
 class Engine:
     """The generations of one model on one device.
 
-    `run` computes a planned step and returns the logits of those chunks that end their sequence.
+    `run` computes a planned step and returns the logits of the tokens that its chunks ask for.
     """
 
     def __init__(
@@ -92,18 +95,14 @@ class Engine:
         room = self.context_tokens - len(prompt)
         if not prompt:
             raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
-        if room < 1:
+        if room < (0 if sampling.max_tokens == 0 else 1):
             raise PromptTooLong(
                 # Clients know these words, as OpenAI's: they shorten the prompt and try again.
                 f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
                 f" an answer: this model's maximum context length is {self.context_tokens} tokens",
                 field="prompt",
             )
-        if min(prompt) < 0 or max(prompt) >= self.vocabulary:
-            raise InvalidRequest(
-                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}",
-                field="prompt",
-            )
+        self.check_tokens(prompt)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         ends = frozenset(sampling.stop_token_ids)
         if constraints or not sampling.ignore_eos:
@@ -115,7 +114,8 @@ class Engine:
                 prompt_tokens=len(prompt),
                 sampling=sampling,
                 priority=priority,
-                max_length=len(prompt) + min(room, sampling.max_tokens or room),
+                max_length=len(prompt)
+                + (room if sampling.max_tokens is None else min(room, sampling.max_tokens)),
                 index=index,
                 # The same seed for each answer would give the same answer.
                 seed=seed + index * 0x9E3779B97F4A7C15,
@@ -128,6 +128,14 @@ class Engine:
         if len(sequences) > 1:
             self._followers[sequences[0]] = sequences[1:]
         return sequences
+
+    def check_tokens(self, tokens: Many[int]) -> None:
+        """InvalidRequest if one of them is none of the model's."""
+        if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
+            raise InvalidRequest(
+                f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}",
+                field="prompt",
+            )
 
     def remove(self, sequence: Sequence) -> None:
         """Its caller has left, or its text has ended it: its blocks are free at once."""
@@ -152,10 +160,11 @@ class Engine:
         model_ended = self._clock()
         self.scheduler.computed(chunks)
         finished = [chunk.sequence for chunk in chunks if chunk.is_last]
+        logits = self._report_prompts(chunks, logits)
         sampled = sample(logits, finished) if finished else []
         events = [self._advance(s, token) for s, token in zip(finished, sampled, strict=True)]
         self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
-        self._generated_tokens += len(events)
+        self._generated_tokens += sum([event.sampled is not None for event in events])
         ended = self._clock()
         self.scheduler.took(chunks, model_ended - model_started)
         self._steps += 1
@@ -182,9 +191,33 @@ class Engine:
 
     # Parts
 
+    def _report_prompts(self, chunks: Many[Chunk], logits: Tensor) -> Tensor:
+        """Keep what is asked about prompts; the rows that are left, of those with a next token."""
+        if not any(chunk.sequence.reports_prompt for chunk in chunks):
+            return logits
+        rows: list[int] = []
+        end = 0
+        for chunk in chunks:
+            begin, end = end, end + chunk.asked
+            if chunk.is_last:
+                rows.append(end - 1)
+            sequence = chunk.sequence
+            if sequence.reports_prompt:
+                # It may be computed again, from its start: what is known is known.
+                known = len(sequence.prompt_report) - chunk.start
+                tokens = sequence.tokens[chunk.start + 1 : chunk.start + chunk.count + 1]
+                sequence.prompt_report += prompt_report(
+                    logits[begin + known : end], tokens[known:], sequence.sampling.logprobs or 0
+                )
+        return logits[rows]
+
     def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
         """One token further; the sequence is removed if that was its last."""
         token, sampling = sampled.token, sequence.sampling
+        if sampling.max_tokens == 0:
+            self._let_follow(sequence)
+            self.scheduler.remove(sequence)
+            return Event(sequence, None, "length")
         sequence.tokens.append(token)
         if sampling.presence_penalty or sampling.frequency_penalty:
             sequence.occurrences[token] += 1

@@ -88,13 +88,17 @@ class KVCache:
 
     # A sequence's way: open, grow and learn with each step, close
 
-    def open(self, tokens: Tokens[int], expected_tokens: int) -> tuple[BlockTable, int]:
+    def open(
+        self, tokens: Tokens[int], expected_tokens: int, *, reuse: bool = True
+    ) -> tuple[BlockTable, int]:
         """A table with the known blocks that `tokens` begin with, and how many tokens they hold.
 
-        At least the last token is left to compute: what follows it is the question.
+        At least the last token is left to compute: what follows it is the question. Without
+        `reuse` all of them are: a block does not say how probable its tokens were.
         """
         table = BlockTable(self.blocks_for(max(expected_tokens, len(tokens))))
-        for key_start in range(0, len(tokens) - self.block_size, self.block_size):
+        most = len(tokens) - self.block_size if reuse else 0
+        for key_start in range(0, most, self.block_size):
             key = (table.known_as, tuple(tokens[key_start : key_start + self.block_size]))
             block = self._by_content.get(key)
             if block is None:

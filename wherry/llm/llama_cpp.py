@@ -25,7 +25,7 @@ from wherry.step_model import Step, StepModel
 #: Seconds that a step waits for a token: so long a new request may have to wait for its start.
 WAIT: Final = 0.02
 #: What llama.cpp has no word for.
-UNSUPPORTED: Final = ("min_tokens", "stop_token_ids", "include_stop")
+UNSUPPORTED: Final = ("min_tokens", "stop_token_ids", "include_stop", "echo")
 #: The same wish by both names.
 NAMES: Final = {
     "temperature": "temperature",
@@ -64,8 +64,8 @@ class LlamaCpp(StepModel):
 
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. `token_ids` of the answer are known only where `logprobs` are asked for.
-    Refused: tools, min_tokens, stop_token_ids, include_stop, skip_special_tokens off, regular
-    expressions and grammars.
+    Refused: tools, min_tokens, stop_token_ids, include_stop, echo, skip_special_tokens and
+    add_special_tokens off, regular expressions and grammars.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -228,9 +228,10 @@ class LlamaCpp(StepModel):
         for name in UNSUPPORTED:
             if getattr(wanted, name):
                 raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
-        if not wanted.skip_special_tokens:  # one setting for all of a server's requests
-            problem = "skip_special_tokens: false is not supported by llama.cpp's adapter"
-            raise self._refused(problem, "skip_special_tokens")
+        for name in ("skip_special_tokens", "add_special_tokens"):
+            if not getattr(wanted, name):  # the first is one setting for all of a server's requests
+                problem = f"{name}: false is not supported by llama.cpp's adapter"
+                raise self._refused(problem, name)
         body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
         body |= {
             "stream": True,

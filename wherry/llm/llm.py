@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wherry.errors import ConfigError, InvalidRequest
+from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
 from wherry.llm.constraint import Grammars, Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.sampling import Sampling
@@ -22,10 +22,24 @@ from wherry.step_model import Step, StepModel
 
 if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
     from wherry.llm.engine import Engine, Event
+    from wherry.llm.sampler import Sampled
 
 
+#: Of a thread that waits for work, each some 40 ns.
+SPINS = "2000"
 #: Seconds that others wait for one whose grammar is being read: nearly all are read by then.
 PATIENCE = 0.01
+
+
+def _wait_briefly(environment: MutableMapping[str, str]) -> None:
+    """How torch's threads wait for work, unless the environment says so already: by spinning for
+    some 0.1 ms, then asleep. The gaps between two products are mostly shorter than that, and to be
+    woken up takes as long as a tenth of a product; those that spin for long take the time from
+    everybody else. OpenMP reads it when torch is first imported: this is for worker processes.
+    """
+    if "OMP_WAIT_POLICY" not in environment:
+        environment["OMP_WAIT_POLICY"] = "PASSIVE"
+        environment.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 @dataclass(slots=True)
@@ -39,7 +53,8 @@ class Delta:
     token_ids: list[int]
     #: "" while it goes on; then "stop" (the model's end, or a stop that was asked for) or "length".
     finish_reason: str
-    #: For each of the tokens, if asked for: {"token", "id", "logprob", "bytes", "top": [...]}.
+    #: For each of the tokens, if asked for: {"token", "id", "logprob", "bytes", "top": [...]}; with
+    #: `echo` for the prompt's before them, of which the first has None as its logprob.
     logprobs: list[dict[str, Any]]
     #: With the end of the last answer: {"prompt_tokens", "completion_tokens", "cached_tokens"}.
     usage: dict[str, int]
@@ -64,6 +79,8 @@ class _Request:
     tokens: list[int]
     sampling: Sampling
     stream: bool
+    #: The prompt, if it came as text.
+    prompt: str
     #: None yet while what they are held to is being read.
     answers: list[_Answer] | None = None
     constraint: Future[Matcher] | None = None
@@ -87,7 +104,8 @@ class LLM(StepModel):
     `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. The answer
     comes as `Delta`s. A request asks with `prompt`, `messages` (through the chat template) or
     `token_ids`; `parameters` are the fields of `Sampling`, `template` goes to the chat template,
-    and with `stream` off each answer is one piece.
+    and with `stream` off each answer is one piece. With `task` "tokenize" the answer is the tokens
+    of the prompt or the messages, with "detokenize" the text of `token_ids`.
     """
 
     max_batch_size = 64
@@ -131,9 +149,7 @@ class LLM(StepModel):
         }
 
     def load(self, device: Device) -> None:
-        # Threads that wait for work by spinning take it from everybody else; read by OpenMP when
-        # torch is first imported, so this is for worker processes.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        _wait_briefly(os.environ)
         from wherry.llm.loading import load_engine
 
         self.engine, self.tokenizer = load_engine(
@@ -160,10 +176,24 @@ class LLM(StepModel):
         template: dict[str, Any] = {},  # noqa: B006 - never changed
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
+        task: str = "generate",
     ) -> _Request:
         """A caller's request joins."""
-        tokens = self._tokens(prompt, messages, token_ids, tools, template)
-        request = _Request(tokens, parameters, stream)
+        if task == "detokenize":
+            return self._answered(self._text(list(token_ids)))
+        special = parameters.add_special_tokens
+        if task == "tokenize" and not (prompt or messages or token_ids):
+            return self._answered(self._count(self.tokenizer.encode("", special=special)))
+        tokens = self._tokens(prompt, messages, token_ids, tools, template, special)
+        if task == "tokenize":
+            return self._answered(self._count(tokens))
+        if task != "generate":
+            raise InvalidRequest(
+                f"model {self.engine.name!r}: task must be 'generate', 'tokenize' or 'detokenize',"
+                f" not {task[:40]!r}",
+                field="task",
+            )
+        request = _Request(tokens, parameters, stream, prompt)
         if parameters.constraint is None:
             self._begin(request, None)
         else:
@@ -204,7 +234,9 @@ class LLM(StepModel):
 
     def cost(self, *row: Any) -> float:
         """For the door, before anything is tokenized: how long is the prompt, about?"""
-        prompt, messages, token_ids = row[:3]
+        prompt, messages, token_ids, *_, task = row
+        if task not in (None, "generate"):
+            return 0.0
         return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
 
     # Parts
@@ -237,6 +269,7 @@ class LLM(StepModel):
         token_ids: Sequence[int],
         tools: Sequence[dict[str, Any]],
         template: Mapping[str, Any],
+        special: bool,
     ) -> list[int]:
         given = [bool(prompt), bool(messages), bool(token_ids)]
         if sum(given) != 1:
@@ -245,19 +278,61 @@ class LLM(StepModel):
                 field="prompt",
             )
         if prompt:
-            return self.tokenizer.encode(prompt)
+            return self.tokenizer.encode(prompt, special=special)
         if messages:
             return self.tokenizer.encode_chat(messages, tools=tools, options=template)
         return list(token_ids)
 
+    def _count(self, tokens: list[int]) -> Delta:
+        usage = {"prompt_tokens": len(tokens), "context_tokens": self.engine.context_tokens}
+        return Delta(0, "", tokens, "stop", [], usage)
+
+    def _text(self, tokens: Sequence[int]) -> Delta:
+        self.engine.check_tokens(tokens)
+        if len(tokens) > (most := self.engine.context_tokens):
+            raise PromptTooLong(
+                f"model {self.engine.name!r}: {len(tokens)} tokens: this model's maximum context"
+                f" length is {most} tokens",
+                field="prompt",
+            )
+        return Delta(0, self.tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
+
+    def _answered(self, delta: Delta) -> _Request:
+        """For what only the tokenizer was needed: the next step says so."""
+        return _Request([], Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
+
     def _take(self, event: Event) -> None:
-        """One token of one answer: its text, and whether that ends it."""
+        """What a step did for one answer, and whether that ends it."""
         request, answer = self._requests[event.sequence]
-        sampling, token = event.sequence.sampling, event.sampled.token
-        answer.pending_tokens.append(token)
-        if event.sampled.logprob is not None:
-            answer.pending_logprobs.append(self._logprob(event))
+        if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
+            self._echo(request, answer)
         reason = event.finish_reason
+        if event.sampled is not None:
+            reason = self._take_token(answer, event.sampled, reason)
+        if reason:
+            answer.done = True
+            del self._requests[event.sequence]
+            self._check_form(request, event.sequence.constraint)
+        if reason or (request.stream and answer.pending_text):
+            self._send(request, answer, reason)
+
+    def _echo(self, request: _Request, answer: _Answer) -> None:
+        """The prompt comes before an answer's first piece, with what was asked about its tokens."""
+        tokens = request.tokens
+        answer.pending_text = request.prompt or self.tokenizer.decode(tokens, skip_special=False)
+        if request.sampling.reports_prompt:
+            assert request.answers is not None
+            first = {**self._entry(tokens[0], None), "top": []}
+            report = request.answers[0].sequence.prompt_report
+            answer.pending_logprobs = [first, *map(self._logprob, report)]
+
+    def _take_token(self, answer: _Answer, sampled: Sampled, reason: str) -> str:
+        """One token of an answer: its text, and why that ends it, if it does."""
+        sequence, token = answer.sequence, sampled.token
+        sampling = sequence.sampling
+        answer.pending_tokens.append(token)
+        if sampled.logprob is not None:
+            answer.pending_logprobs.append(self._logprob(sampled))
         ended_by_token = reason == "stop"
         text = ""
         if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
@@ -265,21 +340,16 @@ class LLM(StepModel):
         if reason:
             text += answer.text.flush()
         shown = answer.stops.push(text) if text else ""
-        if answer.stops.found is not None and event.sequence.generated_tokens > sampling.min_tokens:
+        if answer.stops.found is not None and sequence.generated_tokens > sampling.min_tokens:
             if sampling.include_stop:
                 shown += answer.stops.found
             if not reason:
-                self.engine.remove(event.sequence)
+                self.engine.remove(sequence)
             reason = "stop"
         elif reason:
             shown += answer.stops.flush()
         answer.pending_text += shown
-        if reason:
-            answer.done = True
-            del self._requests[event.sequence]
-            self._check_form(request, event.sequence.constraint)
-        if reason or (request.stream and answer.pending_text):
-            self._send(request, answer, reason)
+        return reason
 
     def _check_form(self, request: _Request, constraint: Constraint | None) -> None:
         """An answer that could not be held to its form has ended early: its caller is told."""
@@ -312,12 +382,10 @@ class LLM(StepModel):
         )
         answer.pending_text, answer.pending_tokens, answer.pending_logprobs = "", [], []
 
-    def _logprob(self, event: Event) -> dict[str, Any]:
-        def entry(token: int, logprob: float) -> dict[str, Any]:
-            text, raw = self.tokenizer.piece(token)
-            return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
+    def _logprob(self, sampled: Sampled) -> dict[str, Any]:
+        top = [self._entry(token, logprob) for token, logprob in sampled.alternatives]
+        return {**self._entry(sampled.token, sampled.logprob), "top": top}
 
-        sampled = event.sampled
-        assert sampled.logprob is not None
-        top = [entry(token, logprob) for token, logprob in sampled.alternatives]
-        return {**entry(sampled.token, sampled.logprob), "top": top}
+    def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
+        text, raw = self.tokenizer.piece(token)
+        return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}

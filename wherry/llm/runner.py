@@ -47,7 +47,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Compute a step. The logits of those chunks that are their sequence's last, in order."""
+        """Compute a step. The logits of the tokens that the chunks ask for, in order."""
         return self.network.forward(self._inputs(chunks), self.attention)
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
@@ -66,8 +66,7 @@ class Runner:
             tokens += sequence.tokens[chunk.start : stop]
             positions += range(chunk.start, stop)
             slots += [blocks[p // size] * size + p % size for p in range(chunk.start, stop)]
-            if chunk.is_last:
-                asked.append(len(tokens) - 1)
+            asked += range(len(tokens) - chunk.asked, len(tokens))
         packed = torch.tensor([tokens, positions, slots]).to(self.device)
         return StepInputs(
             packed[0],

@@ -21,6 +21,8 @@ from wherry.llm.sequence import Sequence
 #: How many candidates are sorted first. They nearly always hold all that top_p and min_p leave;
 #: sorting the whole vocabulary takes twenty times as long.
 CANDIDATES = 128
+#: Of a prompt's log probabilities, so many rows are computed at a time.
+ROWS = 64
 
 _NEVER = float("-inf")
 
@@ -54,10 +56,23 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
     sampled = [Sampled(token) for token in tokens]
     if logprobs is not None:
         chosen = [tokens[row] for row in reported]
-        reports = _reports(logprobs, chosen, [sequences[row] for row in reported])
+        counts = [sequences[row].sampling.logprobs or 0 for row in reported]
+        reports = _reports(logprobs, chosen, counts)
         for row, report in zip(reported, reports, strict=True):
             sampled[row] = report
     return sampled
+
+
+@torch.inference_mode()
+def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[Sampled]:
+    """How probable each of `tokens` is, by its row of `logits`; a few rows at a time, as there is
+    a number for each token of the vocabulary in each."""
+    found: list[Sampled] = []
+    for first in range(0, len(tokens), ROWS):
+        some = tokens[first : first + ROWS]
+        logprobs = logits[first : first + len(some)].float().log_softmax(-1)
+        found += _reports(logprobs, some, [alternatives] * len(some))
+    return found
 
 
 def random_number(seed: int, place: int) -> float:
@@ -185,9 +200,8 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
-def _reports(logprobs: Tensor, chosen: Many[int], sequences: Many[Sequence]) -> Iterator[Sampled]:
+def _reports(logprobs: Tensor, chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:
     """For all at once: on a GPU each question on its own would wait for it."""
-    counts = [s.sampling.logprobs or 0 for s in sequences]
     values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
     places = torch.tensor(chosen, device=logprobs.device)[:, None]
     own = logprobs.gather(1, places)[:, 0].tolist()

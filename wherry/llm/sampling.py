@@ -17,6 +17,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """One request's wishes. Values out of range are refused as InvalidRequest by `checked`."""
 
     #: Most tokens to generate; None: until the model ends by itself, or its context is full.
+    #: 0: none, where only the prompt is of interest (`echo`).
     max_tokens: int | None = None
     #: No end of the text and no stop before so many tokens.
     min_tokens: int = 0
@@ -40,6 +41,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     logit_bias: dict[int, float] = {}
     #: Report the log probability of each token, and of so many alternatives; None: do not.
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    #: The prompt stands in front of each answer, and its tokens in front of `logprobs`.
+    echo: bool = False
     #: How many answers to generate.
     n: int = 1
     #: Texts that end the answer; they are not part of it.
@@ -52,8 +55,15 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     include_stop: bool = False
     #: Leave special tokens out of the text.
     skip_special_tokens: bool = True
+    #: Put before a prompt that is text what the checkpoint has before each text.
+    add_special_tokens: bool = True
     #: What the answer must look like; None: anything.
     constraint: Wanted | None = None
+
+    @property
+    def reports_prompt(self) -> bool:
+        """Are log probabilities of the prompt's own tokens asked for?"""
+        return self.echo and self.logprobs is not None
 
     def checked(self, model: str, vocabulary: int) -> Sampling:
         """This, or InvalidRequest that names the model and the field."""
@@ -66,7 +76,12 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"model {model!r}: {field} must be {rule}; it is {value}", field=field
                 )
 
-        require(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", "at least 1")
+        least = 0 if self.echo else 1
+        require(
+            self.max_tokens is None or self.max_tokens >= least,
+            "max_tokens",
+            f"at least {least}" if self.echo else "at least 1, or 0 with echo",
+        )
         require(self.min_tokens >= 0, "min_tokens", "at least 0")
         most = self.max_tokens
         require(most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens")

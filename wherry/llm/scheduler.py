@@ -35,6 +35,11 @@ class Chunk:
         """Does a new token follow it?"""
         return self.start + self.count == len(self.sequence.tokens)
 
+    @property
+    def asked(self) -> int:
+        """Of so many of its tokens, the last ones, logits are wanted."""
+        return self.count if self.sequence.reports_prompt else int(self.is_last)
+
 
 class Pace:
     """How much longer does a step take for each further token?
@@ -168,7 +173,7 @@ class Scheduler:
         else it would be put back at once."""
         cache = self.cache
         expected = min(sequence.max_length, len(sequence.tokens) + GROWTH_TOKENS)
-        table, known = cache.open(sequence.tokens, expected)
+        table, known = cache.open(sequence.tokens, expected, reuse=not sequence.reports_prompt)
         spare = len(self.running) * cache.block_size if self.running else 0
         needed = cache.blocks_for(len(sequence.tokens) + spare) - len(table.blocks)
         if needed > cache.available_blocks or not cache.grow(table, len(sequence.tokens)):

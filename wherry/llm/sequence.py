@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wherry.llm.kv_cache import BlockTable
 from wherry.llm.sampling import Sampling
+
+if TYPE_CHECKING:
+    from wherry.llm.sampler import Sampled
 
 
 class Constraint(Protocol):
@@ -51,6 +54,16 @@ class Sequence:
     #: Tokens that did not have to be computed when it started first.
     cached_tokens: int = 0
     preemptions: int = 0
+    #: How probable the prompt's tokens are, from the second on, as far as that was asked and is
+    #: known.
+    prompt_report: list[Sampled] = field(default_factory=list)
+
+    @property
+    def reports_prompt(self) -> bool:
+        """Are log probabilities of its prompt still missing? Only computing it tells them. The
+        first of a request's answers does that for the others."""
+        asked = self.sampling.reports_prompt and self.index == 0
+        return asked and len(self.prompt_report) < self.prompt_tokens - 1
 
     @property
     def to_compute(self) -> int:

@@ -124,7 +124,7 @@ class VLLM(StepModel):
             raise self._refused("give one of prompt, messages and token_ids")
         tokens = list(token_ids)
         if prompt:
-            tokens = self._tokenizer.encode(prompt)
+            tokens = self._tokenizer.encode(prompt, special=parameters.add_special_tokens)
         elif messages:
             tokens = self._tokenizer.encode_chat(messages, tools=tools, options=template)
         if len(tokens) >= self._context:
@@ -135,6 +135,8 @@ class VLLM(StepModel):
             )
         given = {"type": "token", "prompt_token_ids": tokens}
         wanted = parameters.checked(self._name, self._vocabulary)
+        if wanted.echo:
+            raise self._refused("echo is not supported by vLLM's adapter", "echo")
         request = _Request(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
@@ -252,8 +254,8 @@ class VLLM(StepModel):
         best = sorted(found, key=lambda token: int(found[token].rank))[:most]
         return {**entry(chosen), "top": [entry(token) for token in best]}
 
-    def _refused(self, problem: str) -> InvalidRequest:
-        return InvalidRequest(f"model {self._name!r}: {problem}")
+    def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
+        return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
 
 
 def _joined(whole: dict[int, Delta], delta: Delta) -> Delta:

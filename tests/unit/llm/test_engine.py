@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.unit.llm import tiny
 from wherry.errors import InvalidRequest
@@ -66,6 +66,97 @@ def test_greedy_tokens_are_those_of_transformers_for_each_family(
     answers = finish(engine, [(prompt, GREEDY) for prompt in asked])
     for prompt, sequence in zip(asked, answers, strict=True):
         assert answer(sequence) == tiny.reference(folder, prompt, NEW), (family, len(prompt))
+
+
+def log_softmax(folder: Path, prompt: list[int]) -> torch.Tensor:
+    """How probable transformers finds each token, after each of the prompt's."""
+    net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.inference_mode():
+        logprobs: torch.Tensor = net(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    return logprobs
+
+
+def assert_reported(sequence: Sequence, logprobs: torch.Tensor, alternatives: int) -> None:
+    """All of the prompt but its first token, each with the best that could have been there."""
+    prompt = sequence.tokens[: sequence.prompt_tokens]
+    assert [said.token for said in sequence.prompt_report] == prompt[1:]
+    for place, said in enumerate(sequence.prompt_report):
+        assert said.logprob == pytest.approx(float(logprobs[place, said.token]), abs=1e-4)
+        best = logprobs[place].topk(alternatives)
+        assert [token for token, _ in said.alternatives] == best.indices.tolist()
+        assert [value for _, value in said.alternatives] == pytest.approx(
+            best.values.tolist(), abs=1e-4
+        )
+
+
+REPORTED = Sampling(temperature=0.0, max_tokens=3, ignore_eos=True, echo=True, logprobs=2)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_how_probable_a_prompt_is_is_what_transformers_says_for_each_family(
+    family: str, checkpoint: Find
+) -> None:
+    folder = checkpoint(family)
+    engine = engine_of(folder, max_step_tokens=16)  # longer prompts go in chunks
+    asked = prompts(5, 40, 61, 1, 16, 17)
+    others = [(prompt, GREEDY) for prompt in prompts(9, 30)]
+    answers = finish(engine, [*others, *((prompt, REPORTED) for prompt in asked)])[len(others) :]
+    for prompt, sequence in zip(asked, answers, strict=True):
+        assert_reported(sequence, log_softmax(folder, prompt), 2)
+        assert answer(sequence) == tiny.reference(folder, prompt, 3)
+
+
+def test_a_known_prefix_is_computed_again_for_its_log_probabilities(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder)
+    base = prompts(50)[0]
+    finish(engine, [(base, GREEDY)])
+    again, plain = finish(engine, [(base, REPORTED), (base, GREEDY)])
+    assert (again.cached_tokens, plain.cached_tokens) == (0, 48)
+    assert_reported(again, log_softmax(folder, base), 2)
+    assert answer(again) == answer(plain)[:3]
+
+
+def test_who_is_put_back_within_a_prompt_or_after_it_reports_it_once(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, blocks=30, context_tokens=100, max_step_tokens=12)
+    wish = Sampling(temperature=0.0, max_tokens=25, ignore_eos=True, echo=True, logprobs=2)
+    asked = prompts(30, 25, 28, 20)
+    sequences = [engine.add(prompt, wish)[0] for prompt in asked]
+    put_back: set[int] = set()
+    while engine.busy:
+        engine.step()
+        halfway = [s for s in engine.scheduler.running if s.reports_prompt and s.prompt_report]
+        if halfway and len(put_back) < 2:  # as if somebody else's growth had needed its room
+            engine.scheduler._preempt(halfway[-1])
+            put_back.add(halfway[-1].id)
+        engine.cache.check()
+    assert put_back
+    assert engine.gauges()["preemptions_total"] > len(put_back)
+    for prompt, sequence in zip(asked, sequences, strict=True):
+        assert_reported(sequence, log_softmax(folder, prompt), 2)
+        assert answer(sequence) == tiny.reference(folder, prompt, 25)
+
+
+def test_a_prompt_alone_may_fill_the_context_and_has_no_answer(checkpoint: Find) -> None:
+    folder = checkpoint()
+    engine = engine_of(folder, context_tokens=64)
+    alone = Sampling(temperature=0.0, max_tokens=0, echo=True, logprobs=0, n=2)
+    prompt = prompts(64)[0]
+    first, second = engine.add(prompt, alone)
+    events = []
+    while engine.busy:
+        events += engine.step()
+    assert [(e.sequence, e.sampled, e.finish_reason) for e in events] == [
+        (first, None, "length"),
+        (second, None, "length"),
+    ]
+    assert_reported(first, log_softmax(folder, prompt), 0)
+    assert (second.prompt_report, second.cached_tokens) == ([], 60)
+    assert (first.generated_tokens, engine.gauges()["generation_tokens_total"]) == (0, 0)
+    assert engine.cache.used_blocks == 0
+    with pytest.raises(InvalidRequest, match="65 tokens"):
+        engine.add([*prompt, 1], alone)
 
 
 def test_streams_that_join_and_leave_do_not_change_each_others_tokens(checkpoint: Find) -> None:

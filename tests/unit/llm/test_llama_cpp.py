@@ -83,6 +83,7 @@ def test_an_answer_has_the_form_asked_for(
     ("inputs", "problem"),
     [
         ({"prompt": "a", "parameters": {"min_tokens": 3}}, "min_tokens is not supported"),
+        ({"prompt": "a", "parameters": {"echo": True}}, "echo is not supported"),
         ({"prompt": "a", "parameters": {"constraint": {"regex": "a"}}}, "not supported"),
         ({"prompt": "a", "parameters": {"skip_special_tokens": False}}, "skip_special_tokens"),
         ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools are not supported"),

@@ -11,6 +11,7 @@ import wherry
 from tests.unit.llm import tiny
 from wherry.errors import InvalidRequest
 from wherry.llm import LLM
+from wherry.llm.llm import _wait_briefly
 from wherry.llm.tokenizer import Tokenizer
 
 Ask = Callable[..., list[dict[str, Any]]]
@@ -115,6 +116,55 @@ def test_log_probabilities_name_each_token(ask: Ask, folder: Path) -> None:
     assert joined.decode(errors="replace") == Tokenizer.load(folder).decode(tokens(deltas))
 
 
+def test_the_prompt_stands_in_front_of_the_answer_with_its_log_probabilities(
+    ask: Ask, folder: Path
+) -> None:
+    tokenizer = Tokenizer.load(folder)
+    prompt = "Who? <|user|>Me"
+    tokens_of_it = tokenizer.encode(prompt)
+    wish = {**GREEDY, "max_tokens": 2}
+    plain = text(ask(prompt=prompt, parameters=wish))
+    for inputs in ({"prompt": prompt}, {"token_ids": tokens_of_it}):
+        assert text(ask(**inputs, parameters={**wish, "echo": True})) == prompt + plain
+        for stream in (True, False):
+            deltas = ask(**inputs, parameters={**wish, "echo": True, "logprobs": 1}, stream=stream)
+            assert text(deltas) == prompt + plain
+            said = [entry for delta in deltas for entry in delta["logprobs"]]
+            assert [entry["id"] for entry in said] == [*tokens_of_it, *tokens(deltas)]
+            assert (said[0]["logprob"], said[0]["top"]) == (None, [])
+            assert all(entry["logprob"] <= entry["top"][0]["logprob"] for entry in said[1:])
+            # Nothing was taken from the cache, though the prompt is known by now.
+            assert deltas[-1]["usage"]["cached_tokens"] == 0
+
+
+def test_each_of_n_answers_has_the_prompt_in_front_and_it_is_computed_once(ask: Ask) -> None:
+    wish = {"n": 3, "seed": 5, "max_tokens": 4, "ignore_eos": True, "echo": True, "logprobs": 0}
+    for stream in (True, False):
+        deltas = ask(prompt="Hello", parameters=wish, stream=stream)
+        reports = [
+            [entry for delta in deltas if delta["index"] == index for entry in delta["logprobs"]]
+            for index in range(3)
+        ]
+        assert all(text(deltas, index).startswith("Hello") for index in range(3))
+        assert [len(report) for report in reports] == [9, 9, 9]
+        assert reports[0][:5] == reports[1][:5] == reports[2][:5]
+        assert reports[0][5:] != reports[1][5:]
+
+
+def test_of_a_prompt_alone_nothing_is_generated(ask: Ask) -> None:
+    wish = {"max_tokens": 0, "echo": True, "logprobs": 1}
+    (delta,) = ask(prompt="Hello", parameters=wish)
+    assert (delta["text"], delta["token_ids"].tolist(), delta["finish_reason"]) == (
+        "Hello",
+        [],
+        "length",
+    )
+    assert len(delta["logprobs"]) == 5
+    assert delta["usage"] == {"prompt_tokens": 5, "completion_tokens": 0, "cached_tokens": 0}
+    (only,) = ask(prompt="Hello", parameters={"max_tokens": 0, "echo": True}, stream=False)
+    assert (only["text"], only["logprobs"]) == ("Hello", [])
+
+
 def test_a_bias_may_name_its_tokens_as_json_must(ask: Ask) -> None:
     wish = {**GREEDY, "max_tokens": 3, "logit_bias": {"65": 100.0}}
     assert tokens(ask(prompt="a", parameters=wish)) == [65] * 3
@@ -130,6 +180,9 @@ def test_a_bias_may_name_its_tokens_as_json_must(ask: Ask) -> None:
         ({"prompt": "a", "parameters": {"temprature": 1.0}}, "temprature"),
         ({"prompt": "a", "parameters": {"max_tokens": "many"}}, "max_tokens"),
         ({"prompt": "a", "parameters": {"logprobs": 99}}, "logprobs"),
+        ({"prompt": "a", "parameters": {"max_tokens": 0}}, "at least 1, or 0 with echo"),
+        ({"prompt": "a", "parameters": {"max_tokens": -1, "echo": True}}, "at least 0"),
+        ({"token_ids": [-1], "parameters": {"echo": True}}, "token ids must be between"),
         ({"prompt": "a" * 300}, "which leaves none for an answer"),
         ({"prompt": "a" * 10_000_000}, "10000000 characters, more than 256 tokens can hold"),
         ({"prompt": "\ud800"}, "surrogates not allowed"),
@@ -197,3 +250,20 @@ def test_the_program_that_serves_it_does_not_load_torch() -> None:
         " assert not {'torch', 'transformers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "policy", "spins"),
+    [
+        ({}, "PASSIVE", "2000"),
+        ({"GOMP_SPINCOUNT": "7"}, "PASSIVE", "7"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE", None),
+    ],
+)
+def test_threads_spin_for_a_moment_unless_the_environment_says_how_they_wait(
+    given: dict[str, str], policy: str, spins: str | None
+) -> None:
+    environment = dict(given)
+    _wait_briefly(environment)
+    assert environment.get("OMP_WAIT_POLICY") == policy
+    assert environment.get("GOMP_SPINCOUNT") == spins

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wherry.errors import InvalidRequest
-from wherry.llm.sampler import CANDIDATES, random_number, sample
+from wherry.llm.sampler import CANDIDATES, ROWS, prompt_report, random_number, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
 
@@ -195,3 +195,15 @@ def test_log_probabilities_are_the_models_own() -> None:
 def test_a_wish_out_of_range_is_refused_by_its_name(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"model 'm': {field} must be"):
         Sampling(**{field: value}).checked("m", vocabulary=40)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS, 2 * ROWS + 1])
+def test_a_prompts_log_probabilities_are_the_softmaxs_however_long_it_is(rows: int) -> None:
+    logits = torch.randn(rows, 40, generator=torch.Generator().manual_seed(rows))
+    tokens = [place % 40 for place in range(rows)]
+    report = prompt_report(logits, tokens, 3)
+    assert [said.token for said in report] == tokens
+    for place, said in enumerate(report):
+        logprobs = logits[place].log_softmax(-1)
+        assert said.logprob == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
+        assert [token for token, _ in said.alternatives] == logprobs.topk(3).indices.tolist()

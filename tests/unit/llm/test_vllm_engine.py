@@ -322,6 +322,7 @@ def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
         ({}, "give one of"),
         ({"prompt": "a", "parameters": {"top_p": 0}}, "top_p must be above 0"),
         ({"prompt": "a", "parameters": {"stop_token_ids": [300]}}, "between 0 and 299"),
+        ({"prompt": "a", "parameters": {"echo": True}}, "echo is not supported by vLLM's adapter"),
         ({"prompt": "x" * 100_000}, "more than 64 tokens can hold"),
         ({"token_ids": [4] * 64}, "maximum context length is 64 tokens"),
         (

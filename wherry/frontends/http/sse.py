@@ -53,11 +53,12 @@ class EventStream:
         """From now on until its end, a silent stream says that it lives."""
         self._timer = self._call_later(PING_INTERVAL, self._tick)
 
-    def send(self, data: bytes) -> None:
-        """Send one line of data as an event."""
+    def send(self, data: bytes, name: str = "") -> None:
+        """Send one line of data as an event, which may have a name."""
         self._start(200)
         self._silent = False
-        self._exchange.send(b"data: %b\n\n" % data)
+        head = b"event: %b\n" % name.encode() if name else b""
+        self._exchange.send(b"%bdata: %b\n\n" % (head, data))
         if self._exchange.congested:
             self._unread += 1
         else:

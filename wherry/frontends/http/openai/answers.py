@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from wherry.frontends.http.openai.tool_calls import ToolCall, ToolText, call_id
 from wherry.loaded_model import LoadedModel
 from wherry.request import InferResponse
 
 Json = dict[str, Any]
+
+#: Bytes of a text that no token may stand for, as where a tokenizer has another form of a letter.
+LOOK_AHEAD: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,7 @@ class Piece:
     finish_reason: str = ""
     logprobs: Sequence[Mapping[str, Any]] = ()
     usage: Mapping[str, int] = field(default_factory=dict)
+    token_ids: Sequence[int] = ()
 
 
 def piece_of(loaded: LoadedModel, response: InferResponse) -> Piece:
@@ -37,6 +41,7 @@ def piece_of(loaded: LoadedModel, response: InferResponse) -> Piece:
         _text(row.get("finish_reason", "")),
         row.get("logprobs") or (),
         row.get("usage") or {},
+        row.get("token_ids", ()),
     )
 
 
@@ -73,6 +78,8 @@ class Answer(ABC):
     kind: str
     chunk_kind: str
     prefix: str
+    #: What ends a stream of them.
+    last: bytes | None = b"[DONE]"
 
     def __init__(self, model: str, request_id: str) -> None:
         self.model = model
@@ -98,6 +105,10 @@ class Answer(ABC):
         """One event; where usage is asked for, all but the last say that they have none."""
         usage = {"usage": None} if with_usage else {}
         return {**self._head(self.chunk_kind), "choices": [choice], **usage}
+
+    def failure(self, error: Json) -> Json:
+        """The event of an error that ends a stream."""
+        return error
 
     def usage_chunk(self) -> Json:
         return {**self._head(self.chunk_kind), "choices": [], "usage": self.usage.json()}
@@ -190,7 +201,7 @@ class ChatAnswer(Answer):
 
 
 class TextAnswer(Answer):
-    """Texts that go on where the prompts end; `echoes` stand in front of theirs."""
+    """Texts that go on where the prompts end; `echoes`, if any, stand in front of theirs."""
 
     kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
 
@@ -209,8 +220,9 @@ class TextAnswer(Answer):
                 "logprobs": None,
                 "finish_reason": None,
             }
-            text = self._echoes[piece.index // self._n] + text
-        logprobs = _text_logprobs(piece.logprobs, len(choice["text"]))
+            if self._echoes:
+                text = self._echoes[piece.index // self._n] + text
+        logprobs = _text_logprobs(piece.logprobs, text, len(choice["text"]))
         choice["text"] += text
         if logprobs is not None:
             gathered = choice["logprobs"] = choice["logprobs"] or {name: [] for name in logprobs}
@@ -243,16 +255,50 @@ def _chat_logprobs(tokens: Sequence[Mapping[str, Any]]) -> Json | None:
     return {"content": content, "refusal": None}
 
 
-def _text_logprobs(tokens: Sequence[Mapping[str, Any]], offset: int) -> Json | None:
+def _text_logprobs(tokens: Sequence[Mapping[str, Any]], text: str, offset: int) -> Json | None:
+    """`text` is what these tokens have become; there are `offset` characters before it."""
     if not tokens:
         return None
-    offsets: list[int] = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token["token"])
     return {
         "tokens": [token["token"] for token in tokens],
         "token_logprobs": [token["logprob"] for token in tokens],
-        "top_logprobs": [{top["token"]: top["logprob"] for top in t["top"]} for t in tokens],
-        "text_offset": offsets,
+        "top_logprobs": [_alternatives(token) for token in tokens],
+        "text_offset": [offset + place for place in _places(tokens, text.encode())],
     }
+
+
+def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
+    """By their texts; the token itself is one. Of two that look the same (parts of characters) the
+    more probable counts. None for the first of a prompt: nothing predicts it."""
+    if token["logprob"] is None:
+        return None
+    found: dict[str, float] = {}
+    for one in (*token["top"], token):
+        found[one["token"]] = max(one["logprob"], found.get(one["token"], one["logprob"]))
+    return found
+
+
+def _places(tokens: Sequence[Mapping[str, Any]], text: bytes) -> Iterator[int]:
+    """At which character of the text each token begins."""
+    end = characters = 0
+    for token in tokens:
+        counted = end
+        raw = bytes(token.get("bytes") or token["token"].encode())
+        begin, end = _place(raw, text, end)
+        characters += sum(not _continues(byte) for byte in text[counted:begin])
+        yield characters - any(map(_continues, text[begin : begin + 1]))
+        characters += sum(not _continues(byte) for byte in text[begin:end])
+
+
+def _place(token: bytes, text: bytes, start: int) -> tuple[int, int]:
+    """From where to where: nothing for what is not there, such as special tokens."""
+    for form in (token, token.removeprefix(b" ")):  # which a vocabulary may have before a text
+        if text.startswith(form, start):
+            return start, start + len(form)
+    found = text.find(token, start, start + len(token) + LOOK_AHEAD)
+    return (start, start) if found < 0 else (found, found + len(token))
+
+
+def _continues(byte: int) -> bool:
+    """Is it not the first of its character?"""
+    return byte & 0xC0 == 0x80

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
 from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.http.openai.errors import BadField
 
-Fields = TypeVar("Fields", bound="Request")
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 #: What 64 bits hold: a larger number could not even be carried to the model.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -252,6 +252,25 @@ class ChatRequest(Request):
             raise BadField("add_special_tokens", "the chat template has them already")
         return sampling
 
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs: conversation, wishes, tools, variables of the template."""
+        if self.modalities not in (None, ["text"]):
+            raise BadField("modalities", "only ['text'] is supported")
+        inputs: dict[str, Any] = {
+            "messages": conversation(self.messages),
+            "parameters": self.sampling(),
+        }
+        if tools := self.callable_tools():
+            inputs["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+        template = dict(self.chat_template_kwargs or {})
+        for name in ("add_generation_prompt", "continue_final_message", "reasoning_effort"):
+            value = getattr(self, name)
+            if value is not None:
+                template[name] = value
+        if template:
+            inputs["template"] = template
+        return inputs
+
     def named(self, blamed: str) -> str:
         if blamed == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
@@ -270,6 +289,11 @@ class ChatRequest(Request):
             names = choice.names()
             return [t for t in tools if t.function is not None and t.function.name in names]
         return tools
+
+    def calls(self) -> tuple[list[str], int | None]:
+        """Which functions may be called, and how many times at most; None: any number."""
+        names = [tool.function.name for tool in self.callable_tools() if tool.function]
+        return names, 1 if self.parallel_tool_calls is False else None
 
     def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from super().forms()
@@ -330,18 +354,90 @@ class CompletionRequest(Request):
             raise BadField("suffix", "text after the gap is not supported")
         if self.best_of not in (None, self.n or 1):
             raise BadField("best_of", "only the value of n is supported")
-        if self.echo and self.logprobs is not None:
-            raise BadField("echo", "the prompt's own logprobs are not supported")
-        if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
-            raise BadField("echo", "only of a prompt that is text")
-        if self.add_special_tokens is False:
-            raise BadField("add_special_tokens", "send tokens where special ones are unwanted")
         sampling = super().sampling()
+        if self.add_special_tokens is False:
+            sampling["add_special_tokens"] = False
         if self.max_tokens is not None:
             sampling["max_tokens"] = self.max_tokens
         if self.logprobs is not None:
             sampling["logprobs"] = self.logprobs
+        if self.echo and not self.echoes():
+            sampling["echo"] = True
         return sampling
+
+    def echoes(self) -> list[str]:
+        """The prompts, if that is all there is to an echo; else it is the model's to make: of
+        tokens, with log probabilities, or without an answer."""
+        texts = [prompt for prompt in self.prompts() if isinstance(prompt, str)]
+        plain = texts and self.logprobs is None and self.max_tokens != 0
+        return texts if self.echo and plain else []
+
+
+class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What needs a model's tokenizer only: it has one answer, whole."""
+
+    model: str | None = None
+
+    stream: ClassVar[None] = None
+    n: ClassVar[None] = None
+    priority: ClassVar[None] = None
+    include_usage: ClassVar[bool] = False
+
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs."""
+        raise NotImplementedError
+
+    def named(self, blamed: str) -> str:
+        """What the model blames, by the name that it has in this request."""
+        raise NotImplementedError
+
+
+class TokenizeRequest(Conversion):
+    """POST /tokenize, as vLLM has it: of a text, or of a conversation."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: Literal[False] | None = None
+
+    def inputs(self) -> dict[str, Any]:
+        """As a chat's, or a prompt's, whose answer are its tokens."""
+        if (self.prompt is None) == (self.messages is None):
+            raise BadField("prompt", "give either prompt or messages")
+        if self.messages is None:
+            special = self.add_special_tokens is not False
+            parameters = {} if special else {"add_special_tokens": False}
+            return {"task": "tokenize", "prompt": self.prompt, "parameters": parameters}
+        chat = ChatRequest(
+            model="",
+            messages=self.messages,
+            tools=self.tools,
+            chat_template_kwargs=self.chat_template_kwargs,
+            add_generation_prompt=self.add_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            add_special_tokens=self.add_special_tokens,
+        )
+        return {"task": "tokenize", **chat.inputs()}
+
+    def named(self, blamed: str) -> str:
+        names = {"prompt": "messages", "template": "chat_template_kwargs"}
+        return blamed if self.messages is None else names.get(blamed, blamed)
+
+
+class DetokenizeRequest(Conversion):
+    """POST /detokenize, as vLLM has it."""
+
+    tokens: list[Whole]
+
+    def inputs(self) -> dict[str, Any]:
+        return {"task": "detokenize", "token_ids": self.tokens}
+
+    def named(self, blamed: str) -> str:
+        return {"prompt": "tokens"}.get(blamed, blamed)
 
 
 class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -360,7 +456,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         return list(texts)
 
 
-def decoded(body: Buffer, kind: type[Fields] | type[EmbeddingRequest]) -> Any:
+def decoded(body: Buffer, kind: type[Fields]) -> Fields:
     """A request's body; BadField names what is wrong in it."""
     try:
         try:

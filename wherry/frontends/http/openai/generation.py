@@ -16,7 +16,8 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.model_path import Entry
 from wherry.frontends.http.openai.answers import Answer, piece_of
 from wherry.frontends.http.openai.errors import BadField, described, fail
-from wherry.frontends.http.openai.fields import Request
+from wherry.frontends.http.openai.fields import Conversion, Request
+from wherry.frontends.http.openai.responses import ResponsesRequest
 from wherry.frontends.http.sse import EventStream
 from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply, StreamReply
@@ -27,7 +28,12 @@ class Generation:
     """One generation on its way out: in one piece, or chunk by chunk as the client reads."""
 
     def __init__(
-        self, entry: Entry, exchange: Exchange, loaded: LoadedModel, wanted: Request, answer: Answer
+        self,
+        entry: Entry,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        wanted: Request | Conversion | ResponsesRequest,
+        answer: Answer,
     ) -> None:
         self._entry = entry
         self._exchange = exchange
@@ -110,10 +116,15 @@ class Generation:
             self._answer.chunk(choice, with_usage=self._wanted.include_usage) for choice in choices
         ]
         for chunk in chunks[:-1]:
-            self._unread.append(Reply(_nobody))
-            self._events.send(msgspec.json.encode(chunk))
+            self._send_event(self._events, chunk)
+        self._send_event(self._events, chunks[-1], reply)
+
+    def _send_event(
+        self, events: EventStream, event: dict[str, Any], reply: Reply[InferResponse] | None = None
+    ) -> None:
+        """Those that have a type are called by it."""
         self._unread.append(reply if reply is not None else Reply(_nobody))
-        self._events.send(msgspec.json.encode(chunks[-1]))
+        events.send(msgspec.json.encode(event), event.get("type", ""))
 
     def _read(self) -> None:
         """The client has room for another event."""
@@ -155,10 +166,10 @@ class Generation:
     def _finish(self, events: EventStream, last: Sequence[dict[str, Any]]) -> None:
         self._send(last, None)
         if self._wanted.include_usage:
+            self._send_event(events, self._answer.usage_chunk())
+        if self._answer.last is not None:
             self._unread.append(Reply(_nobody))
-            events.send(msgspec.json.encode(self._answer.usage_chunk()))
-        self._unread.append(Reply(_nobody))
-        events.send(b"[DONE]")
+            events.send(self._answer.last)
         events.end()
 
     def _fail(self, error: Exception) -> None:
@@ -169,8 +180,7 @@ class Generation:
             fail(self._exchange, error, self._wanted.named)
             return
         _, body, _ = described(self._exchange, error, self._wanted.named)
-        self._unread.append(Reply(_nobody))
-        self._events.send(body)
+        self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
         self._events.end()
 
 

@@ -18,17 +18,22 @@ from wherry.errors import ModelNotFound
 from wherry.frontends.http.answers import new_request_id, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.model_path import Entry, Handlers
-from wherry.frontends.http.openai.answers import ChatAnswer, TextAnswer
+from wherry.frontends.http.openai.answers import Answer, ChatAnswer, TextAnswer
 from wherry.frontends.http.openai.embedding import Embedding
 from wherry.frontends.http.openai.errors import BadField, UnknownModel, UnknownRoute, fail
 from wherry.frontends.http.openai.fields import (
     ChatRequest,
     CompletionRequest,
+    Conversion,
+    DetokenizeRequest,
     EmbeddingRequest,
-    conversation,
+    TokenizeRequest,
     decoded,
 )
 from wherry.frontends.http.openai.generation import Generation
+from wherry.frontends.http.openai.response_answer import ResponseAnswer
+from wherry.frontends.http.openai.responses import ResponsesRequest
+from wherry.frontends.http.openai.tokens import PromptAnswer, TokensAnswer
 from wherry.loaded_model import LoadedModel
 
 MODELS: Final = "/v1/models/"
@@ -46,7 +51,11 @@ class OpenAI:
             "/v1/models": {"GET": self._list},
             "/v1/chat/completions": {"POST": self._chat},
             "/v1/completions": {"POST": self._complete},
+            "/v1/responses": {"POST": self._respond},
             "/v1/embeddings": {"POST": self._embed},
+            # Where vLLM has them.
+            "/tokenize": {"POST": partial(self._convert, TokenizeRequest, TokensAnswer)},
+            "/detokenize": {"POST": partial(self._convert, DetokenizeRequest, PromptAnswer)},
         }
 
     def handlers(self, path: str) -> Handlers | None:
@@ -87,26 +96,31 @@ class OpenAI:
     def _chat(self, exchange: Exchange) -> None:
         try:
             self._entry.admission.check()
-            wanted: ChatRequest = decoded(self._entry.body(exchange), ChatRequest)
+            wanted = decoded(self._entry.body(exchange), ChatRequest)
             loaded = self._model(wanted.model, "chat")
-            answer = ChatAnswer(
-                wanted.model,
-                new_request_id(),
-                [tool.function.name for tool in wanted.callable_tools() if tool.function],
-                most_calls=1 if wanted.parallel_tool_calls is False else None,
-            )
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([chat_inputs(wanted)])
+            answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([wanted.inputs()])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(exchange, error)
+
+    def _respond(self, exchange: Exchange) -> None:
+        try:
+            self._entry.admission.check()
+            wanted = decoded(self._entry.body(exchange), ResponsesRequest)
+            loaded, chat = self._model(wanted.model, "chat"), wanted.chat()
+            about = wanted.repeated()
+            answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([chat.inputs()])
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
 
     def _complete(self, exchange: Exchange) -> None:
         try:
             self._entry.admission.check()
-            wanted: CompletionRequest = decoded(self._entry.body(exchange), CompletionRequest)
+            wanted = decoded(self._entry.body(exchange), CompletionRequest)
             loaded = self._model(wanted.model, "completions")
             prompts = wanted.prompts()
-            echoes = [p if wanted.echo and isinstance(p, str) else "" for p in prompts]
-            answer = TextAnswer(wanted.model, new_request_id(), echoes, wanted.n or 1)
+            answer = TextAnswer(wanted.model, new_request_id(), wanted.echoes(), wanted.n or 1)
             parameters = wanted.sampling()
             if loaded.signature.input("parameters"):
                 parameters.setdefault("max_tokens", 16)  # OpenAI's own default
@@ -121,16 +135,39 @@ class OpenAI:
     def _embed(self, exchange: Exchange) -> None:
         try:
             self._entry.admission.check()
-            wanted: EmbeddingRequest = decoded(self._entry.body(exchange), EmbeddingRequest)
+            wanted = decoded(self._entry.body(exchange), EmbeddingRequest)
             loaded = self._model(wanted.model, "embeddings")
             Embedding(self._entry, exchange, loaded, wanted).submit()
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
 
+    def _convert(
+        self,
+        fields: type[Conversion],
+        answers: type[Answer],
+        exchange: Exchange,
+    ) -> None:
+        """Tokens of a text, or the text of tokens."""
+        try:
+            self._entry.admission.check()
+            wanted = decoded(self._entry.body(exchange), fields)
+            loaded = self._model(wanted.model or self._only("tokens"), "tokens")
+            answer = answers(loaded.name, new_request_id())
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([wanted.inputs()])
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(exchange, error)
+
+    def _only(self, ability: str) -> str:
+        """The one model that is able to do it."""
+        able = {m.name for m in self._entry.runtime.models() if ability in abilities(m)}
+        if len(able) == 1:
+            return able.pop()
+        raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
+
 
 def _missing(exchange: Exchange) -> None:
     path = exchange.request.path
-    instead = "; send it to /v1/chat/completions" if path == "/v1/responses" else ""
+    instead = "; responses are not kept here" if path.startswith("/v1/responses") else ""
     fail(exchange, UnknownRoute(f"{path} is not among the routes of this server{instead}"))
 
 
@@ -138,6 +175,7 @@ NEEDS: Final = {
     "chat": "it has no input 'messages' and text as its output",
     "completions": "it has no input 'prompt' and text as its output",
     "embeddings": "it does not make one vector of one text",
+    "tokens": "it has no input 'task'",
 }
 
 
@@ -150,28 +188,10 @@ def abilities(loaded: LoadedModel) -> set[str]:
     if texts and (len(signature.outputs) == 1 or signature.output("text")):
         by_input = {"messages": "chat", "prompt": "completions"}
         able = {ability for name, ability in by_input.items() if name in inputs}
+        if "task" in inputs and signature.output("token_ids"):
+            able.add("tokens")
     if not signature.streams and len(inputs) == 1 and signature.inputs[0].form is Form.TEXT:
         vector = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
         if len(vector) == 1 and vector[0].datatype.dtype.kind == "f":
             able.add("embeddings")
     return able
-
-
-def chat_inputs(wanted: ChatRequest) -> dict[str, Any]:
-    """A chat request as inputs of the model."""
-    if wanted.modalities not in (None, ["text"]):
-        raise BadField("modalities", "only ['text'] is supported")
-    inputs: dict[str, Any] = {
-        "messages": conversation(wanted.messages),
-        "parameters": wanted.sampling(),
-    }
-    if tools := wanted.callable_tools():
-        inputs["tools"] = [msgspec.to_builtins(tool) for tool in tools]
-    template = dict(wanted.chat_template_kwargs or {})
-    for name in ("add_generation_prompt", "continue_final_message", "reasoning_effort"):
-        value = getattr(wanted, name)
-        if value is not None:
-            template[name] = value
-    if template:
-        inputs["template"] = template
-    return inputs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from wherry.frontends.http.openai.answers import ChatAnswer, Piece, TextAnswer
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
@@ -96,6 +98,56 @@ def test_completions_echo_their_prompt_once_and_offsets_count_on() -> None:
     assert [choice["text"] for choice in whole["choices"]] == ["once upon a", "the sun"]
     assert whole["choices"][0]["logprobs"]["tokens"] == [" upon", " a"]
     assert whole["object"] == "text_completion"
+
+
+def said(raw: str | bytes, logprob: float | None = -1.0, **others: float) -> dict[str, Any]:
+    raw = raw.encode() if isinstance(raw, str) else raw
+    entry = {"token": raw.decode(errors="replace"), "logprob": logprob, "bytes": list(raw)}
+    return {**entry, "top": [{"token": t, "logprob": p} for t, p in others.items()]}
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "offsets"),
+    [
+        ("Hi you", ["Hi", " you"], [0, 2]),
+        ("Hi you", ["<s>", "Hi", " you", "</s>"], [0, 0, 2, 6]),  # special ones are no text
+        ("Hi you", [" Hi", " you"], [0, 2]),  # SentencePiece puts a space before each text
+        ("a\u00e9b", ["a", b"\xc3", b"\xa9", "b"], [0, 1, 1, 2]),  # one character, two tokens
+        ("\U0001f40d!", [b"\xf0\x9f", b"\x90", b"\x8d!", ""], [0, 0, 0, 2]),
+        ("e\u0301 x", ["\u00e9", " x"], [0, 2]),  # as one letter to the tokenizer
+        ("", ["a", "b"], [0, 0]),
+    ],
+)
+def test_each_token_begins_where_its_text_does(
+    text: str, tokens: list[str | bytes], offsets: list[int]
+) -> None:
+    answer = TextAnswer("m", "x", [], n=1)
+    (chunk,) = answer.add(Piece(0, text, logprobs=[said(token) for token in tokens]))
+    assert chunk["logprobs"]["text_offset"] == offsets
+    (later,) = answer.add(Piece(0, "x", "stop", logprobs=[said("x")]))
+    assert later["logprobs"]["text_offset"] == [len(text)]
+
+
+def test_a_prompts_first_token_has_no_log_probability_and_others_their_alternatives() -> None:
+    answer = TextAnswer("m", "x", [], n=1)
+    tokens = [said("a", None), said("b", -3.0, c=-0.5), said("c", -0.5, c=-0.5, d=-1.0)]
+    answer.add(Piece(0, "abc", "length", logprobs=tokens))
+    logprobs = answer.whole()["choices"][0]["logprobs"]
+    assert logprobs["token_logprobs"] == [None, -3.0, -0.5]
+    assert logprobs["top_logprobs"] == [
+        None,
+        {"c": -0.5, "b": -3.0},  # the token that is there stands beside the best
+        {"c": -0.5, "d": -1.0},
+    ]
+
+
+def test_of_alternatives_that_look_the_same_the_more_probable_counts() -> None:
+    broken = "\ufffd"
+    tops = [{"token": broken, "logprob": p} for p in (-0.5, -2.0)]
+    answer = TextAnswer("m", "x", [], n=1)
+    token = {**said(b"\xe2", -2.0), "top": tops}
+    answer.add(Piece(0, broken, "stop", logprobs=[token]))
+    assert answer.whole()["choices"][0]["logprobs"]["top_logprobs"] == [{broken: -0.5}]
 
 
 def test_usage_comes_last_and_the_chunks_before_say_that_they_have_none() -> None:

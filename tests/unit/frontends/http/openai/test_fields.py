@@ -168,6 +168,8 @@ def test_special_tokens_are_the_chat_templates_affair() -> None:
     chat(add_special_tokens=False).sampling()
     with pytest.raises(BadField, match="add_special_tokens"):
         chat(add_special_tokens=True).sampling()
+    assert completion(add_special_tokens=False).sampling() == {"add_special_tokens": False}
+    assert completion(add_special_tokens=True).sampling() == {}
 
 
 def test_a_missing_model_is_named() -> None:
@@ -195,9 +197,6 @@ def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], prob
     [
         ({"suffix": "end"}, "suffix"),
         ({"best_of": 3}, "best_of"),
-        ({"echo": True, "logprobs": 1}, "echo"),
-        ({"echo": True, "prompt": [1, 2]}, "echo"),
-        ({"add_special_tokens": False}, "add_special_tokens"),
     ],
 )
 def test_what_completions_do_not_do_is_refused_by_name(
@@ -205,6 +204,26 @@ def test_what_completions_do_not_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(BadField, match=f"^{problem}: "):
         completion(**fields).sampling()
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoes", "by_the_model"),
+    [
+        ({}, [], False),
+        ({"echo": True, "max_tokens": 2}, ["once"], False),
+        ({"echo": True, "prompt": ["a", "b"]}, ["a", "b"], False),
+        ({"echo": True, "prompt": [1, 2]}, [], True),
+        ({"echo": True, "prompt": [[1], [2]]}, [], True),
+        ({"echo": True, "logprobs": 0}, [], True),
+        ({"echo": True, "max_tokens": 0}, [], True),
+    ],
+)
+def test_an_echo_that_needs_the_model_is_asked_of_it(
+    fields: dict[str, Any], echoes: list[str], by_the_model: bool
+) -> None:
+    request = completion(**fields)
+    assert request.echoes() == echoes
+    assert request.sampling().get("echo", False) is by_the_model
 
 
 @pytest.mark.parametrize(

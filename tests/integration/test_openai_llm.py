@@ -1,0 +1,336 @@
+"""OpenAI's own client, and vLLM's routes beside it, against the language model engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import wherry
+from tests.unit.llm import tiny
+from wherry.llm import LLM
+from wherry.llm.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.timeout(180)
+
+#: Seconds for an answer; httpx has 5.
+PATIENCE = 120
+
+CONTEXT = "Question: is it so? Answer:"
+CHOICES = (" yes word3", " no", " word7 word8 é")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make(tmp_path_factory.mktemp("llm") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[wherry.Server]:
+    @wherry.model(max_batch_size=8)
+    def shout(prompt: list[str]) -> list[str]:
+        return [text.upper() for text in prompt]
+
+    # Prompts go in chunks of 16 tokens, and their blocks are found again.
+    chat = LLM(
+        folder, name="chat", cache_gb=0.01, max_step_tokens=16, max_running=8, threads=1,
+        isolation="thread",
+    )  # fmt: skip
+    with wherry.Server(chat, shout, port=0) as server:
+        # The thread that reads grammars starts with the first one, and is the server's.
+        list(
+            server.runtime.stream("chat", prompt="?", parameters={"constraint": {"choice": ["!"]}})
+        )
+        yield server
+
+
+@pytest.fixture
+def client(server: wherry.Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path, tokenizer: Tokenizer) -> list[tuple[float, bool]]:
+    """By transformers: how probable each choice is after the context, and is it the likeliest?"""
+    net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    for choice in CHOICES:
+        context, whole = (tokenizer.encode(text) for text in (CONTEXT, CONTEXT + choice))
+        with torch.inference_mode():
+            logprobs = net(torch.tensor([whole])).logits[0].log_softmax(-1)
+        told = range(len(context), len(whole))
+        each = [float(logprobs[place - 1, whole[place]]) for place in told]
+        greedy = all(int(logprobs[place - 1].argmax()) == whole[place] for place in told)
+        found.append((sum(each), greedy))
+    return found
+
+
+def read(answer: dict[str, Any], context_tokens: int) -> list[tuple[float, bool]]:
+    """What lm-evaluation-harness 0.4.13 makes of an answer: its last token was generated, and a
+    token is the likeliest if its number is the greatest, exactly."""
+    found = []
+    for choice in sorted(answer["choices"], key=lambda choice: int(choice["index"])):
+        logprobs = choice["logprobs"]
+        told = logprobs["token_logprobs"][context_tokens:-1]
+        tops = logprobs["top_logprobs"][context_tokens:-1]
+        greedy = all(own == max(top.values()) for own, top in zip(told, tops, strict=True))
+        found.append((sum(told), greedy))
+    return found
+
+
+@pytest.mark.parametrize("as_tokens", [True, False])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_lm_evaluation_harness_reads_how_probable_choices_are(
+    server: wherry.Server,
+    tokenizer: Tokenizer,
+    expected: list[tuple[float, bool]],
+    as_tokens: bool,
+    at_once: bool,
+) -> None:
+    prompts: list[Any] = [CONTEXT + choice for choice in CHOICES]
+    if as_tokens:
+        prompts = [tokenizer.encode(prompt) for prompt in prompts]
+    body = {
+        "model": "chat", "temperature": 0, "max_tokens": 1, "logprobs": 1, "seed": 1234,
+        "echo": True,
+    }  # fmt: skip
+    found = []
+    for prompt in [prompts] if at_once else [[prompt] for prompt in prompts]:
+        answer = httpx.post(
+            f"{server.url}/v1/completions", json={**body, "prompt": prompt}, timeout=PATIENCE
+        )
+        assert answer.status_code == 200, answer.text
+        found += read(answer.json(), len(tokenizer.encode(CONTEXT)))
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    assert [told for told, _ in found] == pytest.approx([told for told, _ in expected], abs=1e-4)
+
+
+def test_the_models_own_choice_is_the_likeliest_one(
+    server: wherry.Server, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    context = tokenizer.encode(CONTEXT)
+    wish = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True, "logprobs": 0}
+    deltas = list(server.runtime.stream("chat", token_ids=context, parameters=wish))
+    chosen = [int(token) for delta in deltas for token in delta["token_ids"]]
+    own = sum(said["logprob"] for delta in deltas for said in delta["logprobs"])
+    answer = client.completions.with_raw_response.create(
+        model="chat", prompt=[[*context, *chosen]], max_tokens=1, temperature=0, logprobs=1,
+        echo=True,
+    ).http_response.json()  # fmt: skip
+    ((told, greedy),) = read(answer, len(context))
+    assert greedy
+    assert told == pytest.approx(own, abs=1e-4)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_prompt_alone_is_its_text_and_its_numbers(client: openai.OpenAI, stream: bool) -> None:
+    text = "Ça va, word1?"
+    fields: dict[str, Any] = {
+        "model": "chat", "prompt": text, "max_tokens": 0, "echo": True, "logprobs": 2
+    }  # fmt: skip
+    if stream:
+        (chunk,) = client.completions.create(**fields, stream=True)
+        (choice,) = chunk.choices
+    else:
+        answer = client.completions.create(**fields)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 0
+        (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason) == (text, "length")
+    logprobs = choice.logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.text_offset == [0, 0, *range(1, 7), 12]
+    assert logprobs.tokens[-2:] == [" word1", "?"]
+    assert logprobs.token_logprobs is not None
+    assert logprobs.token_logprobs[0] is None
+    assert all(number < 0 for number in logprobs.token_logprobs[1:])
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] is None
+    assert all(1 <= len(top) <= 3 for top in logprobs.top_logprobs[1:])
+
+
+def test_a_stream_begins_with_its_prompt(client: openai.OpenAI, tokenizer: Tokenizer) -> None:
+    fields: dict[str, Any] = {
+        "model": "chat", "temperature": 0, "max_tokens": 5, "echo": True, "logprobs": 1,
+        "extra_body": {"ignore_eos": True},
+    }  # fmt: skip
+    prompts = [tokenizer.encode(text) for text in ("One two", "Three")]
+    whole = client.completions.create(prompt=prompts, **fields)
+    texts, told = ["", ""], [list[Any](), list[Any]()]
+    for chunk in client.completions.create(prompt=prompts, stream=True, **fields):
+        (choice,) = chunk.choices
+        if choice.logprobs is not None:
+            assert choice.logprobs.text_offset is not None
+            assert choice.logprobs.text_offset[0] == len(texts[choice.index])
+            told[choice.index] += choice.logprobs.token_logprobs or []
+        texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+    assert texts[0].startswith("One two")
+    for choice, streamed in zip(whole.choices, told, strict=True):
+        assert choice.logprobs is not None
+        first, *rest = choice.logprobs.token_logprobs or []
+        assert first is streamed.pop(0) is None
+        assert rest == pytest.approx(streamed, abs=1e-4)  # who shared a step with it may differ
+
+
+def test_what_cannot_be_echoed_is_refused_by_name(client: openai.OpenAI) -> None:
+    for wrong, field in (
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1, "echo": True}, "max_tokens"),
+        ({"logprobs": 21, "echo": True}, "logprobs"),
+        ({"prompt": [[1, 999]], "echo": True}, "prompt"),
+        ({"prompt": [[]], "echo": True}, "prompt"),
+    ):
+        with pytest.raises(openai.BadRequestError) as error:
+            client.completions.create(**{"model": "chat", "prompt": "Hi", **wrong})  # type: ignore[call-overload]
+        assert error.value.param == field
+    with pytest.raises(openai.BadRequestError, match="the model 'shout' does not support it"):
+        client.completions.create(model="shout", prompt="Hi", echo=True, logprobs=1)
+
+
+# /v1/responses
+
+CITY = {"enum": ["Rome", "Oslo"]}
+WEATHER: Any = {
+    "type": "function",
+    "name": "weather",
+    "description": "Of a city",
+    "strict": True,
+    "parameters": {
+        "type": "object", "properties": {"city": CITY}, "required": ["city"],
+        "additionalProperties": False,
+    },
+}  # fmt: skip
+
+
+def test_a_response_may_be_of_a_form_or_a_call(client: openai.OpenAI) -> None:
+    form: Any = {"format": {"type": "json_schema", "name": "city", "schema": CITY}}
+    told = client.responses.create(
+        model="chat", input="Where?", text=form, temperature=0, max_output_tokens=100
+    )
+    assert told.status == "completed"
+    assert json.loads(told.output_text) in CITY["enum"]
+    wish: dict[str, Any] = {
+        "model": "chat", "input": "Where?", "tools": [WEATHER], "tool_choice": "required",
+        "temperature": 0, "max_output_tokens": 150, "extra_body": {"store": False},
+    }  # fmt: skip
+    (call,) = client.responses.create(**wish).output
+    assert call.type == "function_call"
+    assert json.loads(call.arguments)["city"] in CITY["enum"]
+    *_, last = client.responses.create(**wish, stream=True)
+    assert last.type == "response.completed"
+    (streamed,) = last.response.output
+    assert streamed.type == "function_call"
+    assert streamed.arguments == call.arguments
+
+
+def test_a_conversation_goes_on_with_what_a_response_has_said(
+    client: openai.OpenAI, server: wherry.Server
+) -> None:
+    said = client.responses.create(model="chat", input="Hi", temperature=0, max_output_tokens=4)
+    items: list[Any] = [
+        {"role": "user", "content": "Hi"},
+        *[item.to_dict() for item in said.output],
+        {"role": "user", "content": "And?"},
+    ]
+    more = client.responses.create(model="chat", input=items, temperature=0, max_output_tokens=4)
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": said.output_text},
+        {"role": "user", "content": "And?"},
+    ]
+    _, counted = post(server, "tokenize", messages=messages)
+    assert more.usage is not None
+    assert more.usage.input_tokens == counted["count"]
+
+
+# vLLM's routes for a model's tokenizer
+
+
+def post(server: wherry.Server, path: str, **body: Any) -> tuple[int, Any]:
+    answer = httpx.post(f"{server.url}/{path}", json=body, timeout=PATIENCE)
+    return answer.status_code, answer.json()
+
+
+@pytest.mark.parametrize("named", [{"model": "chat"}, {}])
+def test_a_text_becomes_tokens_and_they_become_the_text(
+    server: wherry.Server, tokenizer: Tokenizer, named: dict[str, str]
+) -> None:
+    text = "Hällo word5<|end|> 🐍"
+    status, found = post(server, "tokenize", prompt=text, add_special_tokens=False, **named)
+    tokens = tokenizer.encode(text, special=False)
+    assert (status, found) == (
+        200,
+        {"count": len(tokens), "max_model_len": 256, "tokens": tokens, "token_strs": None},
+    )
+    assert post(server, "detokenize", tokens=tokens, **named) == (200, {"prompt": text})
+    assert post(server, "tokenize", prompt="", **named)[1]["tokens"] == []
+    assert post(server, "detokenize", tokens=[], **named) == (200, {"prompt": ""})
+
+
+def test_messages_become_the_tokens_that_a_chat_would_have(
+    server: wherry.Server, client: openai.OpenAI, tokenizer: Tokenizer
+) -> None:
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    chat = client.chat.completions.create(model="chat", messages=messages, max_tokens=1)
+    status, found = post(server, "tokenize", messages=messages)
+    assert status == 200
+    assert tokenizer.decode(found["tokens"], skip_special=False) == (
+        "<|user|>Hi<|end|><|assistant|>"
+    )
+    assert chat.usage is not None
+    assert chat.usage.prompt_tokens == found["count"]
+    _, shorter = post(server, "tokenize", messages=messages, add_generation_prompt=False)
+    assert shorter["tokens"] == found["tokens"][:-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        ("tokenize", {}, 400, "prompt"),
+        ("tokenize", {"prompt": "a", "messages": []}, 400, "prompt"),
+        ("tokenize", {"messages": []}, 400, "messages"),
+        ("tokenize", {"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
+        ("tokenize", {"prompt": "a" * 1_000_000}, 400, "prompt"),
+        ("tokenize", {"prompt": ["a"]}, 400, "prompt"),
+        ("tokenize", {"prompt": "a", "return_token_strs": True}, 400, "return_token_strs"),
+        ("tokenize", {"prompt": "a", "model": "nobody"}, 404, None),
+        ("tokenize", {"prompt": "a", "model": "shout"}, 404, None),
+        ("detokenize", {}, 400, "tokens"),
+        ("detokenize", {"tokens": [1, 300]}, 400, "tokens"),
+        ("detokenize", {"tokens": [-1]}, 400, "tokens"),
+        ("detokenize", {"tokens": ["a"]}, 400, "tokens[0]"),
+        ("detokenize", {"tokens": [1] * 257}, 400, "tokens"),
+        ("detokenize", {"tokens": [2**70]}, 400, "tokens[0]"),
+    ],
+)
+def test_what_no_tokenizer_takes_is_refused_by_name(
+    server: wherry.Server, path: str, body: dict[str, Any], status: int, param: str | None
+) -> None:
+    got, answer = post(server, path, **body)
+    assert (got, answer["error"]["param"]) == (status, param), answer
+
+
+def test_of_several_language_models_one_is_to_be_named(folder: Path) -> None:
+    def one(name: str) -> LLM:
+        return LLM(folder, name=name, cache_gb=0.01, threads=1, isolation="thread")
+
+    with wherry.Server(one("a"), one("b"), port=0) as server:
+        status, answer = post(server, "tokenize", prompt="Hi")
+        assert (status, answer["error"]["param"]) == (400, "model")
+        assert "there are: a, b" in answer["error"]["message"]
+        assert post(server, "tokenize", prompt="Hi", model="b")[1]["count"] == 2
