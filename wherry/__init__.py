@@ -4,12 +4,16 @@ This file is the table of contents. A name is loaded when it is first used, so t
 `wherry --help`, and a worker process that needs no server, do not pay for the rest.
 """
 
+from __future__ import annotations
+
 import importlib
 import sys
 import types
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as typing says it, without the time that importing typing takes
 if TYPE_CHECKING:
+    from typing import Any
+
     from wherry.client import Client
     from wherry.config import (
         InstanceGroup,

@@ -18,7 +18,10 @@ import pytest
 
 from wherry.testing import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+#: A wait for something that must come: longer only if it fails.
+PATIENCE = 240.0
 
 APP = """
 import time
@@ -38,7 +41,22 @@ def slow(text: list[str]) -> list[str]:
 def words(text: str) -> Iterator[str]:
     yield from text.split()
 """
+TEN = """
+import wherry
+from pathlib import Path
+
+class Ten(wherry.Model):  # answers ten, and then none before it has met the test at the gate
+    def load(self, device):
+        self.asked = 0
+
+    def execute(self, text: list[str]) -> list[str]:
+        before, self.asked = self.asked, self.asked + len(text)
+        if before <= 10 < self.asked:
+            Path(__file__).with_name("gate").read_bytes()
+        return text
+"""
 COMMAND = [sys.executable, "-m", "wherry", "bench"]
+LONG = ("--duration", "600s", "--warmup", "0")
 
 
 @pytest.fixture
@@ -60,7 +78,7 @@ class Bench:
         self.out = self.err = ""
 
     def wait(self) -> int:
-        self.out, self.err = self.process.communicate(timeout=60)
+        self.out, self.err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode
 
     def report(self) -> dict[str, Any]:
@@ -134,21 +152,24 @@ def test_a_stream_and_a_full_queue_are_measured(app: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("number", "kinds"),
+    ("number", "timeout", "kinds"),
     [
-        (signal.SIGKILL, {"cannot connect: refused", "connection closed before the answer"}),
-        (signal.SIGSTOP, {"timeout"}),
+        (signal.SIGKILL, "60s", {"cannot connect: refused", "connection closed before the answer"}),
+        (signal.SIGSTOP, "4s", {"timeout"}),
     ],
 )
 def test_a_server_that_dies_or_stalls_gives_errors_by_kind_and_an_end(
-    app: str, tmp_path: Path, number: int, kinds: set[str]
+    tmp_path: Path, number: int, timeout: str, kinds: set[str]
 ) -> None:
-    with ServerProcess(app) as server:
-        words = [server.url, "--model", "echo", "--callers", "4", "--duration", "3s"]
-        with bench(tmp_path, *words, "--timeout", "500ms", "--warmup", "0") as made:
-            until_it_answers(made, server.url)
-            server.send(number)
-            assert made.wait() == 0, made.err
+    app, gate = tmp_path / "bench_ten_app.py", tmp_path / "gate"
+    app.write_text(TEN)
+    os.mkfifo(gate)
+    with ServerProcess(str(app)) as server:
+        words = [server.url, "--callers", "4", "--requests", "20"]
+        with bench(tmp_path, *words, "--timeout", timeout) as made:
+            with gate.open("w"):  # it has answered ten
+                server.send(number)
+                assert made.wait() == 0, made.err
             server.send(signal.SIGCONT) if number == signal.SIGSTOP else None
     (point,) = made.report()["points"]
     assert point["figures"]["ok"] > 0
@@ -160,7 +181,7 @@ def test_a_server_that_dies_or_stalls_gives_errors_by_kind_and_an_end(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_it_with_the_report_so_far(app: str, tmp_path: Path, number: int) -> None:
     """Also where it has a server of its own, which must be gone then."""
-    with bench(tmp_path, app, "--model", "echo", "--callers", "2", "--duration", "600s") as made:
+    with bench(tmp_path, app, "--model", "echo", "--callers", "2", *LONG) as made:
         until_it_answers(made)
         made.process.send_signal(number)
         assert made.wait() == 130
@@ -179,6 +200,7 @@ def test_ctrl_c_before_anything_is_measured_ends_it_quietly(app: str, tmp_path: 
         made.process.send_signal(signal.SIGINT)
         assert made.wait() == 130
     assert "Traceback" not in made.err
+    assert processes_with(app) == []
 
 
 def test_ctrl_c_while_the_model_loads_leaves_no_server_behind(tmp_path: Path) -> None:
@@ -199,12 +221,12 @@ def test_ctrl_c_while_the_model_loads_leaves_no_server_behind(tmp_path: Path) ->
         made.process.send_signal(signal.SIGINT)
         assert made.wait() == 130
     assert "Traceback" not in made.err
-    serving = [
-        cmdline
-        for cmdline in Path("/proc").glob("[0-9]*/cmdline")
-        if str(app).encode() in _read(cmdline)
-    ]
-    assert serving == []
+    assert processes_with(str(app)) == []
+
+
+def processes_with(word: str) -> list[Path]:
+    found = Path("/proc").glob("[0-9]*/cmdline")
+    return [cmdline for cmdline in found if word.encode() in _read(cmdline)]
 
 
 def _read(path: Path) -> bytes:
@@ -218,7 +240,7 @@ def test_the_highest_load_is_searched(app: str, tmp_path: Path) -> None:
     with ServerProcess(app) as server:
         made = ran(
             tmp_path, server.url, "--model", "slow", "--find-max", "--p95", "10ms", "--duration",
-            "300ms", "--warmup", "0",
+            "2s", "--warmup", "0",
         )  # fmt: skip
     assert made.report()["searches"] == [
         {

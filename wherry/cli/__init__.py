@@ -27,7 +27,6 @@ from wherry.cli.triton_options import in_our_words
 FAILED = 1
 USAGE = 2
 LOAD_FAILED = 3
-INTERRUPTED = 130
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -59,8 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except ConfigError as error:
         return _failed(str(error), USAGE)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has enough: `wherry models | head -1`. Not an error, but
         # Python would complain again when it flushes stdout at exit.

@@ -212,7 +212,9 @@ class Run:
         if not is_url:
             self.display.say(f"starting wherry serve {target}")
             model = self._model_to_set(target, settings)
-            server = stack.enter_context(serving(target, self.args.serve, model, settings))
+            server = stack.enter_context(
+                serving(target, self.args.serve, model, settings, self.interrupts.not_now)
+            )
             target, pid = server.url, server.pid
             self.display.say(f"it is ready at {target}")
         found = find(target, self.asked.sending)
@@ -236,7 +238,7 @@ class Run:
         if self.asked.sending.model is not None:
             return self.asked.sending.model.partition(":")[0]
         if self._only_model is None:
-            with serving(target, self.args.serve, None, {}) as server:
+            with serving(target, self.args.serve, None, {}, self.interrupts.not_now) as server:
                 found = find(server.url, self.asked.sending)
             self._only_model = found.model
         return self._only_model
@@ -305,6 +307,17 @@ class Interrupts:
             yield
         finally:
             self._at_once = False
+
+    @contextmanager
+    def not_now(self) -> Iterator[None]:
+        """In this block within `at_once` the first one waits for the block's end."""
+        at_once, self._at_once = self._at_once, False
+        try:
+            yield
+        finally:
+            self._at_once = at_once
+        if at_once and self._asked:
+            raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.insisted = self._asked

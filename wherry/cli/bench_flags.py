@@ -50,7 +50,7 @@ def add_flags(to: argparse.ArgumentParser) -> None:
         "--header", action="append", default=[], metavar="NAME:VALUE", help="one more header"
     )
     what.add_argument("--api-key", metavar="KEY", help="bearer key, or WHERRY_API_KEY")
-    what.add_argument("--ssl-ca", metavar="PATH", help="CA certificates to trust, for https")
+    what.add_argument("--ssl-ca", metavar="PATH", help="CA certificates to trust")
     what.add_argument("--insecure", action="store_true", help="accept any certificate")
 
     load = to.add_argument_group("load (closed: callers wait for their answers; open: a rate)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,36 @@ STOPPING = 10.0
 
 @contextmanager
 def serving(
-    target: str, flags: Sequence[str], model: str | None, settings: Mapping[str, Any]
+    target: str,
+    flags: Sequence[str],
+    model: str | None,
+    settings: Mapping[str, Any],
+    undisturbed: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[ServerProcess]:
     """`wherry serve TARGET FLAGS` on a free port with these settings of the model, over those of
-    the file that it would read anyhow. WherryError with the server's log if it does not start."""
+    the file that it would read anyhow. WherryError with the server's log if it does not start.
+
+    In a block of `undisturbed` no Ctrl-C raises: it would leave a process that nobody knows of."""
     with tempfile.TemporaryDirectory(prefix="wherry-bench-") as folder:
         if model is not None and settings:
             path = Path(folder) / "wherry.toml"
             path.write_text(_merged(flags, model, settings), encoding="utf-8")
             flags = [*_without_config(flags), "--config", str(path)]
         server = ServerProcess(target, *flags, own_group=True, ready_timeout=LOADING)
-        try:
-            server.__enter__()
-        except RuntimeError as error:
-            raise WherryError(str(error)) from None
-        try:
+        with ExitStack() as stack:
+            with undisturbed():
+                server.start()
+                stack.callback(_stop, server)
+            try:
+                server.wait_ready()
+            except RuntimeError as error:
+                raise WherryError(str(error)) from None
             yield server
-        finally:
-            with contextlib.suppress(RuntimeError):  # it hung, and has been killed
-                server.stop(timeout=STOPPING)
+
+
+def _stop(server: ServerProcess) -> None:
+    with contextlib.suppress(RuntimeError):  # it hung, and has been killed
+        server.stop(timeout=STOPPING)
 
 
 def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> str:

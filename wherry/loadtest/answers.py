@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -35,9 +35,13 @@ class AnswerReader:
         self._last = now
 
 
+#: As many as a record can hold.
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
 
 
 class _Delta(msgspec.Struct):

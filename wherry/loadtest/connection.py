@@ -17,6 +17,7 @@ import httptools
 import msgspec
 
 from wherry.loadtest.answers import READERS, AnswerReader
+from wherry.loadtest.certificate import Shown
 from wherry.loadtest.record import OK
 
 #: An answer that is kept in memory ends here.
@@ -46,6 +47,8 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     reads: Literal["status", "openai", "openai_events", "v2_events", "grpc", "grpc_stream"] = (
         "status"
     )
+    #: gRPC, which cannot accept any certificate: the one to trust.
+    shown: Shown | None = None
     #: gRPC: what goes with each call. (Over HTTP it stands in the request.)
     metadata: tuple[tuple[str, str], ...] = ()
 

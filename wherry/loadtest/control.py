@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from wherry.errors import ConfigError, WherryError
+from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Wire
 
 
@@ -44,13 +44,12 @@ class Address:
         return host if self.port == default or self.uds else f"{host}:{self.port}"
 
     def wire(self, **more: Any) -> Wire:
-        return Wire(
-            host=self.host, port=self.port, uds=self.uds, tls=self.scheme == "https", **more
-        )
+        tls = self.scheme in ("https", "grpcs")
+        return Wire(host=self.host, port=self.port, uds=self.uds, tls=tls, **more)
 
 
 def address(url: str) -> Address:
-    """From http://, https://, grpc:// or http+unix:///path/of/the.sock; else ConfigError."""
+    """From http[s]://, grpc[s]:// or http+unix:///path/of/the.sock; else ConfigError."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -58,7 +57,7 @@ def address(url: str) -> Address:
         raise ConfigError(f"{url!r} is no URL: {error}") from None
     scheme, _, unix = parts.scheme.partition("+")
     if scheme not in ("http", "https", "grpc", "grpcs") or unix not in ("", "unix"):
-        raise ConfigError(f"{url!r}: expected http://, https://, grpc:// or http+unix:// in front")
+        raise ConfigError(f"{url!r}: expected http[s]://, grpc[s]:// or http+unix:// in front")
     if unix:
         return Address(url, scheme, "localhost", 0, "", unquote(parts.netloc + parts.path))
     if not parts.hostname:
@@ -104,10 +103,7 @@ class Control:
         if where.uds is not None:
             return _UnixConnection(where.uds, self.timeout)
         if where.scheme == "https":
-            context = ssl.create_default_context(cafile=self.ssl_ca)
-            if self.insecure:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
+            context = tls_context(self.ssl_ca, insecure=self.insecure)
             return http.client.HTTPSConnection(
                 where.host, where.port, timeout=self.timeout, context=context
             )

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
+from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Connection, Encoded, Wire, make_connection
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.record import OK, Recorder
@@ -64,11 +65,10 @@ class Engine:
         self._farewells: set[asyncio.Future[Any]] = set()
         self._handles: set[asyncio.TimerHandle] = set()
         self._gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
-        self._tls = _tls(wire)
+        self._tls = tls_context(wire.ssl_ca, insecure=wire.insecure) if wire.tls else None
         self._begun_at = 0.0
         self._to_begin = plan.requests if plan.requests is not None else float("inf")
         self._stopping = False
-        self._connecting = 0
         self._failing_since: float | None = None
         self._backlog: deque[float] = deque()
         self._exhausted = False
@@ -383,13 +383,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, socket.gaierror):
         return f"unknown host: {error.strerror}"
     return str(error.strerror or error) if isinstance(error, OSError) else str(error)
-
-
-def _tls(wire: Wire) -> ssl.SSLContext | None:
-    if not wire.tls:
-        return None
-    context = ssl.create_default_context(cafile=wire.ssl_ca)
-    if wire.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -136,10 +136,6 @@ class LoadProcesses:
             child.close(patience)
         self._children.clear()
 
-    @property
-    def pids(self) -> list[int]:
-        return [child.process.pid for child in self._children]
-
     def run(
         self,
         plan: Plan,

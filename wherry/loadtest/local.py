@@ -39,7 +39,10 @@ class Local:
         if sending.model is None and len(names) != 1:
             raise ConfigError(f"say which --model is meant; there are: {', '.join(names)}")
         self._runtime = runtime
-        self._loaded = runtime.model(sending.model or names[0])
+        name, _, version = (sending.model or names[0]).partition(":")
+        self._loaded = runtime.model(name, version or None)
+        if self._loaded is not runtime.model(name):
+            raise ConfigError(f"--local calls the highest version of {name!r}, not {version}")
         self._model: ModelDescription = describe(model_config(self._loaded))
         examples = [dict(row) for row in self._loaded.config.examples]
         self._rows, source = rows_for(self._model, sending, lambda: examples)

@@ -17,11 +17,10 @@ def process_tree(pid: int) -> list[int]:
     """A process and its living descendants; those that are gone are left out."""
     tree = [pid]
     for parent in tree:
-        for children in (PROC / str(parent) / "task").glob("*/children"):
-            try:
-                tree += [int(child) for child in children.read_text().split()]
-            except OSError:
-                continue
+        with contextlib.suppress(OSError):
+            for task in (PROC / str(parent) / "task").iterdir():
+                with contextlib.suppress(OSError):  # a thread that has just ended
+                    tree += [int(child) for child in (task / "children").read_text().split()]
     return tree
 
 

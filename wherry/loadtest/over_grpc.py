@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from wherry.client.wire import ModelDescription, infer_body
 from wherry.errors import ConfigError
 from wherry.frontends.grpc.proto import Schema, load
 from wherry.loadtest.answers import AnswerReader
+from wherry.loadtest.certificate import shown_by, tls_context
 from wherry.loadtest.connection import Connection, Encoded, Owner, Wire
 from wherry.loadtest.control import Address, NotThere, Unreachable
 from wherry.loadtest.encode import columns_of
@@ -79,10 +81,10 @@ def encode(protocol: Schema, model: ModelDescription, version: str, rows: Sequen
 class GrpcControl:
     """Small calls to one server. Blocks; any thread."""
 
-    def __init__(self, address: Address, metadata: Mapping[str, str], timeout: float = 5.0) -> None:
+    def __init__(self, address: Address, wire: Wire, timeout: float = 5.0) -> None:
         self.address = address
         self.timeout = timeout
-        self._metadata = _metadata(metadata)
+        self._wire = wire
         self.schema = schema()
 
     def call(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,12 +92,12 @@ class GrpcControl:
         import grpc
 
         described = self.schema.methods[f"/{SERVICE}/{method}"]
-        with _channel(self.address, grpc.insecure_channel, grpc.secure_channel) as channel:
+        with _channel(self._wire, grpc.insecure_channel, grpc.secure_channel) as channel:
             try:
                 answer = channel.unary_unary(described.path)(
                     described.request.encode(request),
                     timeout=self.timeout,
-                    metadata=self._metadata,
+                    metadata=self._wire.metadata,
                 )
             except grpc.RpcError as error:
                 code, details = error.code(), error.details()
@@ -161,7 +163,7 @@ class GrpcConnection(Connection):
         self._keep = owner.keep
         self._channel: grpc.aio.Channel | None = channel
         self._call = channel.unary_unary(INFER)
-        self._metadata = _metadata(dict(wire.metadata))
+        self._metadata = wire.metadata
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -221,8 +223,7 @@ async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
     """A channel that is connected. ConnectionError or TimeoutError if it cannot be."""
     import grpc.aio
 
-    where = Address("", "grpcs" if wire.tls else "grpc", wire.host, wire.port, "")
-    channel = _channel(where, grpc.aio.insecure_channel, grpc.aio.secure_channel, wire.ssl_ca)
+    channel = _channel(wire, grpc.aio.insecure_channel, grpc.aio.secure_channel)
     try:
         state = channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
@@ -237,19 +238,30 @@ async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
     return kind(owner, caller, channel, wire)
 
 
-def _channel(where: Address, insecure: Any, secure: Any, ssl_ca: str | None = None) -> Any:
+def wire_to(where: Address, headers: Mapping[str, str], ssl_ca: str | None, insecure: bool) -> Wire:
+    """How calls get there. Unreachable, if it must show its certificate first and does not."""
+    shown = None
+    if where.scheme == "grpcs":
+        tls_context(ssl_ca, insecure=insecure)  # says what is wrong with ssl_ca; grpcio would not
+        if insecure:
+            try:
+                shown = shown_by(where.host, where.port)
+            except OSError as error:
+                raise Unreachable(f"{where.url}: {error}; is a server running there?") from None
+    metadata = tuple((name.lower(), value) for name, value in headers.items())
+    return where.wire(reads="grpc", ssl_ca=ssl_ca, shown=shown, metadata=metadata)
+
+
+def _channel(wire: Wire, insecure: Any, secure: Any) -> Any:
     import grpc
 
-    host = f"[{where.host}]" if ":" in where.host else where.host
-    target = f"{host}:{where.port}"
-    if where.scheme != "grpcs":
+    host = f"[{wire.host}]" if ":" in wire.host else wire.host
+    target = f"{host}:{wire.port}"
+    if not wire.tls:
         return insecure(target, options=OPTIONS)
-    roots = None
-    if ssl_ca:
-        with open(ssl_ca, "rb") as file:
-            roots = file.read()
+    if wire.shown is not None:
+        name = ("grpc.ssl_target_name_override", wire.shown.name)
+        trusted = grpc.ssl_channel_credentials(wire.shown.pem.encode())
+        return secure(target, trusted, options=(*OPTIONS, name))
+    roots = Path(wire.ssl_ca).read_bytes() if wire.ssl_ca else None
     return secure(target, grpc.ssl_channel_credentials(roots), options=OPTIONS)
-
-
-def _metadata(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name.lower(), value) for name, value in headers.items())

@@ -87,15 +87,16 @@ class Recorder:
         return found
 
     def merge(self, other: Recorder) -> None:
-        """Take over another one's rows."""
-        index = [self._index(name) for name in other.outcomes]
-        rows = bytearray(other.rows)
+        """Take over another one's rows. Its thread may go on."""
+        rows = bytearray(other.rows)  # first: what belongs to a row is there before the row
+        index = [self._index(name) for name in list(other.outcomes)]
+        gaps = sum(row[-1] for row in _ROW.iter_unpack(rows)) if other.gap_seconds else 0
         if index != list(range(len(index))):
             for at in range(_TIMES.size, len(rows), _ROW.size):
                 (theirs,) = _OUTCOME.unpack_from(rows, at)
                 _OUTCOME.pack_into(rows, at, index[theirs])
         self.rows += rows
-        self.gap_seconds.extend(other.gap_seconds)
+        self.gap_seconds.extend(other.gap_seconds[:gaps])
         self.failures += other.failures
 
     def packed(self) -> dict[str, Any]:

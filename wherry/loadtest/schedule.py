@@ -6,6 +6,7 @@ that stalls is charged for the requests that it kept from being sent on time.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -22,9 +23,9 @@ def moments(load: Rate | Bursts | Replay, *, seed: int = 0, phase: float = 0.0) 
         case Rate(arrivals="poisson"):
             return _poisson(load, random.Random(seed))
         case Rate():
-            return (_when(n + phase, load) for n in _count())
+            return (_when(n + phase, load) for n in itertools.count())
         case Bursts():
-            return (n * load.every for n in _count() for _ in range(load.size))
+            return (n * load.every for n in itertools.count() for _ in range(load.size))
         case Replay():
             return iter(load.moments)
 
@@ -61,10 +62,3 @@ def _poisson(load: Rate, draw: random.Random) -> Iterator[float]:
     while True:
         work += draw.expovariate(1.0)
         yield _when(work, load)
-
-
-def _count() -> Iterator[int]:
-    n = 0
-    while True:
-        yield n
-        n += 1

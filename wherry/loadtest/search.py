@@ -33,11 +33,13 @@ class Objective:
 class Search:
     """Ask `next()` for a load, `tell` it how that went, until there is no next.
 
-    Callers are whole numbers; a rate is found to within `precision` of itself.
+    Callers are whole numbers; a rate is found to within `precision` of itself, if it is not below
+    `least`: a run would have no request.
     """
 
     whole: bool
     start: float = 1.0
+    least: float = 0.1
     most: float = 65536.0
     precision: float = 0.05
     _good: float | None = None
@@ -58,7 +60,7 @@ class Search:
             return min(2 * self._good, self.most) if self._good < self.most else None
         if self._good is None:
             smaller = self._between(0.0, self._bad)
-            return smaller if self._bad - smaller > 0 and smaller not in self._tried else None
+            return smaller if self.least <= smaller < self._bad else None
         middle = self._between(self._good, self._bad)
         close = self._bad - self._good <= max(1.0 * self.whole, self.precision * self._bad)
         return None if close or middle in self._tried else middle

@@ -27,7 +27,6 @@ FIRST_TO_GO = (
     "tokens/s of one", "between ms", "rows/s", "batch",
 )  # fmt: skip
 
-
 STYLES = {"better": "green", "worse": "red"}
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import msgspec
+
 from wherry.client.wire import ModelDescription, describe
 from wherry.errors import ConfigError
 from wherry.loadtest import encode, inputs, over_grpc
@@ -267,7 +269,8 @@ def rows_for(
 
 def _grpc(where: Address, sending: Sending) -> Target:
     over_grpc.check_installed()
-    control = over_grpc.GrpcControl(where, sending.all_headers())
+    wire = over_grpc.wire_to(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
+    control = over_grpc.GrpcControl(where, wire)
     named = sending.model
     if named is None:
         names = control.model_names()
@@ -285,15 +288,9 @@ def _grpc(where: Address, sending: Sending) -> Target:
         made = inputs.batches(rows, size)
         return [over_grpc.encode(control.schema, model, version, batch) for batch in made]
 
-    watching = over_grpc.GrpcControl(where, sending.all_headers(), timeout=1.0)
-    wire = Wire(
-        host=where.host,
-        port=where.port,
-        tls=where.scheme == "grpcs",
-        ssl_ca=sending.ssl_ca,
-        reads="grpc_stream" if control.streams(name, version) else "grpc",
-        metadata=tuple(sending.all_headers().items()),
-    )
+    watching = over_grpc.GrpcControl(where, wire, timeout=1.0)
+    if control.streams(name, version):
+        wire = msgspec.structs.replace(wire, reads="grpc_stream")
     return Target(
         "grpc",
         where.url,

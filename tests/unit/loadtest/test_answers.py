@@ -43,6 +43,8 @@ def test_a_role_is_no_token() -> None:
         (b"data: [DONE]\n\n", "without any piece"),
         (b'data: {"error":{"message":"full"}}\n\ndata: [DONE]\n\n', "full"),
         (b"data: oops\n\n", "not an OpenAI event"),
+        (b'data: {"usage":{"completion_tokens":-1}}\n\n', "not an OpenAI event"),
+        (b'data: {"usage":{"prompt_tokens":4294967296}}\n\n', "not an OpenAI event"),
         (b"", "without any piece"),
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -69,11 +67,11 @@ def test_an_interrupted_run_gives_what_there_is() -> None:
 
 def test_a_load_process_that_dies_is_an_error_and_not_a_hang() -> None:
     with wire() as where, LoadProcesses(1) as load:
-        (pid,) = load.pids
+        (child,) = load._children
 
         def kill(told: Told) -> None:
             if told.answered:
-                os.kill(pid, signal.SIGKILL)
+                child.process.kill()
 
         with pytest.raises(LoadFailure, match="ended with code -9"):
             load.run(Plan(load=Closed(callers=1), duration=600), where, REQUESTS, tell=kill)

@@ -56,6 +56,15 @@ def test_rows_of_a_request_are_counted() -> None:
     assert point.figures.rows_per_second == pytest.approx(5 * point.figures.requests_per_second)
 
 
+def test_a_model_may_be_named_with_the_version_that_a_call_means() -> None:
+    found = run(Closed(callers=1), sending=Sending(model="echo:1"), requests=2)
+    assert found.point.figures.ok == 2
+    with wherry.Runtime(echo) as runtime:
+        runtime.load(echo, version="2")
+        with pytest.raises(ConfigError, match="calls the highest version of 'echo', not 1"):
+            Local(runtime, Sending(model="echo:1"))
+
+
 def test_a_model_that_raises_is_an_error_with_its_message(tmp_path: Any) -> None:
     (tmp_path / "bad.txt").write_text("bad\ngood\n")
     point = run(
@@ -109,7 +118,7 @@ def test_a_model_that_never_answers_is_a_timeout_and_the_run_ends() -> None:
     with wherry.Runtime(gated) as runtime:
         found = measure(
             Local(runtime, Sending()),
-            Plan(load=Closed(callers=2), duration=0.05, timeout=0.1),
+            Plan(load=Closed(callers=2), duration=1.0, timeout=0.1),
         )
         gated.open()
     assert found.point.figures.errors == {"timeout": 2}

@@ -55,6 +55,14 @@ def test_the_looks_that_enclose_the_window_are_taken() -> None:
     assert observer.server_cores(1.1, 3.5) == pytest.approx(0.5)
 
 
+def test_a_look_that_is_answered_after_the_start_is_none_before_it() -> None:
+    within = Look(1.0, stats(3, {1: 3}), told_at=1.2)
+    observer = Observer(looks=[Look(0.0, stats(0, {})), within, Look(2.0, stats(8, {1: 8}))])
+    side = observer.server_side(1.1, 2.0)
+    assert side is not None
+    assert side.requests == 8
+
+
 def test_looks_that_were_not_answered_are_passed_over() -> None:
     looks = [Look(0.0, stats(0, {})), Look(1.0, stats(8, {2: 4})), Look(2.0), Look(3.0)]
     observer = Observer(looks=looks)

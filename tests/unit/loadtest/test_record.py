@@ -30,6 +30,16 @@ def test_merged_recorders_keep_each_others_errors_apart() -> None:
     assert one.failures == 3
 
 
+def test_half_of_a_row_is_none_in_a_recorder_that_goes_on() -> None:
+    one, two = Recorder(), recorder(OK, OK)
+    two.gap_seconds.extend([9.0, 9.0])  # of a row that comes next
+    one.merge(two)
+    one.merge(recorder(OK, OK))
+    table = Table.of(one)
+    assert list(table.gap_seconds) == [0.125, 0.125]
+    assert list(table.gaps) == [0, 1, 0, 1]
+
+
 def test_a_server_with_a_new_error_each_time_does_not_fill_the_memory() -> None:
     made = recorder(*(f"error {n}" for n in range(5000)))
     assert len(made.outcomes) <= 201

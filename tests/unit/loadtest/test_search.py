@@ -42,6 +42,12 @@ def test_nothing_is_found_if_one_caller_is_too_many() -> None:
     assert search.found is None
 
 
+def test_it_ends_where_a_rate_means_no_request() -> None:
+    search = Search(whole=False, start=1)
+    assert run(search, 0) == [1, 0.5, 0.25, 0.125]
+    assert search.found is None
+
+
 def test_it_ends_at_the_most_it_may_try() -> None:
     search = Search(whole=True, most=100)
     assert run(search, 1e9) == [1, 2, 4, 8, 16, 32, 64, 100]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,10 +144,10 @@ def test_anything_else_is_a_plain_url(tmp_path: Path) -> None:
 
 
 def test_nobody_there_is_told_as_such() -> None:
-    with pages({}) as url:
-        pass
-    with pytest.raises(Unreachable, match="is a server running there"):
-        find(url, Sending())
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(Unreachable, match="is a server running there"):
+            find(f"http://127.0.0.1:{taken.getsockname()[1]}", Sending())
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:port/", "http+tcp://x"])
