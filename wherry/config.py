@@ -161,8 +161,12 @@ class ModelConfig:
     #: Seconds that a batch which is not full may wait for company; 0: never wait; None: the
     #: batcher finds out by itself whether, how long and for how many waiting pays.
     max_queue_delay: float | None = None
-    #: Leave as soon as one of these sizes is reached, else after `max_queue_delay`.
+    #: Leave as soon as the first requests have one of these sizes together, or the next one would
+    #: exceed the largest, else after `max_queue_delay`.
     preferred_batch_sizes: tuple[int, ...] = ()
+    #: False: a batch that waits for `max_queue_delay` leaves as soon as a request comes that cannot
+    #: join it (another shape, other optional inputs), as in Triton.
+    wait_when_mixed: bool = True
     #: False: a request is a batch of its own, however many rows it has.
     share_batches: bool = True
     #: Requests that may wait; one more is refused (429). None: no bound.
@@ -194,6 +198,9 @@ class ModelConfig:
     execution_timeout: float | None = None
     #: A model whose every instance has been in one batch for longer (seconds) is not ready.
     stall_timeout: float = 30.0
+    #: Seconds that a worker may take for the model's unload() (a model.py's finalize()), unless the
+    #: server stops earlier; then it is killed. None: as long as it takes.
+    unload_timeout: float | None = 30.0
     #: When a batch raises, run its halves, so that a bad row fails alone.
     isolate_errors: bool = True
     #: A local call that finds an idle thread instance may run in the caller's own thread.
@@ -222,8 +229,8 @@ class ModelConfig:
             value = getattr(self, field)
             if value is not None and not value >= 0:  # nan too
                 self._fail(field, "must not be negative")
-        times = ("request_timeout", "execution_timeout", "stall_timeout", "crash_window")
-        for field in ("max_queue_wait", *times):
+        times = ("request_timeout", "execution_timeout", "stall_timeout", "unload_timeout")
+        for field in ("max_queue_wait", "crash_window", *times):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")

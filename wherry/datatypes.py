@@ -118,6 +118,7 @@ class TensorSpec:
 
     def fits(self, row_shape: Shape) -> bool:
         """Is this the shape of one of our rows?"""
-        return len(row_shape) == len(self.shape) and all(
-            want in (-1, got) for want, got in zip(self.shape, row_shape, strict=True)
+        return row_shape == self.shape or (
+            len(row_shape) == len(self.shape)
+            and all(want in (-1, got) for want, got in zip(self.shape, row_shape, strict=True))
         )

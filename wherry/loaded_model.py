@@ -17,7 +17,7 @@ from wherry.model import Model
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
 from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
+from wherry.request import Columns, InferRequest, InferResponse, SequenceStep, ShapedRow
 from wherry.response_cache import ModelCache
 from wherry.rows import columns_of_row
 from wherry.signature import Signature
@@ -41,7 +41,7 @@ class Runner(Protocol):
     def explain(self) -> dict[str, Any]: ...
     def running(self) -> list[tuple[str, int, float]]: ...
     def drain(self, timeout: float | None) -> bool: ...
-    def close(self, timeout: float = 10.0) -> None: ...
+    def close(self, timeout: float | None = 10.0) -> None: ...
 
 
 class LoadedModel:
@@ -73,6 +73,8 @@ class LoadedModel:
             for spec in signature.inputs
             if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
         ]
+        #: Strings that are tensors, too: rows of different widths are none together.
+        self._variable_strings: Sequence[str] = getattr(model, "variable_strings", ())
         self.runs_in_caller = (
             not signature.is_async
             and not signature.streams
@@ -257,10 +259,15 @@ class LoadedModel:
         return columns_of_row(self.signature, self.config, inputs)
 
     def row(self, outputs: Columns) -> Any:
-        """One row's outputs as the caller wants them: the value, or a dict of several."""
+        """One row's outputs as the caller wants them: the value, or a dict of several without those
+        that a model.py did not give."""
         if self._unwrap is not None:
             return _value(self._unwrap.form, outputs[self._unwrap.name])
-        return {spec.name: _value(spec.form, outputs[spec.name]) for spec in self.signature.outputs}
+        return {
+            spec.name: _value(spec.form, outputs[spec.name])
+            for spec in self.signature.outputs
+            if spec.name in outputs
+        }
 
     def is_row(self, row: Any) -> bool:
         """Is this a dict of inputs, or the value of the only input?"""
@@ -282,14 +289,23 @@ class LoadedModel:
         return max(1e-9, *costs)
 
     def _shape_key(self, columns: Columns) -> Hashable:
-        if not self._variable and not self._optional:
+        if not self._variable and not self._variable_strings and not self._optional:
             return None
         shapes = tuple(
             (name, columns[name].shape[1:])  # type: ignore[union-attr]
             for name in self._variable
             if name in columns
         )
+        shapes += tuple(
+            (name, _row_shape(columns[name][0]))
+            for name in self._variable_strings
+            if name in columns
+        )
         return (shapes, frozenset(columns)) if self._optional else shapes
+
+
+def _row_shape(row: Any) -> tuple[int, ...]:
+    return row.shape if isinstance(row, ShapedRow) else (len(row),)
 
 
 def _value(form: Form, column: Any) -> Any:

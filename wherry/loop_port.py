@@ -50,14 +50,20 @@ class LoopPort:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:  # the loop is closed: nobody is left to be told
                 self._calls.clear()
+                self._awake = False
 
     def watch(self, file: int, turn: Callable[[], None]) -> bool:
-        if self._epoll is None:
+        epoll = self._epoll
+        if epoll is None:
             if hasattr(select, "epoll"):
                 self.call(LoopPort._open, self)
             return False
         self._turns[file] = turn
-        self._epoll.register(file, select.EPOLLIN)
+        try:
+            epoll.register(file, select.EPOLLIN)
+        except ValueError:  # it has just been closed
+            del self._turns[file]
+            return False
         return True
 
     def forget(self, file: int) -> None:

@@ -46,8 +46,6 @@ OnReady = Callable[[LoadedModel, float], None]
 
 #: Seconds for which a model's files must not have changed before they are loaded.
 SETTLE_SECONDS = 2.0
-#: Seconds that an unloaded model has to finish what it was asked before.
-DRAIN_SECONDS = 30.0
 
 _NOT_ALLOWED = "explicit model load / unload is not allowed if polling is enabled"
 
@@ -275,7 +273,7 @@ class ModelControl:
                 found = self._uploaded(name, config, files, scratch.name)
             else:
                 found = self._found(name, config, patch)
-            self._load(found, (), _log_ready, scratch)
+            self._load(found, (), log_ready, scratch)
         except BaseException:
             if scratch is not None:
                 scratch.cleanup()
@@ -285,7 +283,8 @@ class ModelControl:
         self._model(name).wanted = True
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Take a model out of service at once, and free it when it has finished what it has.
+        """Take a model out of service at once, and free it when it has finished what it has, as
+        long as that takes.
 
         With `dependents` the members of an ensemble, too, but for those that another one needs and
         those that were loaded by their own name.
@@ -445,13 +444,12 @@ class ModelControl:
             with model.lock:
                 if unless_loaded and self._is_loaded(name):
                     return
-                again = self._is_loaded(name)
-                self._replace(model, self._with_members(found), on_ready)
+                replaced = self._replace(model, self._with_members(found), on_ready)
                 old, model.files = model.files, scratch
-        if old is not None:
+        if replaced:
+            self._start_thread(lambda: self._free(replaced, old), f"wherry-replace-{name}")
+        elif old is not None:
             old.cleanup()
-        if again:
-            gc.collect()  # the old one, as in _let_go
 
     @contextmanager
     def _announced(self, names: Sequence[str]) -> Iterator[None]:
@@ -478,8 +476,9 @@ class ModelControl:
         if problems:
             raise _cannot_load(found.name, BadConfig(problems))
 
-    def _replace(self, model: _Model, found: Found, on_ready: OnReady | None) -> None:
-        """Load the versions that are wanted; then let go of the others. Under the model's lock."""
+    def _replace(self, model: _Model, found: Found, on_ready: OnReady | None) -> list[LoadedModel]:
+        """Load the versions that are wanted; then let go of the others. Under the model's lock.
+        Those whose places they took: they still have what they were asked before."""
         name = found.name
         versions = [str(version) for version in found.versions]
         for version in versions:
@@ -487,7 +486,7 @@ class ModelControl:
         for notice in found.notices:
             log.warning(notice, extra={"model": name})
         try:
-            self._load_versions(found, on_ready)
+            replaced = self._load_versions(found, on_ready)
         except Exception as error:  # the model's files and code: anything may come
             reason = str(error)
             if not isinstance(error, WherryError):  # from reading the model's own files
@@ -506,6 +505,7 @@ class ModelControl:
         model.found = found
         self._forget_answers_of_callers(name)
         self._let_go(name, [v for v in self._versions(name) if v not in versions])
+        return replaced
 
     def _forget_answers_of_callers(self, name: str) -> None:
         """What the ensembles over this model remember, came from the one that it replaces."""
@@ -515,8 +515,9 @@ class ModelControl:
                     other.cache.forget()
                 self._forget_answers_of_callers(other.name)
 
-    def _load_versions(self, found: Found, on_ready: OnReady | None) -> None:
+    def _load_versions(self, found: Found, on_ready: OnReady | None) -> list[LoadedModel]:
         started = self.runtime.clock()
+        replaced: list[LoadedModel] = []
 
         def tell(loaded: LoadedModel, _: float) -> None:
             # Completing the configuration took its time, too.
@@ -537,14 +538,16 @@ class ModelControl:
                     for version in found.versions
                 ]
                 self._label(models)
-                self.runtime.load_all(models, on_ready=tell, **self._settings(found.name))
-                return
+                settings = self._settings(found.name)
+                self.runtime.load_all(models, on_ready=tell, replaced=replaced.append, **settings)
+                break
             except LoadFailed as error:
                 if attempt == self._load_retries or self._closing.is_set():
                     raise
                 log.warning(
                     "loading again", extra={"model": found.name, "why": str(error), "try": attempt}
                 )
+        return replaced
 
     def _with_members(self, found: Found) -> Found:
         """An ensemble whose steps fit the models that are loaded; it streams if one does."""
@@ -577,7 +580,7 @@ class ModelControl:
         """In mode poll: what is wrong is logged, and the old one goes on serving."""
         self._loaded_files[name] = self._files_of(name)
         try:
-            self._load(self._found(name, None), (), _log_ready)
+            self._load(self._found(name, None), (), log_ready)
             self._missing.pop(name, None)
         except WherryError as error:
             _log_failure(name, error)
@@ -613,7 +616,7 @@ class ModelControl:
 
         def retire() -> None:
             for loaded in retiring:
-                self.runtime.retire(loaded, DRAIN_SECONDS)
+                self.runtime.retire(loaded, None)
                 log.info("model unloaded", extra={"model": name, "version": loaded.version})
                 if model.states.get(loaded.version) == ("UNLOADING", ""):
                     model.states[loaded.version] = ("UNAVAILABLE", "unloaded")
@@ -626,6 +629,16 @@ class ModelControl:
                     model.files = None
 
         self._start_thread(retire, f"wherry-unload-{name}")
+
+    def _free(
+        self, replaced: list[LoadedModel], files: tempfile.TemporaryDirectory[str] | None
+    ) -> None:
+        """Another serves in their place: let them finish what they have."""
+        while replaced:
+            self.runtime.retire(replaced.pop(), None)
+        if files is not None:
+            files.cleanup()
+        gc.collect()  # as in _let_go
 
     # Parts: polling
 
@@ -807,8 +820,10 @@ def _traceback_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _log_ready(loaded: LoadedModel, seconds: float) -> None:
-    log.info(
-        "model ready",
-        extra={"model": loaded.name, "version": loaded.version, "seconds": round(seconds, 3)},
-    )
+def log_ready(loaded: LoadedModel, seconds: float) -> None:
+    """One line for a model that can be called from now on."""
+    fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
+    if not loaded.is_pipeline:
+        devices = [str(instance.device) for instance in loaded.runner.instances]
+        fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}
+    log.info("model ready", extra={**fields, "seconds": round(seconds, 3)})

@@ -28,6 +28,14 @@ class ShapedRows(list[Any]):
         self.shape = tuple(shape)
 
 
+class ShapedRow(list[Any]):
+    """One row of strings, flat, whose shape its elements alone do not tell."""
+
+    def __init__(self, elements: Sequence[Any], shape: Sequence[int]) -> None:
+        super().__init__(elements)
+        self.shape = tuple(shape)
+
+
 @dataclass(slots=True)
 class InferResponse:
     """One answer (a stream has several): the rows of one caller."""

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from wherry.reply import Reply
-from wherry.request import Column, Columns, InferRequest, InferResponse
+from wherry.request import Column, Columns, InferRequest, InferResponse, ShapedRow
 
 #: What an entry costs beside its data.
 ENTRY_BYTES = 512
@@ -34,7 +34,6 @@ class CacheStatistics:
     lookups: int = 0
     hits: int = 0
     misses: int = 0
-    insertions: int = 0
     evictions: int = 0
     lookup_ns: int = 0
     insertion_ns: int = 0
@@ -95,7 +94,6 @@ class ResponseCache:
                 _, (freed, _) = self._answers.popitem(last=False)
                 counted.used_bytes -= freed
                 counted.evictions += 1
-            counted.insertions += 1
             counted.entries = len(self._answers)
             counted.insertion_ns += perf_counter_ns() - started
 
@@ -160,7 +158,8 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
             _feed(hashed, name)
             _feed(hashed, value[name])
     elif isinstance(value, Sequence | np.ndarray):
-        hashed.update(b"l%d:" % len(value))
+        shape = value.shape if isinstance(value, ShapedRow) else len(value)
+        hashed.update(f"l{shape}:".encode())
         for element in value:
             _feed(hashed, element)
     else:  # a row of a declared JSON type

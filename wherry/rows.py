@@ -11,7 +11,7 @@ import numpy as np
 from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
 from wherry.errors import InvalidRequest
-from wherry.request import Array, Column, Columns
+from wherry.request import Array, Column, Columns, ShapedRow
 from wherry.signature import Signature
 
 
@@ -98,7 +98,8 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
 
 def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
     """A row of several strings, flat, from a list or an array of any shape."""
-    elements = np.asarray(value, np.object_).ravel().tolist()
+    array = np.asarray(value, np.object_)
+    elements = array.ravel().tolist()
     if not all(isinstance(element, bytes) for element in elements):
         raise InvalidRequest(_wrong_value(model, spec, "a list of bytes", value))
     known = max(1, math.prod(d for d in spec.shape if d != -1))
@@ -107,6 +108,8 @@ def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
             f"model {model!r}: input {spec.name!r} has {len(elements)} elements;"
             f" one row has shape {list(spec.shape)}"
         )
+    if spec.shape.count(-1) > 1 and array.ndim == len(spec.shape):
+        return ShapedRow(elements, array.shape)
     return elements
 
 

@@ -7,6 +7,7 @@ private door.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 import threading
@@ -19,6 +20,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import aclosing, contextmanager, nullcontext
 from queue import SimpleQueue
@@ -95,7 +97,8 @@ class Runtime:
         self._to_load = models
         self._models: dict[str, dict[str, LoadedModel]] = {}
         self._loading: list[LoadedModel] = []
-        #: Names that were served once: what they answer differs from names never heard of.
+        #: Taken out or replaced, and not freed yet.
+        self._retiring: list[LoadedModel] = []
         #: What was here, or should have been, and is not: the versions of each name.
         self._unavailable: dict[str, set[str]] = {}
         self._lock = threading.Lock()
@@ -136,9 +139,11 @@ class Runtime:
         models: Iterable[Model],
         *,
         on_ready: Callable[[LoadedModel, float], None] | None = None,
+        replaced: Callable[[LoadedModel], None] | None = None,
         **overrides: Any,
     ) -> list[LoadedModel]:
-        """Load several models side by side; `on_ready(model, seconds)` tells of each."""
+        """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
+        take the place of is retired here, or given to `replaced`, which must see to that."""
         made = [self._make(model, overrides) for model in models]
         names = [(one.name, one.version) for one in made]
         for name, version in names:
@@ -165,7 +170,9 @@ class Runtime:
             self._loaded(made)
             raise
         for loaded in made:
-            self._install(loaded)
+            old = self._install(loaded)
+            if old is not None:
+                (replaced or self._retire_soon)(old)
         self._loaded(made)
         return made
 
@@ -193,6 +200,7 @@ class Runtime:
             else:
                 del self._models[name]
             self._unavailable.setdefault(name, set()).update(v.version for v in chosen)
+            self._retiring += chosen
         return chosen
 
     def note_unavailable(self, name: str, versions: Iterable[str]) -> None:
@@ -201,11 +209,15 @@ class Runtime:
             self._unavailable.setdefault(name, set()).update(versions)
 
     def retire(
-        self, loaded: LoadedModel, drain_timeout: float | None, close_timeout: float = 10.0
+        self, loaded: LoadedModel, drain_timeout: float | None, at_most: float | None = None
     ) -> None:
-        """The second half: let what it has finish, free it."""
+        """The second half: let what it has finish, free it. That takes at most its own
+        `unload_timeout` and `at_most`; to close the runtime ends the wait, too."""
         loaded.runner.drain(drain_timeout)
-        loaded.runner.close(close_timeout)
+        limits = [s for s in (loaded.config.unload_timeout, at_most) if s is not None]
+        loaded.runner.close(min(limits, default=None))
+        with self._lock:
+            self._retiring = [one for one in self._retiring if one is not loaded]
         if loaded.cache is not None:
             loaded.cache.forget()
         still_loaded = any(m.model is loaded.model for m in self.models())
@@ -216,7 +228,9 @@ class Runtime:
         """Finish what is here, take no more. False if some of it was not finished in time."""
         ends_at = None if timeout is None else self.clock() + timeout
         # Pipelines first: they still need the models that they call.
-        models = sorted(self.models(), key=_callers_first)
+        with self._lock:
+            retiring = list(self._retiring)
+        models = sorted([*self.models(), *retiring], key=_callers_first)
         drained = True
         for loaded in models:
             left = None if ends_at is None else max(0.0, ends_at - self.clock())
@@ -225,18 +239,36 @@ class Runtime:
 
     def close(self, timeout: float = 10.0) -> None:
         """End everything: no thread, process or descriptor is left. Waiting requests fail, and
-        so do those that still run after `timeout` seconds. May be called while models load."""
+        so do those that still run after `timeout` seconds; a worker that still unloads its model
+        then is killed. May be called while models load."""
         with self._lock:
             self._closed = True
             models = [m for versions in self._models.values() for m in versions.values()]
             models += [loaded for loaded in self._loading if loaded not in models]
+            models += self._retiring
             self._models = {}
-        for loaded in sorted(models, key=_callers_first):
-            self.retire(loaded, 0.0, timeout)
+        models.sort(key=_callers_first)
+        for _, group in itertools.groupby(models, key=_callers_first):
+            self._retire_all(list(group), timeout)
         for port in self._ports.values():
             port.close()
         self._pipeline_thread.close()
         self._timer.close()
+
+    def _retire_soon(self, replaced: LoadedModel) -> None:
+        self.retire(replaced, 30.0)
+
+    def _retire_all(self, models: Sequence[LoadedModel], timeout: float) -> None:
+        """Side by side: each may take its time to unload."""
+        threads = [
+            threading.Thread(target=self.retire, args=(loaded, 0.0, timeout), daemon=True)
+            for loaded in models[1:]
+        ]
+        for thread in threads:
+            thread.start()
+        self.retire(models[0], 0.0, timeout)
+        for thread in threads:
+            thread.join()
 
     # Which model
 
@@ -245,9 +277,10 @@ class Runtime:
 
         ModelNotFound if there is none, ModelNotReady if it is loading for the first time.
         """
+        loading = self._loading  # before _models: what is ready comes there first, then leaves here
         versions = self._models.get(name)
         if versions is None:
-            if any(loading.name == name for loading in self._loading):
+            if any(one.name == name for one in loading):
                 raise ModelNotReady(f"model {name!r} is not ready: loading")
             raise self._unknown(name, version)
         if version is None:
@@ -505,11 +538,13 @@ class Runtime:
         port = self._ports.get(loop)
         if port is None:
             port = LoopPort(loop)
-            # Replaced, not changed: other loops' threads read it. Loops that ended are forgotten.
-            ports = {other: p for other, p in self._ports.items() if not other.is_closed()}
-            for ended in self._ports.keys() - ports.keys():
-                self._ports[ended].close()
-            self._ports = {**ports, loop: port}
+            with self._lock:  # another loop's thread may be here as well
+                ended = [other for other in self._ports if other.is_closed()]
+                for other in ended:
+                    self._ports[other].close()
+                # Replaced, not changed: it is read without the lock.
+                left = {other: p for other, p in self._ports.items() if other not in ended}
+                self._ports = {**left, loop: port}
         return port
 
     # Parts
@@ -654,22 +689,24 @@ class Runtime:
             for number, device in enumerate(place(config.instances))
         ]
 
-    def _install(self, loaded: LoadedModel) -> None:
+    def _install(self, loaded: LoadedModel) -> LoadedModel | None:
+        """Let it be called from now on; the one whose place it takes, which is to be retired."""
         with self._lock:
             closed = self._closed
             old = None
             if not closed:
                 versions = self._models.get(loaded.name, {})
                 old = versions.get(loaded.version)
+                self._retiring += [old] if old is not None else []
                 self._models[loaded.name] = {**versions, loaded.version: loaded}
         if closed:
             loaded.runner.close()
             raise ModelNotReady("the runtime is closed")
         loaded.model._caller = self
-        if old is not None:
-            if old.signature == loaded.signature:  # else what still comes was meant for the old one
-                old.runner.successor = loaded.submit
-            self.retire(old, 30.0)
+        # Else what still comes was meant for the old one.
+        if old is not None and old.signature == loaded.signature:
+            old.runner.successor = loaded.submit
+        return old
 
     def _loaded(self, made: list[LoadedModel]) -> None:
         with self._lock:
@@ -716,6 +753,7 @@ def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
             max_queue_size=config.max_queue_size,
             instances=len(place(config.instances)),
             queue_policies=config.queue_policies,
+            wait_when_mixed=config.wait_when_mixed,
         )
     return SelfTuningBatcher(
         max_batch_size=config.max_batch_size,

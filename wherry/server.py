@@ -35,9 +35,8 @@ from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
-from wherry.loaded_model import LoadedModel
 from wherry.model import Model
-from wherry.model_control import ModelControl
+from wherry.model_control import ModelControl, log_ready
 from wherry.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ PROGRESS_INTERVAL = 10.0
 LAST_CALL = 0.3
 #: Seconds for the last answers to leave, once their requests were failed.
 LAST_ANSWERS = 2.0
+#: Seconds for the models to unload, however long the last requests took.
+UNLOADING = 10.0
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,64})?")
 
@@ -87,6 +88,9 @@ class Server:
         ssl_certfile: str | os.PathLike[str] | None = None,
         ssl_keyfile: str | os.PathLike[str] | None = None,
         ssl_client_ca: str | os.PathLike[str] | None = None,
+        grpc_ssl_certfile: str | os.PathLike[str] | None = None,
+        grpc_ssl_keyfile: str | os.PathLike[str] | None = None,
+        grpc_ssl_client_ca: str | os.PathLike[str] | None = None,
         isolation: str = "thread",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         limits: Limits | None = None,
@@ -95,6 +99,7 @@ class Server:
         allow_shared_memory: bool = False,
         trace_config: Sequence[str] = (),
         restricted_apis: Sequence[str] = (),
+        restricted_protocols: Sequence[str] = (),
         disabled_apis: Sequence[str] = (),
         header_forward_pattern: str | None = None,
         management_port: int | None = None,
@@ -113,6 +118,10 @@ class Server:
         self._owns_runtime = not self.runtime.models()
         self._address: tuple[str, int, str | os.PathLike[str] | None] = (host, port, uds)
         self._tls = (ssl_certfile, ssl_keyfile, ssl_client_ca)
+        #: gRPC's own, or the same.
+        self._grpc_tls = (grpc_ssl_certfile, grpc_ssl_keyfile, grpc_ssl_client_ca)
+        if grpc_ssl_certfile is None:
+            self._grpc_tls = self._tls
         self._api_keys = tuple(api_keys)
         self._limits = limits or Limits()
         #: For every frontend.
@@ -121,7 +130,9 @@ class Server:
         self._restrictions = Restrictions(restricted_apis, disabled_apis)
         # What has a port of its own over HTTP is not left open here.
         elsewhere = () if management_port is None else MANAGEMENT
-        self._grpc_restrictions = Restrictions(restricted_apis, (*disabled_apis, *elsewhere))
+        self._grpc_restrictions = Restrictions(
+            restricted_protocols, (*disabled_apis, *elsewhere), others=self._restrictions
+        )
         self._management_port = management_port
         self._metrics_port = metrics_port
         #: What listens for operators, by what it is called.
@@ -140,6 +151,8 @@ class Server:
         self._is_the_program = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        #: `_loop` is known, or there will be none.
+        self._begun = threading.Event()
         self._stopping = asyncio.Event()
         self._drained = True
 
@@ -178,8 +191,8 @@ class Server:
         """Serve in a thread. Returns when every model is ready; raises if one cannot be loaded
         (LoadFailed) or the address is taken (OSError)."""
         self._thread = threading.Thread(target=self._run_in_thread, name="wherry-server")
-        self._thread.start()
         try:
+            self._thread.start()
             self._ready.result()
         except BaseException:
             self.stop()
@@ -188,10 +201,12 @@ class Server:
 
     def stop(self) -> bool:
         """Drain and stop. Blocks; any thread. False if something was not finished in time."""
-        loop, thread = self._loop, self._thread
-        if loop is not None and thread is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended by itself
-                loop.call_soon_threadsafe(self._stopping.set)
+        thread = self._thread
+        if thread is not None and thread.ident is not None:
+            self._begun.wait()
+            if self._loop is not None:
+                with contextlib.suppress(RuntimeError):  # it is closed: it has ended by itself
+                    self._loop.call_soon_threadsafe(self._stopping.set)
             thread.join()
         self._thread = None
         return self._drained
@@ -207,6 +222,8 @@ class Server:
         else:
             if not self._ready.done():
                 self._ready.set_exception(RuntimeError("the server was stopped as it started"))
+        finally:
+            self._begun.set()
 
     # As the program
 
@@ -257,6 +274,7 @@ class Server:
     async def _live(self) -> bool:
         """From the first to the last moment. False if something was not finished in time."""
         self._loop = asyncio.get_running_loop()
+        self._begun.set()
         if self._ready_fd is not None:
             try:
                 os.set_inheritable(self._ready_fd, False)  # a worker must not hold the pipe open
@@ -307,7 +325,7 @@ class Server:
 
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address
-        await listener.start(host, port, uds=uds, ssl=self._tls_context())
+        await listener.start(host, port, uds=uds, ssl=_tls_context(self._tls))
         self._url = listener.url
         log.info("listening", extra={"url": self._url})
 
@@ -316,7 +334,7 @@ class Server:
         for name, listener in self._operators.items():
             port = ports[name] or 0
             try:
-                await listener.start(self._address[0], port, ssl=self._tls_context())
+                await listener.start(self._address[0], port, ssl=_tls_context(self._tls))
             except OSError as error:
                 raise ConfigError(f"{name}_port {port}: {error.strerror or error}") from None
             self._operator_urls[name] = listener.url
@@ -347,18 +365,10 @@ class Server:
     async def _listen_grpc(self) -> None:
         if self._grpc is None or self._grpc_port is None:
             return
-        await self._grpc.start(self._address[0], self._grpc_port, ssl=self._tls_context("h2"))
+        await self._grpc.start(
+            self._address[0], self._grpc_port, ssl=_tls_context(self._grpc_tls, "h2")
+        )
         log.info("listening", extra={"grpc": self.grpc_url})
-
-    def _tls_context(self, alpn: str = "http/1.1") -> ssl.SSLContext | None:
-        certfile, keyfile, client_ca = self._tls
-        if certfile is None:
-            return None
-        try:
-            return tls_context(certfile, keyfile, client_ca, alpn=alpn)
-        except OSError as error:  # not there, or not what it should be; the error names no file
-            files = ", ".join(str(file) for file in self._tls if file is not None)
-            raise ConfigError(f"TLS from {files}: {error.strerror or error}") from None
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""
@@ -387,8 +397,8 @@ class Server:
 
     def _start_models(self) -> None:
         if self._owns_runtime:
-            self.runtime.start(_log_ready)
-        self.control.start(_log_ready)
+            self.runtime.start(log_ready)
+        self.control.start(log_ready)
 
     def _tell_ready(self) -> None:
         if self._is_the_program:
@@ -421,7 +431,9 @@ class Server:
             loads = "loading" in self.runtime.not_ready().values()  # drained, all are "unloading"
             drained &= await _in_thread(lambda: self.runtime.drain(left), "wherry-drain")
             # Nothing runs any more, or it is not to be waited for: nor is a model that still loads.
-            timeout = 10.0 if drained and not loads else 0.0
+            # Unloading has the rest of the time, and a little if there is none.
+            left = max(UNLOADING, ends_at - time.monotonic())
+            timeout = left if drained and not loads else 0.0
             await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
         await closed
         await _in_thread(self.control.close, "wherry-close")
@@ -554,7 +566,7 @@ class Asgi:
 
     async def startup(self) -> None:
         """Load the models; returns when they are ready, or raises."""
-        await _in_thread(lambda: self.runtime.start(_log_ready), "wherry-load")
+        await _in_thread(lambda: self.runtime.start(log_ready), "wherry-load")
 
     async def shutdown(self) -> None:
         """Finish what was accepted, and unload."""
@@ -602,6 +614,19 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _tls_context(
+    files: Sequence[str | os.PathLike[str] | None], alpn: str = "http/1.1"
+) -> ssl.SSLContext | None:
+    certfile, keyfile, client_ca = files
+    if certfile is None:
+        return None
+    try:
+        return tls_context(certfile, keyfile, client_ca, alpn=alpn)
+    except OSError as error:  # not there, or not what it should be; the error names no file
+        named = ", ".join(str(file) for file in files if file is not None)
+        raise ConfigError(f"TLS from {named}: {error.strerror or error}") from None
+
+
 def _runtime_of(
     models: Sequence[Model | type[Model] | Runtime],
     isolation: str,
@@ -616,14 +641,6 @@ def _runtime_of(
         return runtime
     made = [model() if isinstance(model, type) else model for model in models]
     return Runtime(*made, isolation=isolation, overrides=overrides)  # type: ignore[arg-type]
-
-
-def _log_ready(loaded: LoadedModel, seconds: float) -> None:
-    fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
-    if not loaded.is_pipeline:
-        devices = [str(instance.device) for instance in loaded.runner.instances]
-        fields |= {"instances": len(devices), "device": ",".join(sorted(set(devices)))}
-    log.info("model ready", extra={**fields, "seconds": round(seconds, 3)})
 
 
 def _spare_the_collector() -> None:

@@ -30,6 +30,8 @@ BACKENDS: Final = {
 PLATFORMS: Final = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
+    "libtorch": "pytorch",
+    "torch_aoti": "pytorch",
     "ensemble": "ensemble",
 }
 
@@ -84,10 +86,6 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
         f" {os.path.basename(version_folder)} has none of {', '.join(names)}; set backend to one"
         f" of {', '.join(BACKENDS)}"
     )
-
-
-def known_backend(name: str, backend_directory: str | None = None) -> bool:
-    return name in BACKENDS or _program(name, backend_directory) is not None
 
 
 def unknown_backend(name: str) -> str:

@@ -9,7 +9,8 @@
             return self.outward(self.run(self.inward(columns)))
 
 A column of numbers is an array, rows first; of strings a list with a row each: the bytes of its
-elements, flat. Without a batch dimension (max_batch_size 0) execute() gets and gives the one row.
+elements, flat (a ShapedRow where the configuration leaves more than one size open). Without a batch
+dimension (max_batch_size 0) execute() gets and gives the one row.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.model import Model
 from wherry.repository.scheduling import inside, scheduling
 from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
-from wherry.request import Column, Columns
+from wherry.request import Column, Columns, ShapedRow
 from wherry.signature import Signature
 
 
@@ -76,6 +77,17 @@ class RepositoryModel(Model):
     def inside(self) -> TritonConfig:
         """The configuration with the inputs and outputs that are between server and model only."""
         return inside(self.triton)
+
+    @functools.cached_property
+    def variable_strings(self) -> list[str]:
+        """Inputs of strings whose rows must have one shape in a batch, as in Triton."""
+        return [
+            tensor.name
+            for tensor in self.triton.input
+            if tensor.data_type == "TYPE_STRING"
+            and -1 in tensor.dims
+            and not tensor.allow_ragged_batch
+        ]
 
     def config(self, **overrides: Any) -> ModelConfig:
         name = overrides.pop("name", None) or self.triton.name or os.path.basename(self.folder)
@@ -153,12 +165,20 @@ class RepositoryModel(Model):
 
 def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
     """Sizes that the configuration leaves open (-1) go from the one shape to the other in order."""
-    if isinstance(column, list):
-        return column  # strings: a row is flat in any shape
+    if isinstance(column, ShapedRow):
+        return ShapedRow(column, _sizes(column.shape, given, wanted))
+    if isinstance(column, list):  # other rows of strings are flat in any shape
+        return [
+            ShapedRow(row, _sizes(row.shape, given, wanted)) if isinstance(row, ShapedRow) else row
+            for row in column
+        ]
     lead = column.shape[:1] if batched else ()
-    sizes = column.shape[len(lead) :]
-    open_sizes = iter([size for size, dim in zip(sizes, given, strict=True) if dim == -1])
-    return column.reshape(*lead, *(next(open_sizes) if dim == -1 else dim for dim in wanted))
+    return column.reshape(*lead, *_sizes(column.shape[len(lead) :], given, wanted))
+
+
+def _sizes(shape: Sequence[int], given: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    open_sizes = iter([size for size, dim in zip(shape, given, strict=True) if dim == -1])
+    return [next(open_sizes) if dim == -1 else dim for dim in wanted]
 
 
 def _spec(tensor: Input | Output, batched: bool) -> TensorSpec:

@@ -7,13 +7,13 @@ configuration says that the model's own shape is another than its clients'.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from wherry.errors import BadModelOutput
 from wherry.repository.triton_config import Input, Output
-from wherry.request import Array, Column
+from wherry.request import Array, Column, ShapedRow
 
 
 def to_model(column: Column, tensor: Input, batched: bool) -> Array:
@@ -24,11 +24,14 @@ def to_model(column: Column, tensor: Input, batched: bool) -> Array:
         flat = [e for row in column for e in (row if isinstance(row, list) else [row])]
         array: Array = np.empty(len(flat), np.object_)
         array[:] = flat
-        return array.reshape([*rows, *_sizes(dims, len(flat) // max(1, *rows, 1))])
+        first = column[0] if batched else column
+        as_sent = isinstance(first, ShapedRow) and tensor.reshape is None
+        shape = cast(ShapedRow, first).shape if as_sent else _sizes(dims)
+        return array.reshape([*rows, *shape])
     if tensor.reshape is None:
         return column
     rows = [len(column)] if batched else []
-    return column.reshape([*rows, *_sizes(dims, column.size // max(1, *rows, 1))])
+    return column.reshape([*rows, *_sizes(dims)])
 
 
 def from_model(array: Array, tensor: Output, batched: bool, model: str) -> Column:
@@ -36,7 +39,7 @@ def from_model(array: Array, tensor: Output, batched: bool, model: str) -> Colum
     if tensor.reshape is not None:
         rows = [len(array)] if batched else []
         try:
-            array = array.reshape([*rows, *_sizes(tensor.dims, array.size // max(1, *rows, 1))])
+            array = array.reshape([*rows, *_sizes(tensor.dims)])
         except ValueError:
             raise BadModelOutput(
                 f"model {model!r}: output {tensor.name!r} has shape {list(array.shape)}, which"
@@ -46,14 +49,15 @@ def from_model(array: Array, tensor: Output, batched: bool, model: str) -> Colum
         return array
     flat = [_bytes(element) for element in array.ravel().tolist()]
     if not batched:
-        return flat
+        return ShapedRow(flat, array.shape) if array.ndim > 1 else flat
     if not tensor.dims:
         return flat
     width = len(flat) // max(1, len(array))
-    return [flat[row * width : (row + 1) * width] for row in range(len(array))]
+    column = [flat[row * width : (row + 1) * width] for row in range(len(array))]
+    return [ShapedRow(row, array.shape[1:]) for row in column] if array.ndim > 2 else column
 
 
-def _sizes(dims: Sequence[int], count: int) -> list[int]:
+def _sizes(dims: Sequence[int]) -> list[int]:
     """`dims` for so many elements, if they leave more than one dimension open: the last is filled,
     as in a request without a shape."""
     unknown = [index for index, size in enumerate(dims) if size == -1]

@@ -41,6 +41,11 @@ class TorchModel(RepositoryModel):
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
         """A file has no names and shapes that could be trusted: they must be in config.pbtxt."""
+        if config.platform == "torch_aoti":
+            raise ConfigError(
+                f"model {config.name!r}: platform 'torch_aoti': what AOTInductor has compiled is"
+                " not supported; save the program with torch.export.save, or as TorchScript"
+            )
         model_file(folder, version, config)
         for side, tensors in (("input", config.input), ("output", config.output)):
             if not tensors:

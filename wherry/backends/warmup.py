@@ -10,7 +10,7 @@ import numpy as np
 from wherry.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
 from wherry.errors import ConfigError
 from wherry.repository.triton_config import Warmup, WarmupInput
-from wherry.request import Column, Columns
+from wherry.request import Column, Columns, ShapedRow
 from wherry.signature import Signature
 
 
@@ -59,7 +59,7 @@ def _column(given: WarmupInput, datatype: Datatype, rows: int, folder: str, wher
     else:
         row = _zeros(datatype, count)
     if isinstance(row, list):
-        return [list(row) for _ in range(rows)]
+        return [ShapedRow(row, given.dims) for _ in range(rows)]
     return np.tile(row.reshape(given.dims), (rows, *[1] * len(given.dims)))
 
 

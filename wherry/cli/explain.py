@@ -24,6 +24,7 @@ REASONS = {
     "preferred": "a preferred size was reached",
     "delay": "max_queue_delay was over",
     "vain": "before max_queue_delay was over: nobody was expected any more",
+    "mixed": "before max_queue_delay was over: one came that could not join",
     "deadline": "waiting would have made a request late",
 }
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wherry.cli.settings import Settings, read_settings
+from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
 from wherry.frontends.grpc.rpc import CannotListen
@@ -102,6 +102,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         ssl_certfile=server.ssl_certfile,
         ssl_keyfile=server.ssl_keyfile,
         ssl_client_ca=server.ssl_client_ca,
+        **grpc_tls(server),
         limits=Limits(
             max_body_bytes=server.max_body_size,
             max_connections=server.max_connections,
@@ -111,6 +112,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         allow_shared_memory=server.allow_client_shm,
         trace_config=server.trace_config,
         restricted_apis=server.http_restricted_api,
+        restricted_protocols=server.grpc_restricted_protocol,
         disabled_apis=server.disabled_api,
         header_forward_pattern=server.http_header_forward_pattern,
         management_port=server.management_port,
@@ -122,6 +124,17 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         access_log=server.access_log,
         ready_fd=server.ready_fd,
     )
+
+
+def grpc_tls(server: ServerSettings) -> dict[str, Any]:
+    """As tritonserver's flags say it: the files alone switch nothing on."""
+    if not (server.grpc_use_ssl or server.grpc_use_ssl_mutual):
+        return {}
+    return {
+        "grpc_ssl_certfile": server.grpc_server_cert,
+        "grpc_ssl_keyfile": server.grpc_server_key,
+        "grpc_ssl_client_ca": server.grpc_root_cert if server.grpc_use_ssl_mutual else None,
+    }
 
 
 def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime:

@@ -52,6 +52,15 @@ class ServerSettings:
     ssl_client_ca: str | None = option(
         None, "let in only clients with a certificate of this CA", "PATH"
     )
+    grpc_use_ssl: bool = option(
+        False, "speak gRPC over TLS with grpc_server_cert (else with ssl_certfile, if that is set)"
+    )
+    grpc_use_ssl_mutual: bool = option(
+        False, "so, and let in only clients with a certificate of grpc_root_cert"
+    )
+    grpc_server_cert: str | None = option(None, "TLS certificate chain for gRPC (PEM)", "PATH")
+    grpc_server_key: str | None = option(None, "its private key, if not in the same file", "PATH")
+    grpc_root_cert: str | None = option(None, "CA of gRPC's clients", "PATH")
     model_repository: tuple[str, ...] = option(
         (), "serve the models of this folder, as TARGET does; may be repeated", "PATH"
     )
@@ -96,6 +105,11 @@ class ServerSettings:
         "ask for a header on these parts of the API; may be repeated",
         "GROUP[,GROUP]:HEADER=VALUE",
     )
+    grpc_restricted_protocol: tuple[str, ...] = option(
+        (),
+        "the same over gRPC, for parts that want something else there; may be repeated",
+        "GROUP[,GROUP]:HEADER=VALUE",
+    )
     disabled_api: tuple[str, ...] = option(
         (), "switch these parts of the API off; may be repeated", "GROUP[,GROUP]"
     )
@@ -123,7 +137,9 @@ class ServerSettings:
     grpc_compression: Literal["none", "gzip", "deflate"] = option(
         "none", "how to compress what gRPC clients are sent"
     )
-    drain_timeout: float = option(30.0, "at SIGTERM, finish for at most so long", "SECONDS")
+    drain_timeout: float = option(
+        30.0, "at SIGTERM, finish and unload for at most so long", "SECONDS"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
@@ -139,6 +155,7 @@ REPEATED = {
     "load_model": ",",
     "rate_limit_resource": ",",
     "http_restricted_api": ";",
+    "grpc_restricted_protocol": ";",
     "trace_config": ";",
     "disabled_api": ",",
 }
@@ -258,6 +275,11 @@ def read_settings(
     server = ServerSettings(**values)
     if server.ssl_certfile is None and (server.ssl_keyfile or server.ssl_client_ca):
         raise ConfigError("ssl_keyfile and ssl_client_ca need ssl_certfile")
+    if server.grpc_use_ssl or server.grpc_use_ssl_mutual:
+        if server.grpc_server_cert is None:
+            raise ConfigError("grpc_use_ssl needs grpc_server_cert, and mostly grpc_server_key")
+        if server.grpc_use_ssl_mutual and server.grpc_root_cert is None:
+            raise ConfigError("grpc_use_ssl_mutual needs grpc_root_cert: whose clients to let in")
     return Settings(server, origins, table.get("models", {}), file)
 
 

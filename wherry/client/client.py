@@ -234,6 +234,8 @@ class Client:
         except WherryError:
             reusable = response.isclosed()
             raise
+        except http.client.IncompleteRead as error:
+            raise ConnectionError(f"{self.url}: the answer was cut off: {error}") from None
         else:
             reusable = response.isclosed()
         finally:
@@ -258,19 +260,32 @@ class Client:
         wait = self.timeout if timeout is None else timeout + GRACE
         if connection is not None:
             try:
-                return connection, _sent(connection, method, path, body, headers, wait)
+                return connection, self._sent(connection, method, path, body, headers, wait)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                # The server closed it while it was idle, which it may: it took no request.
-                connection.close()
-            except BaseException:
-                connection.close()
-                raise
+                pass  # the server closed it while it was idle, which it may: it took no request
         connection = self._connect()
+        return connection, self._sent(connection, method, path, body, headers, wait)
+
+    def _sent(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout: float,
+    ) -> http.client.HTTPResponse:
+        """The head of the answer; the connection is closed if none comes."""
         try:
-            return connection, _sent(connection, method, path, body, headers, wait)
+            connection.timeout = timeout
+            if not connection.sock:
+                connection.connect()  # http.client sets TCP_NODELAY: head and body are two writes
+            connection.sock.settimeout(timeout)
+            connection.request(method, path, body, dict(headers))
+            return connection.getresponse()
         except TimeoutError:
             connection.close()
-            raise DeadlineExceeded(f"{self.url}: no answer within {wait:g} s") from None
+            raise DeadlineExceeded(f"{self.url}: no answer within {timeout:g} s") from None
         except BaseException:
             connection.close()
             raise
@@ -302,22 +317,6 @@ class _UnixConnection(http.client.HTTPConnection):
         except BaseException:
             sock.close()
             raise
-
-
-def _sent(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: bytes | None,
-    headers: Mapping[str, str],
-    timeout: float,
-) -> http.client.HTTPResponse:
-    connection.timeout = timeout
-    if not connection.sock:
-        connection.connect()  # http.client sets TCP_NODELAY: head and body leave in two writes
-    connection.sock.settimeout(timeout)
-    connection.request(method, path, body, dict(headers))
-    return connection.getresponse()
 
 
 def _path(model: str) -> str:

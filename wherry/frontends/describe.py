@@ -11,7 +11,7 @@ from typing import Any
 from wherry.config import InstanceGroup, ModelConfig, SequenceBatching, SequenceControl
 from wherry.datatypes import BYTES, TensorSpec
 from wherry.loaded_model import LoadedModel
-from wherry.observability.statistics import SECONDS_BUCKETS, Duration, ModelStatistics
+from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
 from wherry.repository.json_form import to_json
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime import Runtime
@@ -151,7 +151,7 @@ def statistics(loaded: LoadedModel) -> Json:
         return {
             "name": loaded.name,
             "version": loaded.version,
-            "last_inference": counted.last_inference_ms,
+            "last_inference": int(counted.last_inference_at * 1000),
             "inference_count": counted.inference_count,
             "execution_count": counted.execution_count,
             "inference_stats": _inference_stats(counted),
@@ -167,12 +167,7 @@ def statistics(loaded: LoadedModel) -> Json:
                 for place, at in enumerate(counted.response_places)
             },
             "batch_stats": [
-                {
-                    "batch_size": size,
-                    "compute_input": _duration(batch.compute_input),
-                    "compute_infer": _duration(batch.compute_infer),
-                    "compute_output": _duration(batch.compute_output),
-                }
+                {"batch_size": size, **_compute(batch)}
                 for size, batch in sorted(counted.batch_sizes.items())
             ],
             "memory_usage": _memory_usage(loaded),
@@ -186,8 +181,7 @@ def batching(loaded: LoadedModel) -> Json:
         done = {
             "batches_cut_by_reason": dict(sorted(counted.cut_reasons.items())),
             "executions_by_batch_size": {
-                str(size): batch.compute_infer.count
-                for size, batch in sorted(counted.batch_sizes.items())
+                str(size): batch.count for size, batch in sorted(counted.batch_sizes.items())
             },
             "requests_by_wait": [
                 [seconds, count]
@@ -323,6 +317,7 @@ def _own_settings(loaded: LoadedModel) -> Json:
         "request_timeout": config.request_timeout,
         "execution_timeout": config.execution_timeout,
         "stall_timeout": config.stall_timeout,
+        "unload_timeout": config.unload_timeout,
         "isolate_errors": config.isolate_errors,
         "run_in_caller": config.run_in_caller,
         "crash_budget": config.crash_budget,
@@ -339,9 +334,7 @@ def _inference_stats(counted: ModelStatistics) -> Json:
         "success": _duration(counted.success),
         "fail": _duration(counted.fail),
         "queue": _duration(counted.queue),
-        "compute_input": _duration(counted.compute_input),
-        "compute_infer": _duration(counted.compute_infer),
-        "compute_output": _duration(counted.compute_output),
+        **_compute(counted.compute),
         "cache_hit": _duration(counted.cache_hit),
         "cache_miss": _duration(counted.cache_miss),
     }
@@ -352,6 +345,14 @@ def _memory_usage(loaded: LoadedModel) -> list[Json]:
     sizes = [getattr(instance, "rss_bytes", None) for instance in loaded.runner.instances]
     held = sum(size for size in sizes if size)
     return [{"type": "CPU", "id": 0, "byte_size": held}] if held else []
+
+
+def _compute(computed: Compute) -> Json:
+    return {
+        "compute_input": {"count": computed.count, "ns": computed.input_ns},
+        "compute_infer": {"count": computed.count, "ns": computed.infer_ns},
+        "compute_output": {"count": computed.count, "ns": computed.output_ns},
+    }
 
 
 def _duration(duration: Duration) -> Json:

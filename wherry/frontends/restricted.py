@@ -28,10 +28,17 @@ GROUPS: Final = (
 
 
 class Restrictions:
-    """What the operator has said of each group; a group without a word is open."""
+    """What the operator has said of each group; a group without a word is open, or wants what
+    `others` want."""
 
-    def __init__(self, rules: Sequence[str] = (), off: Sequence[str] = ()) -> None:
-        self._wanted: dict[str, tuple[str, str]] = {}
+    def __init__(
+        self,
+        rules: Sequence[str] = (),
+        off: Sequence[str] = (),
+        *,
+        others: Restrictions | None = None,
+    ) -> None:
+        own: dict[str, tuple[str, str]] = {}
         for rule in rules:
             names, colon, header = rule.partition(":")
             key, equals, value = header.partition("=")
@@ -41,9 +48,11 @@ class Restrictions:
                     " model-repository:admin-key=secret"
                 )
             for name in _groups(names):
-                if name in self._wanted:
+                if name in own:
                     raise ConfigError(f"restricted API {name!r} is restricted twice")
-                self._wanted[name] = (key, value)
+                own[name] = (key, value)
+        inherited = {} if others is None else others._wanted
+        self._wanted: dict[str, tuple[str, str]] = {**inherited, **own}
         self._off = frozenset(name for names in off for name in _groups(names))
 
     def __bool__(self) -> bool:

@@ -72,7 +72,7 @@ class Traces:
         with self._lock:
             try:
                 if self._file is None:
-                    self._file = open(self._path(), "w")  # noqa: SIM115 - it outlives this call
+                    self._file = open(self._path(), "w", encoding="utf-8")  # noqa: SIM115 - outlives this call
                     self._file.write("[")
                 self._file.write(f",{text}" if self._written else text)
                 self._written += 1

@@ -92,11 +92,11 @@ class Dispatcher(ModelLife[Instance]):
 
     # Life
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: float | None = 10.0) -> None:
         """Stop the instances. Requests that still wait are answered with ModelNotReady.
 
         What still runs after `timeout` seconds is answered with ExecutionTimeout; its worker is
-        killed, a thread is left behind.
+        killed, as is one that still unloads its model, a thread is left behind.
         """
         with self._changed:
             self._closing = True
@@ -112,7 +112,10 @@ class Dispatcher(ModelLife[Instance]):
             instance.give(None)
         self._join(timeout)
         with self._lock:
-            stuck = [(i, i.batch) for i in (*self._alive, *self._loading)]
+            stuck = [(i, i.batch) for i in (*self._alive, *self._loading, *self._ending)]
+            ending = [instance.name for instance in self._ending]
+        for name in ending:
+            log.warning("unload cut short", extra={"instance": name, "after_seconds": timeout})
         for instance, batch in stuck:
             self._abandon(instance, batch, "the server is stopping")
         self._join(1.0)
@@ -474,7 +477,7 @@ class Dispatcher(ModelLife[Instance]):
             if instance not in self._alive or instance.batch is not batch:
                 return
             self._alive.remove(instance)
-            self._ended(instance, None)
+            self._ended(instance)
             broken = self._lose_sequences(instance)
             self._changed.notify_all()
             if not self._closing:
@@ -494,7 +497,9 @@ class Dispatcher(ModelLife[Instance]):
     # The serving thread of one instance
 
     def _work(self, instance: Instance) -> None:
-        self._next(instance)
+        with self._lock:
+            handed = self._assign(self._clock())  # what came while it was loaded
+        self._hand_over(handed)
         while (batch := instance.wait()) is not None:
             self.run(instance, batch)
             del batch  # nothing of it is to live on until the next one comes
@@ -523,7 +528,7 @@ class Dispatcher(ModelLife[Instance]):
             started = self._clock()
         if self._sequence_inputs is not None:
             self._sequence_inputs.fill(requests)
-        if requests[-1].streams and not instance.outlives_batch:
+        if not instance.outlives_batch and requests[-1].streams:
             self._run_stream(instance, batch, requests, started)
             return
         execution = instance.execute(requests)
@@ -536,7 +541,7 @@ class Dispatcher(ModelLife[Instance]):
             requests, outcomes = self._step(self._sequence_inputs, requests, outcomes)
         with self._lock:  # before the callers are told: they may be back at once
             whole = len(execution.executed_rows) == 1
-            self._ended(instance, self._clock() - started if whole else None)
+            self._ended(instance, started if whole else None)
             if self._resources is not None:
                 self._has_grant(self._clock())  # for the next one, while the callers are told
         if self._resources is not None:
@@ -721,10 +726,10 @@ class Dispatcher(ModelLife[Instance]):
 
     def _next(self, instance: Instance) -> None:
         """This instance is free: give it what it should run, if something waits."""
-        with self._changed:
-            self._ended(instance, None)
+        handed: Sequence[tuple[Instance, Batch]] = ()
+        with self._lock:
+            self._ended(instance)
             instance.busy_since = None
-            handed: list[tuple[Instance, Batch]] = []
             if self._closing or instance not in self._alive:
                 instance.give(None)  # it ends, or its place is taken since it hung
                 self._return_grants()
@@ -732,15 +737,20 @@ class Dispatcher(ModelLife[Instance]):
                 if self.state is ModelState.UNLOADING:
                     self._changed.notify_all()
                 self._idle.append(instance)
-                handed = self._assign(self._clock())
+                if self._scheduler.queued_requests or self._sequences is not None:
+                    handed = self._assign(self._clock())
+                else:
+                    self._return_grants()
         self._hand_over(handed)
 
-    def _ended(self, instance: Instance, seconds: float | None) -> None:
-        """Under the lock: tell the scheduler, once, that the batch of this instance has ended."""
+    def _ended(self, instance: Instance, started: float | None = None) -> None:
+        """Under the lock: tell the scheduler, once, that the batch of this instance has ended, and
+        how long it took if it knows when it was `started`."""
         batch, instance.batch = instance.batch, None
         if batch is not None:
-            instance.busy_since = self._clock()  # telling the callers is progress, too
-            self._scheduler.finished(batch.requests, seconds, self._clock())
+            now = instance.busy_since = self._clock()  # telling the callers is progress, too
+            seconds = None if started is None else now - started
+            self._scheduler.finished(batch.requests, seconds, now)
             if self._resources is not None:
                 self._resources.release(self._needs)
 
@@ -754,6 +764,10 @@ class Dispatcher(ModelLife[Instance]):
     def _up(self, instance: Instance) -> None:
         if self._sequences is not None:
             self._sequences.instance_up(instance.number)
+        if self._closing:
+            instance.give(None)
+        else:
+            self._idle.append(instance)  # at once: whoever hears that the model is ready calls it
 
     def _down(self, instance: Instance) -> None:
         if instance in self._idle:
@@ -770,7 +784,7 @@ class Dispatcher(ModelLife[Instance]):
             # One that was handed to it in the moment of its death counts, too.
             batch = instance.batch
             had = dict.fromkeys((*(batch.requests if batch else ()), *instance.open_requests))
-            self._ended(instance, None)
+            self._ended(instance)
             for request in had:
                 if request.reply.settled:
                     continue

@@ -352,7 +352,7 @@ class Executable:
             if issubclass(kind, wanted) or (sparse and kind is type(None)):
                 continue
             wrong: Any = next(row for row in column if type(row) is kind)
-            if spec.shape and kind is list and all(isinstance(e, wanted) for e in wrong):
+            if spec.shape and issubclass(kind, list) and all(isinstance(e, wanted) for e in wrong):
                 continue
             raise BadModelOutput(
                 f"model {self.config.name!r}: output {spec.name!r} must hold {wanted.__name__}"

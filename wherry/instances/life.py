@@ -80,6 +80,8 @@ class ModelLife(ABC, Generic[InstanceT]):
         self._loading: list[InstanceT] = []
         #: Loaded instances, idle or running.
         self._alive: list[InstanceT] = []
+        #: Instances in `unload`, which is the user's code, too.
+        self._ending: list[InstanceT] = []
         self._threads: list[threading.Thread] = []
         self._policies = [
             RestartPolicy(budget=config.crash_budget, window=config.crash_window)
@@ -137,10 +139,10 @@ class ModelLife(ABC, Generic[InstanceT]):
         with self._lock:
             return list(self._alive)
 
-    def _join(self, timeout: float) -> None:
-        deadline = self._clock() + timeout
+    def _join(self, timeout: float | None) -> None:
+        ends_at = None if timeout is None else self._clock() + timeout
         for thread in self._threads:
-            thread.join(max(0.0, deadline - self._clock()))
+            thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
 
     # The serving thread of one instance
 
@@ -209,7 +211,10 @@ class ModelLife(ABC, Generic[InstanceT]):
     def _ended_life(self, instance: InstanceT) -> None:
         with self._changed:
             self._forget_instance(instance)
+            self._ending.append(instance)
         instance.unload_quietly()
+        with self._lock:
+            self._ending.remove(instance)
 
     def _forget_instance(self, instance: InstanceT) -> None:
         """Under the lock: it gets nothing any more."""

@@ -169,7 +169,9 @@ class ProcessInstance(WorkerInstance):
             worker, self._worker = self._worker, None
         if worker is not None:
             if worker.process.poll() is None and not self._aborted:
-                worker.stop(lambda: worker.connection.send(messages.Stop()))
+                worker.stop(
+                    lambda: worker.connection.send(messages.Stop()), self._config.unload_timeout
+                )
             worker.close()
         self._forget_worker()
 

@@ -73,7 +73,7 @@ class StepRunner(ModelLife[StepInstance]):
 
     # Life
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: float | None = 10.0) -> None:
         """Stop the instances. What is still here is answered with ModelNotReady."""
         with self._changed:
             self._closing = True

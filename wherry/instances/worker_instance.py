@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,8 +109,9 @@ class WorkerInstance(Instance):
         """
         return False
 
+    @abstractmethod
     def _connected(self) -> Connects:
-        raise NotImplementedError
+        """The way to the worker, which is there."""
 
     def _hand_back(self) -> None:
         """From now on the serving thread reads; it wakes up."""
@@ -228,7 +230,7 @@ def _rows_size(rows: Sequence[Any]) -> int:
             size += len(row)
         elif isinstance(row, np.ndarray):
             size += row.nbytes
-        elif type(row) is list and row and type(row[0]) is bytes:
+        elif isinstance(row, list) and row and type(row[0]) is bytes:
             size += _rows_size(row)
         else:
             return SMALL_BYTES + 1  # JSON may hold anything

@@ -26,10 +26,8 @@ from wherry.instances.worker_log import LogPump
 
 log = logging.getLogger("wherry")
 
-#: Seconds that a worker may take to unload its model and end.
-UNLOAD_SECONDS = 5.0
 #: Seconds between a worker's closing its socket and its end, after which it is killed.
-_LAST_SECONDS = 0.5
+_LAST_SECONDS = 2.0
 
 
 class Connects(Protocol):
@@ -110,14 +108,14 @@ class WorkerProcess(Generic[C]):
                 told = True
         return told
 
-    def stop(self, ask: Callable[[], None]) -> None:
-        """Ask it to end, and wait for that; what it prints meanwhile is logged."""
+    def stop(self, ask: Callable[[], None], seconds: float | None) -> None:
+        """Ask it to end, and wait so long for that; what it prints meanwhile is logged."""
         with contextlib.suppress(OSError, EOFError, Garbage):
             ask()
-            ends_at = time.monotonic() + UNLOAD_SECONDS
+            ends_at = None if seconds is None else time.monotonic() + seconds
             # The socket ends with the process, or shortly before it.
-            while (left := ends_at - time.monotonic()) > 0:
-                ready = dict(self._busy.poll(left * 1000))
+            while (left := seconds_until(ends_at)) is None or left > 0:
+                ready = dict(self._busy.poll(None if left is None else left * 1000))
                 if self._log.file in ready:
                     self._pump()
                 if self._exit in ready or (
@@ -207,6 +205,11 @@ class Bell:
     def close(self) -> None:
         for file in {self._in, self._out}:
             os.close(file)
+
+
+def seconds_until(moment: float | None) -> float | None:
+    """What is left of the time until then; None: as long as it takes."""
+    return None if moment is None else moment - time.monotonic()
 
 
 def _spawn(

@@ -22,9 +22,6 @@ from typing import Any, TextIO
 
 import msgspec
 
-LEVELS = ("debug", "info", "warning", "error")
-FORMATS = ("human", "json")
-
 #: What every record has; anything else in it came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 

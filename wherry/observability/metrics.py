@@ -7,22 +7,24 @@ somebody asks. Beside our own names stand Triton's, with its units, for the dash
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wherry.observability.custom_metrics import Family, Kind, as_prometheus, merged
 from wherry.observability.machine import Machine, Use
-from wherry.observability.statistics import BatchStatistics, Histogram, ModelStatistics
+from wherry.observability.statistics import Compute, Histogram, ModelStatistics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LABELS: Final = ("model", "version")
+KINDS: Final = ("Counter", "Gauge", "Histogram")
 #: Triton's four reasons for a failed request.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch left as it was: see the policies in scheduler/.
 CUT_REASONS: Final = (
-    "full", "idle", "waited", "part", "slots", "preferred", "delay", "vain", "deadline"
+    "full", "idle", "waited", "part", "slots", "preferred", "delay", "vain", "mixed", "deadline"
 )  # fmt: skip
 #: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
@@ -58,15 +60,6 @@ PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Counters of Triton, and of models, need not be called `_total`, as OpenMetrics wants it: they are
 #: untyped there.
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
-
-
-class Instance(Protocol):
-    """What is counted of an instance; `rss_bytes` only if it is a process."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def busy_since(self) -> float | None: ...
 
 
 class Runner(Protocol):
@@ -233,7 +226,8 @@ class ModelValues:
         runner = loaded.runner
         self.queued = runner.queued_requests
         self.running = len(runner.running())
-        self.instances = list(runner.instances)
+        sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
+        self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.load_seconds = loaded.load_seconds
         self.learnt = runner.explain()
         #: What a model that works in steps says of itself, by instance.
@@ -242,11 +236,7 @@ class ModelValues:
         with counted.lock:
             self.success_count, self.success_ns = counted.success.count, counted.success.ns
             self.queue_ns = counted.queue.ns
-            self.compute_ns = {
-                "input": counted.compute_input.ns,
-                "infer": counted.compute_infer.ns,
-                "output": counted.compute_output.ns,
-            }
+            self.compute_ns = _parts([counted.compute])
             self.inference_count = counted.inference_count
             self.execution_count = counted.execution_count
             self.responses = counted.responses
@@ -263,142 +253,133 @@ class ModelValues:
             self.first_response_seconds = _cumulative(counted.first_response_seconds)
             self.next_response_seconds = _cumulative(counted.next_response_seconds)
             self.batch_sizes = _batch_size_buckets(counted.batch_sizes)
-            self.busy_ns = {
-                "input": sum(b.compute_input.ns for b in counted.batch_sizes.values()),
-                "infer": sum(b.compute_infer.ns for b in counted.batch_sizes.values()),
-                "output": sum(b.compute_output.ns for b in counted.batch_sizes.values()),
-            }
+            self.busy_ns = _parts(counted.batch_sizes.values())
 
 
 def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
     """Base units, `_total` for counters, bounded labels."""
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
+    counter, gauge, histogram = (partial(_family, models, kind) for kind in KINDS)
+    yield counter(
+        "wherry_requests",
+        "Requests answered, by outcome.",
+        lambda v: {"success": v.success_count, **{r.lower(): n for r, n in v.failures.items()}},
+        "outcome",
     )
-
-    requests = CounterMetricFamily(
-        "wherry_requests", "Requests answered, by outcome.", labels=[*LABELS, "outcome"]
-    )
-    rejected = CounterMetricFamily(
+    yield counter(
         "wherry_rejected",
         "Requests refused with a full queue or past their deadline.",
-        labels=LABELS,
+        lambda v: v.failures["REJECTED"],
     )
-    hopeless = CounterMetricFamily(
+    yield counter(
         "wherry_rejected_hopeless",
         "Of those rejected, requests that would have taken too long, by what was learnt.",
-        labels=LABELS,
+        lambda v: v.hopeless,
     )
-    responses = CounterMetricFamily(
-        "wherry_stream_responses", "Responses sent by streaming requests.", labels=LABELS
+    yield counter(
+        "wherry_stream_responses",
+        "Responses sent by streaming requests.",
+        lambda v: v.responses,
     )
-    request_seconds = HistogramMetricFamily(
+    yield histogram(
         "wherry_request_seconds",
         "From a request's arrival to its answer, if it succeeded.",
-        labels=LABELS,
+        lambda v: v.request_seconds,
     )
-    queue_seconds = HistogramMetricFamily(
-        "wherry_queue_seconds", "What requests waited for an instance.", labels=LABELS
+    yield histogram(
+        "wherry_queue_seconds",
+        "What requests waited for an instance.",
+        lambda v: v.queue_seconds,
     )
-    compute_seconds = CounterMetricFamily(
+    yield counter(
         "wherry_compute_seconds",
         "What instances spent in batches: gathering inputs, in the model, sorting outputs.",
-        labels=[*LABELS, "phase"],
+        lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()},
+        "phase",
     )
-    batch_size = HistogramMetricFamily(
-        "wherry_batch_size", "Rows in each execution of the model.", labels=LABELS
+    yield histogram(
+        "wherry_batch_size", "Rows in each execution of the model.", lambda v: v.batch_sizes
     )
-    batch_cut = CounterMetricFamily(
+    yield counter(
         "wherry_batch_cut",
         "Batches by the reason for which they held no more rows.",
-        labels=[*LABELS, "reason"],
+        lambda v: v.cuts,
+        "reason",
     )
-    queue_depth = GaugeMetricFamily(
-        "wherry_queue_depth", "Requests that wait for an instance.", labels=LABELS
+    yield gauge("wherry_queue_depth", "Requests that wait for an instance.", lambda v: v.queued)
+    yield gauge(
+        "wherry_batches_running", "Batches (pipelines: requests) that run.", lambda v: v.running
     )
-    running = GaugeMetricFamily(
-        "wherry_batches_running", "Batches (pipelines: requests) that run.", labels=LABELS
+    yield counter(
+        "wherry_worker_restarts",
+        "Instances that came back after they died.",
+        lambda v: v.worker_restarts,
     )
-    restarts = CounterMetricFamily(
-        "wherry_worker_restarts", "Instances that came back after they died.", labels=LABELS
-    )
-    rss = GaugeMetricFamily(
+    yield gauge(
         "wherry_worker_rss_bytes",
         "Resident memory of an instance's process.",
-        labels=[*LABELS, "instance"],
+        lambda v: v.rss_bytes,
+        "instance",
     )
-    ready = GaugeMetricFamily(
-        "wherry_model_ready", "1 if a new request would make progress.", labels=LABELS
+    yield gauge(
+        "wherry_model_ready",
+        "1 if a new request would make progress.",
+        lambda v: float(v.ready),
     )
-    for values in models:
-        labels = values.labels
-        requests.add_metric([*labels, "success"], values.success_count)
-        for reason, count in values.failures.items():
-            requests.add_metric([*labels, reason.lower()], count)
-        rejected.add_metric(labels, values.failures["REJECTED"])
-        hopeless.add_metric(labels, values.hopeless)
-        responses.add_metric(labels, values.responses)
-        request_seconds.add_metric(labels, *values.request_seconds)
-        queue_seconds.add_metric(labels, *values.queue_seconds)
-        batch_size.add_metric(labels, *values.batch_sizes)
-        for phase, ns in values.busy_ns.items():
-            compute_seconds.add_metric([*labels, phase], ns * 1e-9)
-        for reason, count in values.cuts.items():
-            batch_cut.add_metric([*labels, reason], count)
-        queue_depth.add_metric(labels, values.queued)
-        running.add_metric(labels, values.running)
-        restarts.add_metric(labels, values.worker_restarts)
-        ready.add_metric(labels, float(values.ready))
-        for instance in values.instances:
-            resident = getattr(instance, "rss_bytes", None)
-            if resident is not None:
-                rss.add_metric([*labels, instance.name], resident)
-    yield from (
-        requests,
-        rejected,
-        hopeless,
-        responses,
-        request_seconds,
-        queue_seconds,
-        compute_seconds,
-    )
-    yield from (batch_size, batch_cut, queue_depth, running, restarts, rss, ready)
     yield from learnt_metrics(models)
     yield from step_metrics(models)
 
 
 def step_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
     """Of models that work in steps; for language models with vLLM's meanings."""
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
-
-    first = HistogramMetricFamily(
+    yield _family(
+        models,
+        "Histogram",
         "wherry_first_response_seconds",
         "From a request's arrival to its first response, of models that work in steps.",
-        labels=LABELS,
+        lambda v: v.first_response_seconds,
     )
-    following = HistogramMetricFamily(
+    yield _family(
+        models,
+        "Histogram",
         "wherry_next_response_seconds",
         "From one response to the next, of models that work in steps.",
-        labels=LABELS,
+        lambda v: v.next_response_seconds,
     )
-    for values in models:
-        first.add_metric(values.labels, *values.first_response_seconds)
-        following.add_metric(values.labels, *values.next_response_seconds)
-    yield from (first, following)
     for name, key, documentation in GENERATION:
-        kind = CounterMetricFamily if key.endswith("_total") else GaugeMetricFamily
-        family = kind(name, documentation, labels=[*LABELS, "instance"])
-        for values in models:
-            for instance, gauges in values.gauges.items():
-                if key in gauges:
-                    family.add_metric([*values.labels, instance], gauges[key])
-        yield family
+        yield _family(
+            models,
+            "Counter" if key.endswith("_total") else "Gauge",
+            name,
+            documentation,
+            lambda v, key=key: {i: g[key] for i, g in v.gauges.items() if key in g},  # type: ignore[misc]
+            "instance",
+        )
+
+
+def _family(
+    models: Sequence[ModelValues],
+    kind: str,
+    name: str,
+    documentation: str,
+    value: Callable[[ModelValues], Any],
+    label: str = "",
+) -> Metric:
+    """One metric of all models. With a label `value` gives a number for each of its values."""
+    from prometheus_client import core
+
+    labels = [*LABELS, label] if label else LABELS
+    made: Any = getattr(core, f"{kind}MetricFamily")(name, documentation, labels=labels)
+    for values in models:
+        told = value(values)
+        if label:
+            for which, number in told.items():
+                made.add_metric([*values.labels, which], number)
+        elif kind == "Histogram":
+            made.add_metric(values.labels, *told)  # the buckets, and the sum
+        else:
+            made.add_metric(values.labels, told)
+    metric: Metric = made
+    return metric
 
 
 def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
@@ -537,10 +518,18 @@ def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
     return buckets, histogram.total
 
 
+def _parts(computed: Collection[Compute]) -> dict[str, int]:
+    return {
+        "input": sum(one.input_ns for one in computed),
+        "infer": sum(one.infer_ns for one in computed),
+        "output": sum(one.output_ns for one in computed),
+    }
+
+
 def _batch_size_buckets(
-    batch_sizes: dict[int, BatchStatistics],
+    batch_sizes: dict[int, Compute],
 ) -> tuple[list[tuple[str, float]], float]:
-    counts = {size: batch.compute_infer.count for size, batch in batch_sizes.items()}
+    counts = {size: batch.count for size, batch in batch_sizes.items()}
     buckets: list[tuple[str, float]] = [
         (_bound(bound), sum(count for size, count in counts.items() if size <= bound))
         for bound in (*BATCH_SIZE_BUCKETS, float("inf"))

@@ -49,20 +49,34 @@ class Histogram:
     def __post_init__(self) -> None:
         self.counts = [0] * (len(self.bounds) + 1)
 
-    def observe(self, *values: float) -> None:
+    def observe(self, values: Sequence[float]) -> float:
+        """Count values; what they are together."""
         counts, bounds = self.counts, self.bounds
         for value in values:
             counts[bisect_left(bounds, value)] += 1
-        self.total += sum(values)
+        total = sum(values)
+        self.total += total
+        return total
+
+    @property
+    def duration(self) -> Duration:
+        return Duration(sum(self.counts), round(self.total * 1e9))
 
 
 @dataclass(slots=True)
-class BatchStatistics:
-    """What happened in all executions of one batch size."""
+class Compute:
+    """How often something was computed, and how long each part of that took in all."""
 
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+
+    def add(self, input_ns: int, infer_ns: int, output_ns: int, count: int = 1) -> None:
+        self.count += count
+        self.input_ns += input_ns * count
+        self.infer_ns += infer_ns * count
+        self.output_ns += output_ns * count
 
 
 @dataclass(slots=True)
@@ -82,16 +96,16 @@ class ModelStatistics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.last_inference_ms = 0
+        #: By the system's clock, in seconds.
+        self.last_inference_at = 0.0
         self.inference_count = 0
         self.execution_count = 0
         self.success = Duration()
         self.fail = Duration()
-        self.queue = Duration()
-        self.compute_input = Duration()
-        self.compute_infer = Duration()
-        self.compute_output = Duration()
-        self.batch_sizes: dict[int, BatchStatistics] = {}
+        #: Each request of a batch took what the batch took.
+        self.compute = Compute()
+        #: Executions by their rows.
+        self.batch_sizes: dict[int, Compute] = {}
         self.cut_reasons: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.responses = 0
@@ -109,6 +123,10 @@ class ModelStatistics:
         self.first_response_seconds = Histogram()
         self.next_response_seconds = Histogram()
 
+    @property
+    def queue(self) -> Duration:
+        return self.queue_seconds.duration
+
     def executed(
         self,
         requests: Sequence[InferRequest],
@@ -120,24 +138,17 @@ class ModelStatistics:
         output_ns: int,
     ) -> None:
         """A batch has run, whatever became of its requests. `started` is the runtime's clock."""
-        count = len(requests)
+        executions = len(executed_rows)
         with self.lock:
-            self.execution_count += len(executed_rows)
+            self.execution_count += executions
             self.cut_reasons[reason] += 1
-            self.compute_input.add(input_ns, count)
-            self.compute_infer.add(infer_ns, count)
-            self.compute_output.add(output_ns, count)
+            self.compute.add(input_ns, infer_ns, output_ns, len(requests))
             for rows in executed_rows:
                 batch = self.batch_sizes.get(rows)
                 if batch is None:
-                    batch = self.batch_sizes[rows] = BatchStatistics()
-                batch.compute_input.add(input_ns // len(executed_rows))
-                batch.compute_infer.add(infer_ns // len(executed_rows))
-                batch.compute_output.add(output_ns // len(executed_rows))
-            waits = [started - request.enqueued_at for request in requests]
-            self.queue.count += count
-            self.queue.ns += int(sum(waits) * 1e9)
-            self.queue_seconds.observe(*waits)
+                    batch = self.batch_sizes[rows] = Compute()
+                batch.add(input_ns // executions, infer_ns // executions, output_ns // executions)
+            self.queue_seconds.observe([started - request.enqueued_at for request in requests])
         compute_ns = (input_ns, infer_ns, output_ns)
         for request in requests:
             request.started_at = started
@@ -146,35 +157,29 @@ class ModelStatistics:
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
         """These requests are about to be answered with their outputs."""
         with self.lock:
-            self.last_inference_ms = int(time.time() * 1000)
-            seconds = [now - request.enqueued_at for request in requests]
+            self.last_inference_at = time.time()
             self.inference_count += sum([request.rows for request in requests])
-            self.success.count += len(seconds)
-            self.success.ns += int(sum(seconds) * 1e9)
-            self.request_seconds.observe(*seconds)
+            seconds = self.request_seconds.observe([now - one.enqueued_at for one in requests])
+            self.success.count += len(requests)
+            self.success.ns += int(seconds * 1e9)
 
     def stepped(self, active_requests: int, ns: int) -> None:
         """A model that works in steps has done one."""
         with self.lock:
             self.execution_count += 1
-            batch = self.batch_sizes.setdefault(active_requests, BatchStatistics())
-            batch.compute_infer.add(ns)
-            batch.compute_input.add(0)
-            batch.compute_output.add(0)
+            self.batch_sizes.setdefault(active_requests, Compute()).add(0, ns, 0)
 
     def responded(self, seconds: float, *, first: bool) -> None:
         """A stream goes on: `seconds` since its arrival, if it is the first one, or the last."""
         with self.lock:
-            (self.first_response_seconds if first else self.next_response_seconds).observe(seconds)
+            histogram = self.first_response_seconds if first else self.next_response_seconds
+            histogram.observe([seconds])
 
     def finished(self, request: InferRequest, started: float, now: float) -> None:
         """A request of a model that works in steps is about to be told that it is done."""
         with self.lock:
-            self.queue.add(int((started - request.enqueued_at) * 1e9))
-            self.queue_seconds.observe(started - request.enqueued_at)
-            self.compute_infer.add(int((now - started) * 1e9))
-            self.compute_input.add(0)
-            self.compute_output.add(0)
+            self.queue_seconds.observe([started - request.enqueued_at])
+            self.compute.add(0, int((now - started) * 1e9), 0)
         self.succeeded([request], now)
 
     def response_came(self, place: int, ns: int) -> None:
@@ -211,9 +216,9 @@ class ModelStatistics:
                 self.cache_miss.add(ns)
                 return
             self.cache_hit.add(ns)
-            self.last_inference_ms = int(time.time() * 1000)
+            self.last_inference_at = time.time()
             self.success.add(int(seconds * 1e9))
-            self.request_seconds.observe(seconds)
+            self.request_seconds.observe([seconds])
 
     def failed(self, reason: str, seconds: float) -> None:
         with self.lock:
@@ -225,7 +230,7 @@ class ModelStatistics:
         with self.lock:
             self._inlined.count += 1
             self._inlined.ns += infer_ns
-            self.request_seconds.observe(infer_ns * 1e-9)
+            self.request_seconds.observe([infer_ns * 1e-9])
 
     def fold(self) -> ModelStatistics:
         """Bring all counters up to date before they are read together."""
@@ -233,22 +238,15 @@ class ModelStatistics:
             count, ns = self._inlined.count, self._inlined.ns
             if count:
                 self._inlined = Duration()
-                self.last_inference_ms = int(time.time() * 1000)
+                self.last_inference_at = time.time()
                 self.inference_count += count
                 self.execution_count += count
                 self.cut_reasons["idle"] += count
-                batch = self.batch_sizes.setdefault(1, BatchStatistics())
-                for total in (self.success, self.compute_infer, batch.compute_infer):
-                    total.count += count
-                    total.ns += ns
-                for instant in (
-                    self.queue,
-                    self.compute_input,
-                    self.compute_output,
-                    batch.compute_input,
-                    batch.compute_output,
-                ):
-                    instant.count += count
+                self.success.count += count
+                self.success.ns += ns
+                for compute in (self.compute, self.batch_sizes.setdefault(1, Compute())):
+                    compute.count += count
+                    compute.infer_ns += ns
                 self.queue_seconds.counts[0] += count
         return self
 

@@ -139,6 +139,8 @@ class PipelineRunner:
         self._clock = clock
         #: What is here: None until the loop has started it.
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
+        #: What of it is not answered yet. Whoever has an answer may be back before its task ends.
+        self._unanswered: set[InferRequest] = set()
         self._quiet = threading.Condition()
         self._traces = Traces()
         self._pace = Pace()
@@ -180,11 +182,14 @@ class PipelineRunner:
                 if self._reason:
                     text = f"model {self.config.name!r} is not ready: {self._reason}"
                     error = ModelNotReady(text)
-                elif limit is not None and len(self._tasks) >= limit:
+                elif request.deadline is not None and request.deadline <= now:
+                    error = self._late()
+                elif limit is not None and len(self._unanswered) >= limit:
                     wait = self._pace.predicted_seconds(0)
-                    error = QueueFull(self.config.name, len(self._tasks), wait or 1.0)
+                    error = QueueFull(self.config.name, len(self._unanswered), wait or 1.0)
                 elif (error := self._hopeless(request, now)) is None:
                     self._tasks[request] = None
+                    self._unanswered.add(request)
                     self._pace.began(now)
             if successor is not None:
                 successor([request])
@@ -196,7 +201,7 @@ class PipelineRunner:
     def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
         """Refuse at the door what would take too long: half of its way it would be in the way of
         others for nothing."""
-        here = len(self._tasks)
+        here = len(self._unanswered)
         seconds = self._pace.predicted_seconds(here)
         if request.deadline is not None:
             left, whose = request.deadline - now, "its timeout"
@@ -231,7 +236,7 @@ class PipelineRunner:
             self._reason = "unloading"
             return self._quiet.wait_for(lambda: not self._tasks, timeout)
 
-    def close(self, timeout: float = 10.0) -> None:
+    def close(self, timeout: float | None = 10.0) -> None:
         with self._quiet:
             self._reason = "unloading"
             requests = list(self._tasks)
@@ -254,11 +259,18 @@ class PipelineRunner:
             task.cancel()
 
     def _ended(self, request: InferRequest) -> None:
+        self._leaves(request)
         with self._quiet:
             self._tasks.pop(request, None)
-            self._pace.ended(self._clock(), len(self._tasks))
             self._quiet.notify_all()
         self._fail(request, Cancelled("the request was cancelled"))  # unless it has its outcome
+
+    def _leaves(self, request: InferRequest) -> None:
+        """It is about to be answered, or has been: it is in nobody's way any more."""
+        with self._quiet:
+            if request in self._unanswered:
+                self._unanswered.remove(request)
+                self._pace.ended(self._clock(), len(self._unanswered))
 
     async def _run(self, request: InferRequest) -> None:
         if request.reply.settled:
@@ -267,35 +279,44 @@ class PipelineRunner:
         if not isinstance(span, Span):
             span = Span(self.config.name, request.rows, self._clock())
         current_call.set(Call(self._caller, request.deadline, request.tenant, span))
-        try:
-            await self._settle(request)
-        finally:
-            span.seconds = self._clock() - span.started
-            outcome = getattr(request.reply, "outcome", None)
-            span.error = type(outcome).__name__ if isinstance(outcome, Exception) else ""
-            self._traces.ended(span)
-
-    async def _settle(self, request: InferRequest) -> None:
         started = perf_counter_ns()
+        outcome: InferResponse | WherryError | None = None
+        try:
+            outcome = await self._outcome(request)
+        finally:
+            # Before the answer leaves: whoever has it may ask where the time went.
+            ended = getattr(request.reply, "outcome", outcome)
+            span.seconds = self._clock() - span.started
+            span.error = type(ended).__name__ if isinstance(ended, Exception) else ""
+            self._traces.ended(span)
+        self._leaves(request)
+        if isinstance(outcome, InferResponse):
+            self._succeed(request, outcome, perf_counter_ns() - started)
+        else:
+            self._fail(request, outcome)
+
+    async def _outcome(self, request: InferRequest) -> InferResponse | WherryError:
         deadline = asyncio.timeout(self._remaining(request))
         try:
             async with deadline:
                 if isinstance(request.reply, StreamReply):
-                    response = await self._stream(request, request.reply)
-                else:
-                    response = await self._body.answer(request)
+                    return await self._stream(request, request.reply)
+                return await self._body.answer(request)
         except WherryError as error:  # of a model it called: its code is the caller's code
-            self._fail(request, error)
+            if isinstance(error, DeadlineExceeded) and self._remaining(request) == 0.0:
+                return self._late()  # their deadlines are its own: they may have seen it first
+            return error
         except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
-                text = f"model {self.config.name!r}: not finished within the request's timeout"
-                self._fail(request, DeadlineExceeded(text))
-                return
-            self._fail(request, self._body.failure(error).as_exception())
-        else:
-            self._succeed(request, response, perf_counter_ns() - started)
+                return self._late()
+            return self._body.failure(error).as_exception()
+
+    def _late(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"model {self.config.name!r}: not finished within the request's timeout"
+        )
 
     def _remaining(self, request: InferRequest) -> float | None:
         return None if request.deadline is None else max(0.0, request.deadline - self._clock())

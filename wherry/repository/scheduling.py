@@ -87,6 +87,7 @@ def _dynamic(dynamic: triton_config.DynamicBatching) -> dict[str, Any]:
     if dynamic.max_queue_delay_microseconds or dynamic.preferred_batch_size:
         settings["max_queue_delay"] = dynamic.max_queue_delay_microseconds / 1e6
         settings["preferred_batch_sizes"] = tuple(sorted(set(dynamic.preferred_batch_size)))
+        settings["wait_when_mixed"] = False
     return settings
 
 

@@ -2,8 +2,9 @@
 
 Work-conserving by default: a free instance takes what waits, up to `max_batch_size` rows. Whoever
 sets `max_queue_delay` lets a batch that is not full wait for company until its oldest request has
-waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as one of those sizes is
-reached (Triton's dynamic batcher has the same two settings).
+waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as the first requests have
+one of those sizes together, or the next one would exceed the largest (Triton's dynamic batcher has
+the same two settings).
 
 It also leaves earlier when it would wait in vain: nothing runs whose callers may come back, those
 who were answered are back, and hardly anybody else is likely to come in the time that is left.
@@ -27,7 +28,8 @@ IDLE = Idle()
 class DynamicBatcher(Batcher):
     """Forms batches of at most `max_batch_size` rows (0: the model has no batch dimension).
 
-    `waits_in_vain`: a delay is waited out, whatever is likely (as elsewhere).
+    `waits_in_vain`: a delay is waited out, whatever is likely (as elsewhere). Without
+    `wait_when_mixed` nobody waits on when one comes that cannot join (as in Triton).
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class DynamicBatcher(Batcher):
         queue_policies: Sequence[QueuePolicy] = (),
         instances: int = 1,
         waits_in_vain: bool = False,
+        wait_when_mixed: bool = True,
     ) -> None:
         super().__init__(
             max_batch_size=max_batch_size,
@@ -49,6 +52,7 @@ class DynamicBatcher(Batcher):
         )
         self.max_queue_delay = max_queue_delay
         self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
+        self.wait_when_mixed = wait_when_mixed
         self.company = Company() if max_queue_delay and not waits_in_vain else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
@@ -56,6 +60,8 @@ class DynamicBatcher(Batcher):
             return False
         request.enqueued_at = now
         self._queue.push(request)
+        if not self.wait_when_mixed:
+            self._queue.pass_others(request)
         if self.company is not None:
             self.company.arrived(now)
         return True
@@ -98,19 +104,37 @@ class DynamicBatcher(Batcher):
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
         """How many rows of this lane may leave now (0: none yet), and why."""
-        if lane.rows >= self.max_batch_size:
-            return self.max_batch_size, "full"
+        full = lane.rows >= self.max_batch_size
         if not self.max_queue_delay:
-            return self.max_batch_size, "idle"
-        for size in self.preferred_batch_sizes:
-            if size <= lane.rows:
-                return size, "preferred"
+            return self.max_batch_size, "full" if full else "idle"
         last = lane.oldest_at + self.max_queue_delay
         if now >= last:
-            return self.max_batch_size, "delay"
+            return self.max_batch_size, "full" if full else "delay"
+        if rows := self._preferred_rows(lane):
+            return rows, "preferred"
+        if full:
+            return self.max_batch_size, "full"
+        if lane.passed:
+            return self.max_batch_size, "mixed"
         if lane.earliest_deadline() <= last:
             return self.max_batch_size, "deadline"  # waiting could only make it late
         return (self.max_batch_size, "vain") if now >= self._leaves_at(lane) else (0, "")
+
+    def _preferred_rows(self, lane: Lane) -> int:
+        """The rows of the first requests of this lane that make a preferred batch (0: none do)."""
+        if not self.preferred_batch_sizes:
+            return 0
+        largest = min(self.preferred_batch_sizes[0], self.max_batch_size)
+        rows = best = 0
+        for request in lane.in_turn():
+            if rows and rows + request.rows > largest:
+                return best or rows
+            rows += request.rows
+            if rows in self.preferred_batch_sizes:
+                best = rows
+            if rows >= largest:
+                return best or rows
+        return best
 
     def _leaves_at(self, lane: Lane) -> float:
         """Until when this lane waits for company, if none comes."""

@@ -14,6 +14,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._interval = 0.0
+        self._ends = 0
         self._since: float | None = None
 
     def began(self, now: float) -> None:
@@ -25,8 +26,10 @@ class Pace:
         """A request has ended, and so many are left."""
         assert self._since is not None, "nothing had begun"
         interval = max(0.0, now - self._since)
-        weight = MEMORY if self._interval else 1.0
-        self._interval += weight * (interval - self._interval)
+        self._ends += 1
+        if self._ends == 1:  # the others were on their way as long, and may end with it
+            interval /= left + 1
+        self._interval += max(MEMORY, 1 / self._ends) * (interval - self._interval)
         self._since = now if left else None
 
     def predicted_seconds(self, here: int) -> float:

@@ -24,7 +24,7 @@ LEVEL_SECONDS = 1.0
 class Lane:
     """Requests that may share a batch: each tenant's in order of arrival, the next tenant first."""
 
-    __slots__ = ("behind", "gone", "key", "priority", "rows", "tenants")
+    __slots__ = ("behind", "gone", "key", "passed", "priority", "rows", "tenants")
 
     def __init__(self, priority: int, key: Hashable) -> None:
         self.key = key
@@ -35,6 +35,8 @@ class Lane:
         self.gone = 0
         #: Its requests have waited too long: all others of their priority come first.
         self.behind = False
+        #: A request of its priority has come behind some of its own that cannot share their batch.
+        self.passed = False
 
     @property
     def head(self) -> InferRequest:
@@ -119,6 +121,14 @@ class RequestQueue:
             heapq.heappush(self._deadlines, (request.deadline, self._order, request))
         if self._patience is not None and request.wait_until is not None and not alone:
             self._patience.begins(request)
+
+    def pass_others(self, newcomer: InferRequest) -> None:
+        """Tell the other lanes of its priority that this one has come, and stands in another."""
+        for lane in self._lanes.values():
+            if lane is newcomer.queued:
+                lane.passed &= lane.rows > newcomer.rows  # else all have left that were passed
+            elif lane.priority == newcomer.priority:
+                lane.passed = True
 
     def lanes(self, now: float = 0.0) -> Iterator[Lane]:
         """The lanes that hold requests, in the order in which they should be served.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -117,8 +118,13 @@ class ServerProcess:
     def wait_ready(self) -> str:
         """The server's URL, when every model is ready. RuntimeError with the log if it is not."""
         line = b""
+        gives_up_at = time.monotonic() + self._ready_timeout
         while not line.endswith(b"\n"):
-            readable, _, _ = select.select([self._ready], [], [], self._ready_timeout)
+            left = gives_up_at - time.monotonic()
+            # A while at a time: a Ctrl-C that another thread was told of is raised in between.
+            readable, _, _ = select.select([self._ready], [], [], max(0.0, min(left, 1.0)))
+            if not readable and left > 0:
+                continue
             piece = os.read(self._ready, 4096) if readable else b""
             if not piece:
                 how = "ended" if readable else f"was not ready after {self._ready_timeout:g} s"
@@ -143,9 +149,11 @@ class ServerProcess:
             self.process.send_signal(number)
         try:
             return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # a Ctrl-C, too, leaves no server behind
             self.process.kill()
             self.process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             raise RuntimeError(
                 f"the server did not stop within {timeout:g} s:\n{self.log}"
             ) from None

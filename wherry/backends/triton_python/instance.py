@@ -38,7 +38,7 @@ from wherry.instances.instance import Answers, Instance, Respond
 from wherry.instances.sequence_inputs import WARM_UP
 from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
-from wherry.instances.worker_process import UNLOAD_SECONDS, WorkerProcess
+from wherry.instances.worker_process import WorkerProcess, seconds_until
 from wherry.model import Device
 from wherry.observability.custom_metrics import CustomMetrics, Kind
 from wherry.reply import Reply, StreamReply
@@ -126,6 +126,8 @@ class PythonInstance(WorkerInstance):
         #: Requests without their last response, by their numbers.
         self._open: dict[int, InferRequest] = {}
         self._numbers: dict[InferRequest, int] = {}
+        #: Of these, those that execute() has given back, and is to get again.
+        self._between: set[int] = set()
         #: The batch that execute() has: which request is which, and what came of each.
         self._batch: list[tuple[int, int]] = []
         self._outcomes: list[Outcome] = []
@@ -145,7 +147,7 @@ class PythonInstance(WorkerInstance):
 
     @property
     def open_requests(self) -> Collection[InferRequest]:
-        return list(self._open.values())
+        return [one for number, one in list(self._open.items()) if number not in self._between]
 
     def cancel(self, request: InferRequest) -> None:
         number = self._numbers.get(request)
@@ -189,11 +191,11 @@ class PythonInstance(WorkerInstance):
         return self._worker.connection
 
     def _has_arrived(self) -> bool:
-        connection = self._connected()
         try:
-            if not connection.arrived():
+            received = self._connected().receive_executed()
+            if received is None:
                 return False
-            self._take(*connection.receive())
+            self._take(*received)
         except (EOFError, OSError):
             return False
         except wire.Garbage as error:
@@ -291,10 +293,11 @@ class PythonInstance(WorkerInstance):
 
     def _finish(self, worker: PythonWorker) -> None:
         """Have it finalize, and serve it until it ends."""
-        ends_at = time.monotonic() + UNLOAD_SECONDS
+        seconds = self._config.unload_timeout
+        ends_at = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(WorkerDied, EOFError, OSError, wire.Garbage):
             worker.connection.send(["stop", 0])
-            while (left := ends_at - time.monotonic()) > 0:
+            while (left := seconds_until(ends_at)) is None or left > 0:
                 if worker.connection.complete() or worker.park(left):
                     self._take(*worker.connection.receive())
                 while self._outbox:
@@ -314,6 +317,8 @@ class PythonInstance(WorkerInstance):
             for request, outcome in zip(requests, outcomes, strict=True):
                 if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
                     request.reply.settle(outcome.as_exception())
+            for number in list(self._between):
+                self._forget(number)
             while any(request in self._numbers for request in requests):
                 self._turn()
         finally:
@@ -369,14 +374,22 @@ class PythonInstance(WorkerInstance):
                 text = f"model {self._config.name!r}: {error}"
                 self._outcomes[index] = Failure("InvalidRequest", text)
                 continue
-            number = next(self._keys)
-            self._open[number] = request
-            self._numbers[request] = number
+            number = self._number_of(request)
             self._batch.append((index, number))
             self._later.add(request)
             wanted = self._all_outputs if request.wanted is None else list(request.wanted)
             sent.append([number, *_described(request), wanted, self._decoupled, tensors])
         return sent, out
+
+    def _number_of(self, request: InferRequest) -> int:
+        """Of a request that runs again the same as before: senders of it may be held."""
+        for number in [n for n in self._between if self._open[n].reply.settled]:
+            self._forget(number)
+        number = self._numbers.get(request) or next(self._keys)
+        self._between.discard(number)
+        self._open[number] = request
+        self._numbers[request] = number
+        return number
 
     def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
         if not self._reshapes:
@@ -518,7 +531,9 @@ class PythonInstance(WorkerInstance):
                     f" model {self._config.name!r} to have sequence_batching"
                     " { iterative_sequence: true }"
                 )
-                self._settle(index, number, Failure(RESCHEDULED, text))
+                self._outcomes[index] = Failure(RESCHEDULED, text)
+                self._later.discard(request)
+                self._between.add(number)
             elif failure is not None:
                 text, traceback = failure
                 self._settle(index, number, Failure("ModelFailed", text, traceback))
@@ -630,6 +645,7 @@ class PythonInstance(WorkerInstance):
     def _forget(self, number: int) -> None:
         """This request has its last response, or is somebody else's again."""
         self._numbers.pop(self._open.pop(number), None)
+        self._between.discard(number)
 
     def _tell(self) -> Answers:
         assert self.answers is not None

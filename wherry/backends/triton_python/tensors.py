@@ -22,7 +22,7 @@ from wherry.backends.triton_python.stub.wire import (
     unpack_elements,
 )
 from wherry.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
-from wherry.request import Array, Column, ShapedRows
+from wherry.request import Array, Column, ShapedRow, ShapedRows
 from wherry.rows import as_array
 
 
@@ -110,8 +110,8 @@ def _put_elements(
         elements, shape = column, [len(column)]
     else:
         elements = [element for row in column for element in row]
-        width = len(elements) // len(column)
-        shape = [len(column), *_filled(dims, width)] if batched else _filled(dims, width)
+        sizes = _row_shape(column[0], dims)
+        shape = [len(column), *sizes] if batched else sizes
     if spec.form is Form.TEXT:
         elements = [element.encode() for element in elements]
     elif spec.form is Form.JSON:
@@ -133,12 +133,18 @@ def _elements(
         return elements
     width = len(elements) // rows if rows else 0
     column = [elements[row * width : (row + 1) * width] for row in range(rows)]
+    row_shape = shape[1:] if batched else shape
+    if len(row_shape) > 1:
+        return [ShapedRow(row, row_shape) for row in column]
     usual = [rows, width] if batched else [width]
     return column if list(shape) == usual else ShapedRows(column, shape)
 
 
-def _filled(dims: Sequence[int], size: int) -> list[int]:
-    """The shape of so many elements: the innermost size that is left open takes the rest."""
+def _row_shape(row: Sequence[Any], dims: Sequence[int]) -> list[int]:
+    """Where a row does not say it: the innermost size that is left open takes the rest."""
+    if isinstance(row, ShapedRow):
+        return list(row.shape)
+    size = len(row)
     shape = [1 if d == -1 else d for d in dims]
     unknown = [i for i, d in enumerate(dims) if d == -1]
     if unknown:

@@ -18,6 +18,7 @@ from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError
 from wherry.frontends.grpc.rpc import Application, Buffer
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.open_connections import OpenConnections
 
 RECEIVE_BYTES: Final = 2**16
 """One read at most; what a message lacks of more than that is read straight into it."""
@@ -31,7 +32,6 @@ CONNECTION_WINDOW: Final = 2**24
 MAX_CALLS: Final = 1024
 """At once on one connection; more wait at the client."""
 
-SWEEP_INTERVAL: Final = 0.5
 MAX_RESETS: Final = 2 * MAX_CALLS
 """Calls that may come to nothing between two sweeps: opening and cancelling them is cheap for a
 client, and not for us."""
@@ -50,11 +50,10 @@ _SHUTDOWN_PING: Final = b"goodbye!"
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
 
 
-class Connections:
+class Connections(OpenConnections["Connection"]):
     """All open connections of one listener, and what they share.
 
-    `sweep` looks after the time limits, twice a second while anything is open; with no connection
-    there is no timer. `clock` may be a test's own. `ended` is told of each call that was begun.
+    `clock` may be a test's own. `ended` is told of each call that was begun.
     """
 
     def __init__(
@@ -66,65 +65,26 @@ class Connections:
         ended: Callable[[Connection, Call], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(clock)
         self.application = application
         self.limits = limits
         self.coding = coding
         self.ended = ended
-        self.clock = clock
-        self.open: set[Connection] = set()
         #: How many calls the application has.
         self.calls = 0
-        self.draining = False
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read and must be read in one piece goes in front of the next.
         self.receive_buffer = memoryview(
             bytearray(frames.HEAD_BYTES + limits.max_header_bytes + RECEIVE_BYTES)
         )
-        self._timer: asyncio.TimerHandle | None = None
-        self._all_closed = asyncio.Event()
-        self._all_closed.set()
 
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open, {self.calls} calls>"
-
-    def add(self, connection: Connection) -> None:
-        self.open.add(connection)
-        self._all_closed.clear()
-        if self._timer is None:
-            self._schedule_sweep()
-
-    def remove(self, connection: Connection) -> None:
-        self.open.discard(connection)
-        if not self.open:
-            self._all_closed.set()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    async def all_closed(self) -> None:
-        await self._all_closed.wait()
-
-    def drain(self) -> None:
-        """Let each connection finish its calls, and close."""
-        self.draining = True
-        for connection in tuple(self.open):
-            connection.drain()
-
-    def abort(self) -> None:
-        for connection in tuple(self.open):
-            connection.abort()
 
     def sweep(self) -> None:
         now = self.clock()
         for connection in tuple(self.open):
             connection.check(now)
-
-    def _schedule_sweep(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep_again)
-
-    def _sweep_again(self) -> None:
-        self._schedule_sweep()
-        self.sweep()
 
 
 class Connection(asyncio.BufferedProtocol):

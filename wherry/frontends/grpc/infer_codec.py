@@ -18,13 +18,8 @@ from wherry.datatypes import DATATYPES, Form
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.http.tensors import (
-    Buffer,
-    InputCodec,
-    OutputCodec,
-    missing_inputs,
-    pack_bytes,
-)
+from wherry.frontends.http.tensors import Buffer, InputCodec, OutputCodec, pack_bytes
+from wherry.frontends.model_tensors import ModelTensors, in_order
 from wherry.frontends.parameters import Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
 from wherry.request import Array, Column, Columns, InferResponse
@@ -103,15 +98,7 @@ class InferCodec:
     ) -> None:
         self.model = config.name
         self.version = config.version
-        self._labels = labels or {}
-        self._shared_memory = shared_memory or SharedMemory()
-        batched = self._batched = config.max_batch_size > 0
-        self.inputs = {
-            spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
-        }
-        self.outputs = {
-            spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
-        }
+        self.tensors = ModelTensors(config, signature, labels, shared_memory)
         # Rows that are arrays each go to the model as they are.
         self._viewed = {
             spec.name for spec in signature.inputs if views and spec.form is not Form.ARRAYS
@@ -134,35 +121,23 @@ class InferCodec:
         )
 
     def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
+        tensors = self.tensors
         columns: Columns = {}
         rows = 0
         raw = iter(raw_contents) if raw_contents else None
         for given in inputs:
             name = given.get("name", "")
-            codec = self.inputs.get(name)
-            if codec is None:
-                raise InvalidRequest(
-                    f"unexpected inference input '{name}' for model '{self.model}'"
-                )
-            if given.get("datatype", "") != codec.datatype:
-                raise InvalidRequest(
-                    f"inference input '{name}' data-type is '{given.get('datatype', '')}', but"
-                    f" model '{self.model}' expects '{codec.datatype}'"
-                )
-            if name in columns:
-                raise InvalidRequest(f"input '{name}' already exists in request")
+            codec = tensors.input(name, given.get("datatype", ""), columns)
             shape = list(given.get("shape", ()))
-            count = codec.rows_of(shape)
-            if rows and count != rows:
-                raise InvalidRequest(
-                    f"input '{name}' batch size does not match other inputs for '{self.model}':"
-                    f" {count} rows, the others have {rows}"
-                )
-            rows = count
-            parameters = given.get("parameters")
-            if parameters and "shared_memory_region" in parameters:
-                data = self._from_region(given, name)
-                columns[name] = codec.from_binary(data, count, shape, shared=True)
+            rows = tensors.rows(codec, shape, rows)
+            if "shared_memory_region" in given.get("parameters", ()):
+                if given.get("contents"):
+                    raise InvalidRequest(
+                        f"input '{name}' for model '{self.model}' has both contents and a shared"
+                        " memory region; send one of them"
+                    )
+                window = tensors.window(values_of(given["parameters"]), f"input '{name}'")
+                columns[name] = codec.from_binary(window.read(), rows, shape, shared=True)
                 continue
             if raw is None:
                 data = self._from_contents(codec, given, math.prod(shape))
@@ -173,13 +148,8 @@ class InferCodec:
                         f" '{name}' for model '{self.model}'"
                     )
                 data = self._next_raw(raw, name, len(raw_contents))
-            columns[name] = codec.from_binary(data, count, shape, shared=name in self._viewed)
-        if len(columns) != len(self.inputs):
-            self._check_complete(columns)
-        if len(columns) > 1:
-            # In the model's order, whatever the client's: requests alike may share a batch.
-            columns = {name: columns[name] for name in self.inputs if name in columns}
-        return columns, rows or 1  # all inputs may be optional
+            columns[name] = codec.from_binary(data, rows, shape, shared=name in self._viewed)
+        return tensors.complete(columns), rows or 1  # all inputs may be optional
 
     def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
         data = next(raw, None)
@@ -189,28 +159,6 @@ class InferCodec:
                 f" request. raw_input_contents has only {count} entries"
             )
         return memoryview(data)
-
-    def _from_region(self, given: Values, name: str) -> memoryview:
-        if given.get("contents"):
-            raise InvalidRequest(
-                f"input '{name}' for model '{self.model}' has both contents and a shared memory"
-                " region; send one of them"
-            )
-        return self._window(values_of(given["parameters"]), f"input '{name}'").read()
-
-    def _window(self, parameters: Parameters, what: str) -> Window:
-        """The shared memory that an input's or output's parameters name."""
-        region = parameters["shared_memory_region"]
-        size = parameters.get("shared_memory_byte_size")
-        offset = parameters.get("shared_memory_offset", 0)
-        if type(region) is not str:
-            raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
-        if type(size) is not int or type(offset) is not int:
-            raise InvalidRequest(
-                f"{what}: parameters 'shared_memory_byte_size' (required with"
-                " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
-            )
-        return self._shared_memory.window(region, offset, size, what)
 
     def _from_contents(self, codec: InputCodec, given: Values, count: int) -> memoryview:
         """The bytes of a tensor whose elements stand in a typed field of `contents`."""
@@ -259,22 +207,12 @@ class InferCodec:
             f" '{self.model}', got {got}"
         )
 
-    def _check_complete(self, columns: Columns) -> None:
-        problem = missing_inputs(self.model, self.inputs, list(columns))
-        if problem:
-            raise InvalidRequest(problem)
-
     def _wanted(self, outputs: list[Values]) -> list[Wanted]:
         asked: dict[str, Wanted] = {}
         for output in outputs:
-            name = output.get("name", "")
-            codec = self.outputs.get(name)
-            if codec is None:
-                raise InvalidRequest(
-                    f"unexpected inference output '{name}' for model '{self.model}'"
-                )
-            asked[name] = self._wanted_output(codec, values_of(output.get("parameters", {})))
-        return [asked[name] for name in self.outputs if name in asked]  # in the model's order
+            codec = self.tensors.output(output.get("name", ""))
+            asked[codec.name] = self._wanted_output(codec, values_of(output.get("parameters", {})))
+        return [*in_order(self.tensors.outputs, asked).values()]
 
     def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
         classes = parameters.get("classification", 0)
@@ -287,7 +225,7 @@ class InferCodec:
             check_classifiable(codec.spec, self.model)
         window = None
         if "shared_memory_region" in parameters:
-            window = self._window(parameters, f"output '{codec.name}'")
+            window = self.tensors.window(parameters, f"output '{codec.name}'")
         return Wanted(codec, classes, window)
 
     # The answer
@@ -305,16 +243,14 @@ class InferCodec:
         raw: list[Buffer] = []
         chosen = wanted
         if chosen is None:
-            chosen = [Wanted(codec) for codec in self.outputs.values()]
+            chosen = [Wanted(codec) for codec in self.tensors.outputs.values()]
         for one in chosen:
             codec = one.codec
             column = response.outputs.get(codec.name)
             if column is None or _is_absent(column, codec):
                 continue  # a stream may have nothing for one of its outputs this time
             if one.classes:
-                labels = self._labels.get(codec.name, ())
-                spec, column = codec.classes(column, one.classes, labels)
-                codec = OutputCodec(spec, self.model, batched=self._batched)
+                codec, column = self.tensors.classified(codec, column, one.classes)
             shape, flat = codec.flat(column)
             data = codec.raw(flat)
             if one.window is not None:

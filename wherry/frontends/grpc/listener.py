@@ -21,7 +21,7 @@ QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "W
 class GrpcListener:
     """Serves one application on one address.
 
-    Belongs to the event loop that is running when it is made; works on asyncio's own and on uvloop.
+    Belongs to the event loop that it is started in; works on asyncio's own and on uvloop.
     """
 
     def __init__(

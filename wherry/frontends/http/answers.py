@@ -7,6 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from wherry.errors import WherryError
 from wherry.frontends.http.compression import (
@@ -17,6 +18,7 @@ from wherry.frontends.http.compression import (
     compressed,
 )
 from wherry.frontends.http.exchange import Buffer, Exchange, error_body
+from wherry.frontends.http.tensors import encode_json
 
 log = logging.getLogger("wherry")
 
@@ -54,6 +56,12 @@ def respond(
     if compress and "accept-encoding" in given and status < 300:
         body, headers = _compressed(body, given["accept-encoding"], headers)
     exchange.respond(status, body, content_type=content_type, headers=headers)
+
+
+def respond_json(exchange: Exchange, value: Any) -> None:
+    """Answer with what is no tensors."""
+    # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
+    respond(exchange, encode_json(value), compress=False)
 
 
 def fail(exchange: Exchange, error: Exception) -> None:

@@ -17,10 +17,11 @@ from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.http.json_errors import malformed, mismatch
-from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, missing_inputs
+from wherry.frontends.http.tensors import OutputCodec, encode_json
+from wherry.frontends.model_tensors import ModelTensors, in_order
 from wherry.frontends.parameters import Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
-from wherry.request import Column, Columns
+from wherry.request import Columns
 from wherry.signature import Signature
 
 T = TypeVar("T")
@@ -112,16 +113,9 @@ class ModelCodec:
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self.model = config.name
-        self._labels = labels or {}
-        self._shared_memory = shared_memory or SharedMemory()
         self.streams = signature.streams
-        batched = self._batched = config.max_batch_size > 0
-        self.inputs = {
-            spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
-        }
-        self.outputs = {
-            spec.name: OutputCodec(spec, config.name, batched=batched) for spec in signature.outputs
-        }
+        self._tensors = ModelTensors(config, signature, labels, shared_memory)
+        self.inputs, self.outputs = self._tensors.inputs, self._tensors.outputs
         self._version = config.version
         name, version = encode_json(config.name), encode_json(config.version)
         self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
@@ -144,46 +138,33 @@ class ModelCodec:
         wanted = None
         if parameters or wire.outputs:
             wanted = self._wanted(wire)
-            if parameters:
-                parameters = checked_parameters(parameters)
+        if parameters:
+            parameters = checked_parameters(parameters)
         return InferBody(columns, rows, wire.id, parameters, wanted, bool(wire.outputs))
 
     def _columns(self, inputs: list[WireInput], rest: memoryview | None) -> tuple[Columns, int]:
+        tensors = self._tensors
         columns: Columns = {}
         rows = 0
         position = 0
         for given in inputs:
             name = given.name
-            codec = self.inputs.get(name)
-            if codec is None:
-                raise InvalidRequest(
-                    f"unexpected inference input '{name}' for model '{self.model}'"
-                )
-            if given.datatype != codec.datatype:
-                raise InvalidRequest(
-                    f"inference input '{name}' data-type is '{given.datatype}', but model"
-                    f" '{self.model}' expects '{codec.datatype}'"
-                )
-            if name in columns:
-                raise InvalidRequest(f"input '{name}' already exists in request")
-            count = codec.rows_of(given.shape)
-            if rows and count != rows:
-                raise InvalidRequest(
-                    f"input '{name}' batch size does not match other inputs for '{self.model}':"
-                    f" {count} rows, the others have {rows}"
-                )
-            rows = count
+            codec = tensors.input(name, given.datatype, columns)
+            rows = tensors.rows(codec, given.shape, rows)
             if not given.parameters:
                 if not given.data:
                     raise _one_source(given)
-                columns[name] = codec.from_json(given.data, count, given.shape)
+                columns[name] = codec.from_json(given.data, rows, given.shape)
                 continue
             if "shared_memory_region" in given.parameters:
-                columns[name] = self._from_region(given, codec, count)
+                if given.data or "binary_data_size" in given.parameters:
+                    raise _one_source(given)
+                window = tensors.window(given.parameters, f"input '{name}'")
+                columns[name] = codec.from_binary(window.read(), rows, given.shape, shared=True)
                 continue
             size = _binary_bytes(given)
             if size is None:
-                columns[name] = codec.from_json(given.data, count, given.shape)
+                columns[name] = codec.from_json(given.data, rows, given.shape)
                 continue
             left = 0 if rest is None else len(rest) - position
             if rest is None or size > left:
@@ -191,44 +172,14 @@ class ModelCodec:
                     f"unexpected size for input '{name}', expecting {size - left} additional"
                     f" bytes for model '{self.model}'"
                 )
-            columns[name] = codec.from_binary(rest[position : position + size], count, given.shape)
+            columns[name] = codec.from_binary(rest[position : position + size], rows, given.shape)
             position += size
         if rest is not None and position < len(rest):
             raise InvalidRequest(
                 f"unexpected additional input data for model '{self.model}':"
                 f" {len(rest) - position} bytes belong to no input"
             )
-        if len(columns) != len(self.inputs):
-            self._check_complete(columns)
-        if len(columns) > 1:
-            # In the model's order, whatever the client's: requests alike may share a batch.
-            columns = {name: columns[name] for name in self.inputs if name in columns}
-        return columns, rows or 1  # all inputs may be optional
-
-    def _from_region(self, given: WireInput, codec: InputCodec, rows: int) -> Column:
-        if given.data or "binary_data_size" in given.parameters:
-            raise _one_source(given)
-        window = self._window(given.parameters, f"input '{given.name}'")
-        return codec.from_binary(window.read(), rows, given.shape, shared=True)
-
-    def _window(self, parameters: Parameters, what: str) -> Window:
-        """The shared memory that an input's or output's parameters name."""
-        region = parameters["shared_memory_region"]
-        size = parameters.get("shared_memory_byte_size")
-        offset = parameters.get("shared_memory_offset", 0)
-        if type(region) is not str:
-            raise InvalidRequest(f"{what}: parameter 'shared_memory_region' must be a string")
-        if type(size) is not int or type(offset) is not int:
-            raise InvalidRequest(
-                f"{what}: parameters 'shared_memory_byte_size' (required with"
-                " 'shared_memory_region') and 'shared_memory_offset' must be whole numbers of bytes"
-            )
-        return self._shared_memory.window(region, offset, size, what)
-
-    def _check_complete(self, columns: Columns) -> None:
-        problem = missing_inputs(self.model, self.inputs, list(columns))
-        if problem:
-            raise InvalidRequest(problem)
+        return tensors.complete(columns), rows or 1  # all inputs may be optional
 
     def _raw_request(self, data: memoryview) -> InferBody:
         if len(self.inputs) != 1:
@@ -242,22 +193,18 @@ class ModelCodec:
         return InferBody({name: column}, rows, "", {}, wanted)
 
     def _wanted(self, wire: WireRequest) -> list[Wanted] | None:
-        all_binary = wire.parameters.get("binary_data_output", False)
+        all_binary = wire.parameters.pop("binary_data_output", False)  # nobody else's business
         if type(all_binary) is not bool:
             raise InvalidRequest("parameter 'binary_data_output' must be a bool")
         if not wire.outputs:
             if not all_binary:
                 return None
             return [Wanted(codec, binary=True, classes=0) for codec in self.outputs.values()]
-        asked: dict[str, Wanted] = {}
-        for output in wire.outputs:
-            codec = self.outputs.get(output.name)
-            if codec is None:
-                raise InvalidRequest(
-                    f"unexpected inference output '{output.name}' for model '{self.model}'"
-                )
-            asked[output.name] = self._wanted_output(codec, output.parameters)
-        return [asked[name] for name in self.outputs if name in asked]  # in the model's order
+        asked = {
+            output.name: self._wanted_output(self._tensors.output(output.name), output.parameters)
+            for output in wire.outputs
+        }
+        return [*in_order(self.outputs, asked).values()]
 
     def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
         if not parameters:
@@ -273,9 +220,8 @@ class ModelCodec:
             )
         if classes:
             check_classifiable(codec.spec, self.model)
-        window = None
-        if "shared_memory_region" in parameters:
-            window = self._window(parameters, what)
+        elsewhere = "shared_memory_region" in parameters
+        window = self._tensors.window(parameters, what) if elsewhere else None
         return Wanted(codec, binary, classes, window)
 
     def decode_generate(self, body: Buffer) -> InferBody:
@@ -304,9 +250,7 @@ class ModelCodec:
                 )
             rows = count
             columns[name] = codec.from_values(elements, count, shape)
-        if len(columns) != len(self.inputs):
-            self._check_complete(columns)
-        columns = {name: columns[name] for name in self.inputs if name in columns}
+        columns = self._tensors.complete(columns)
         return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
 
     def _refuse_twice(self, text: bytes) -> None:
@@ -358,9 +302,7 @@ class ModelCodec:
                 continue
             column = outputs[codec.name]
             if one.classes:
-                labels = self._labels.get(codec.name, ())
-                spec, column = codec.classes(column, one.classes, labels)
-                codec = OutputCodec(spec, self.model, batched=self._batched)
+                codec, column = self._tensors.classified(codec, column, one.classes)
             if one.window is not None:
                 member, data = codec.elsewhere(column)
                 members.append(member)

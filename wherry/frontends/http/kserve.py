@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from wherry.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from wherry.frontends import describe
-from wherry.frontends.http.answers import Headers, fail, respond
+from wherry.frontends.http.answers import Headers, fail, respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.generate import generate, generate_stream
 from wherry.frontends.http.infer_codec import HEADER_LENGTH, OCTET_STREAM, InferBody, ModelCodec
 from wherry.frontends.http.model_path import Entry, Handlers, ModelPath
 from wherry.frontends.http.settings import set_trace_of, tell_trace_of
-from wherry.frontends.http.tensors import encode_json
 from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
@@ -54,7 +53,7 @@ class KServe:
     def routes(self) -> dict[str, Handlers]:
         """The paths that name no model."""
         return {
-            "/v2": {"GET": lambda exchange: _json(exchange, self._metadata)},
+            "/v2": {"GET": lambda exchange: respond_json(exchange, self._metadata)},
             "/v2/models": {"GET": self._list},
             "/v2/models/stats": {"GET": self._all_statistics},
         }
@@ -102,17 +101,17 @@ class KServe:
             for name, reason in self._runtime.not_ready().items()
             if name not in listed
         ]
-        _json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
+        respond_json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
 
     def _all_statistics(self, exchange: Exchange) -> None:
         models = sorted(self._runtime.models(), key=lambda m: (m.name, int(m.version)))
-        _json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in models]})
+        respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in models]})
 
     def _model_metadata(self, model: ModelPath, exchange: Exchange) -> None:
         loaded = model.loaded()
         version = model.version
         versions = describe.versions_of(self._runtime, model.name) if version is None else [version]
-        _json(exchange, describe.metadata(loaded, versions))
+        respond_json(exchange, describe.metadata(loaded, versions))
 
 
 def infer(
@@ -193,7 +192,7 @@ def answer(call: InferCall) -> None:
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:
-    _json(exchange, describe.model_config(model.loaded()))
+    respond_json(exchange, describe.model_config(model.loaded()))
 
 
 def _ready(model: ModelPath, exchange: Exchange) -> None:
@@ -211,13 +210,8 @@ def _statistics(model: ModelPath, exchange: Exchange) -> None:
         raise InvalidRequest(f"requested model '{model.name}' is not available") from None
     if model.version is None:
         asked = describe.all_versions(model.entry.runtime, model.name)
-    _json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in asked]})
+    respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in asked]})
 
 
 def _batching(model: ModelPath, exchange: Exchange) -> None:
-    _json(exchange, describe.batching(model.loaded()))
-
-
-def _json(exchange: Exchange, value: Any) -> None:
-    # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
-    respond(exchange, encode_json(value), compress=False)
+    respond_json(exchange, describe.batching(model.loaded()))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
+from wherry.frontends.http.wire import address_text
 
 BACKLOG = 2048
 
@@ -18,7 +19,7 @@ BACKLOG = 2048
 class Listener:
     """Serves one application on one address: TCP, a unix socket, or a socket already open.
 
-    Belongs to the event loop that is running when it is made; works on asyncio's own and on uvloop.
+    Belongs to the event loop that it is started in; works on asyncio's own and on uvloop.
     """
 
     def __init__(self, application: Application, limits: Limits | None = None) -> None:
@@ -74,7 +75,7 @@ class Listener:
         """`host:port` of each socket, or the unix socket's path; empty when not listening."""
         if self._server is None:
             return []
-        return [_address(s.getsockname()) for s in self._server.sockets]
+        return [address_text(s.getsockname()) or "" for s in self._server.sockets]
 
     @property
     def url(self) -> str:
@@ -175,10 +176,3 @@ def _remove_stale_socket(path: Path) -> None:
         except BlockingIOError:
             pass
     raise OSError(errno.EADDRINUSE, "another server listens on this unix socket", str(path))
-
-
-def _address(name: object) -> str:
-    if isinstance(name, tuple):
-        host, port = name[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return str(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 from weakref import ref
 
 from wherry.frontends.admission import Admission, tenant_of, timeout_of
@@ -11,7 +12,7 @@ from wherry.frontends.common import Common
 from wherry.frontends.http.answers import given_request_id
 from wherry.frontends.http.compression import decompressed
 from wherry.frontends.http.exchange import Buffer, Exchange
-from wherry.frontends.http.infer_codec import InferBody, ModelCodec
+from wherry.frontends.http.infer_codec import InferBody, ModelCodec, parse_object
 from wherry.frontends.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.loaded_model import LoadedModel
 from wherry.loop_port import LoopPort
@@ -59,6 +60,11 @@ class Entry:
             return request.body
         return decompressed(request.body, coding, self.max_body_bytes)
 
+    def members(self, exchange: Exchange) -> dict[str, Any]:
+        """What stands in the JSON object of the request's body; an empty body has no members."""
+        body = self.body(exchange)
+        return parse_object(body) if len(body) else {}
+
     def submit(
         self,
         exchange: Exchange,
@@ -76,10 +82,15 @@ class Entry:
         request_id = decoded.id
         if not request_id and "x-request-id" in headers:
             request_id = given_request_id(headers)
-        plain = decoded.wanted is None and self._forwarding is None
-        if plain and not parameters and "x-request-timeout" not in headers:
+        plain = self._forwarding is None and "x-request-timeout" not in headers
+        if plain and not parameters:
             request = loaded.request(
-                decoded.columns, decoded.rows, reply, id=request_id, tenant=tenant_of(headers)
+                decoded.columns,
+                decoded.rows,
+                reply,
+                id=request_id,
+                wanted=decoded.output_names,
+                tenant=tenant_of(headers),
             )
         else:
             of_the_model = for_the_model(parameters)

@@ -38,13 +38,13 @@ from wherry.frontends.http.wire import (
     text_of,
     total_bytes,
 )
+from wherry.frontends.open_connections import OpenConnections
 
 RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""
 
 REQUEST_LINE_BYTES: Final = len("GET  HTTP/1.1\r\n")
 
-SWEEP_INTERVAL: Final = 0.5
 LINGER: Final = 2.0
 """How long a refused client may go on sending before it is cut off, so that it reads the answer."""
 
@@ -81,12 +81,8 @@ class Wait(Enum):
 BETWEEN, HEAD, BODY, OVER = Reading
 
 
-class Connections:
-    """All open connections of one listener, and what they share.
-
-    `clock` may be a test's own; `sweep` enforces the time limits and is called twice a second
-    while anything is open. With no connection there is no timer: an idle server uses no CPU.
-    """
+class Connections(OpenConnections["Connection"]):
+    """All open connections of one listener, and what they share. `clock` may be a test's own."""
 
     def __init__(
         self,
@@ -95,20 +91,15 @@ class Connections:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(clock)
         self.application = application
         self.limits = limits
-        self.open: set[Connection] = set()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.draining = False
         self.heads: dict[tuple[int, str, str], bytes] = {}
         self.header_names = Memo(header_name)
         self.methods = Memo(text_of)
         self.targets = Memo(split_target)
-        self._clock = clock
-        self._timer: asyncio.TimerHandle | None = None
-        self._all_closed: asyncio.Event = asyncio.Event()
-        self._all_closed.set()
         self._waits = {
             Wait.BEGIN: limits.idle_timeout,
             Wait.HEAD: limits.header_timeout,
@@ -120,47 +111,12 @@ class Connections:
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open>"
 
-    def add(self, connection: "Connection") -> None:
-        self.open.add(connection)
-        self._all_closed.clear()
-        if self._timer is None:
-            self._schedule_sweep()
-
-    def remove(self, connection: "Connection") -> None:
-        self.open.discard(connection)
-        if not self.open:
-            self._all_closed.set()
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-    async def all_closed(self) -> None:
-        await self._all_closed.wait()
-
-    def drain(self) -> None:
-        """Let each connection finish the requests it has begun, and close."""
-        self.draining = True
-        for connection in list(self.open):
-            connection.drain()
-
-    def abort(self) -> None:
-        for connection in list(self.open):
-            connection.abort()
-
     def sweep(self) -> None:
         """Enforce the time limits. A wait counts from the first sweep that sees it."""
-        now = self._clock()
+        now = self.clock()
         self.heads.clear()  # the Date in them has passed
-        for connection in list(self.open):
+        for connection in tuple(self.open):
             connection.check(now, self._waits)
-
-    def _schedule_sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(SWEEP_INTERVAL, self._sweep_again)
-
-    def _sweep_again(self) -> None:
-        self._schedule_sweep()
-        self.sweep()
 
 
 class Connection(asyncio.BufferedProtocol):

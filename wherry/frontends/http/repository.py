@@ -13,7 +13,6 @@ from typing import Any
 from wherry.errors import InvalidRequest, Unsupported
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.http.infer_codec import parse_object
 from wherry.frontends.http.model_path import Entry, Handlers
 from wherry.frontends.http.tensors import encode_json
 from wherry.frontends.repository import index_row, load_options, unload_dependents
@@ -43,7 +42,7 @@ class RepositoryRoutes:
         return None
 
     def _index(self, exchange: Exchange) -> None:
-        ready = self._given(exchange).get("ready", False)
+        ready = self._entry.members(exchange).get("ready", False)
         if not isinstance(ready, bool):
             raise InvalidRequest(f"ready must be true or false, not {ready!r}")
 
@@ -82,12 +81,8 @@ class RepositoryRoutes:
 
         self._control.in_thread(call, lambda outcome: port.call(tell, outcome), loads=loads)
 
-    def _given(self, exchange: Exchange) -> dict[str, Any]:
-        body = self._entry.body(exchange)
-        return parse_object(body) if len(body) else {}
-
     def _parameters(self, exchange: Exchange) -> dict[str, Any]:
-        parameters = self._given(exchange).get("parameters", {})
+        parameters = self._entry.members(exchange).get("parameters", {})
         if not isinstance(parameters, dict):
             raise InvalidRequest("parameters must be an object")
         return parameters

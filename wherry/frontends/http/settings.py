@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from wherry.errors import InvalidRequest, ModelNotFound
-from wherry.frontends.http.answers import respond
+from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.http.infer_codec import parse_object
 from wherry.frontends.http.model_path import Entry, Handlers, ModelPath
-from wherry.frontends.http.tensors import encode_json
 
 
 class SettingRoutes:
@@ -27,27 +23,27 @@ class SettingRoutes:
         }
 
     def _tell_log(self, exchange: Exchange) -> None:
-        _json(exchange, self._log.values())
+        respond_json(exchange, self._log.values())
 
     def _set_log(self, exchange: Exchange) -> None:
-        _json(exchange, self._log.update(_given(self._entry, exchange)))
+        respond_json(exchange, self._log.update(self._entry.members(exchange)))
 
     def _tell_trace(self, exchange: Exchange) -> None:
-        _json(exchange, self._trace.values())
+        respond_json(exchange, self._trace.values())
 
     def _set_trace(self, exchange: Exchange) -> None:
-        _json(exchange, self._trace.update(_given(self._entry, exchange)))
+        respond_json(exchange, self._trace.update(self._entry.members(exchange)))
 
 
 def tell_trace_of(model: ModelPath, exchange: Exchange) -> None:
     _check_known(model)
-    _json(exchange, model.entry.common.trace_settings.values(model.name))
+    respond_json(exchange, model.entry.common.trace_settings.values(model.name))
 
 
 def set_trace_of(model: ModelPath, exchange: Exchange) -> None:
     _check_known(model)
-    given = _given(model.entry, exchange)
-    _json(exchange, model.entry.common.trace_settings.update(given, model.name))
+    given = model.entry.members(exchange)
+    respond_json(exchange, model.entry.common.trace_settings.update(given, model.name))
 
 
 def _check_known(model: ModelPath) -> None:
@@ -55,12 +51,3 @@ def _check_known(model: ModelPath) -> None:
         model.loaded()
     except ModelNotFound:  # as Triton says it
         raise InvalidRequest(f"Request for unknown model : {model.name}") from None
-
-
-def _given(entry: Entry, exchange: Exchange) -> dict[str, Any]:
-    body = entry.body(exchange)
-    return parse_object(body) if len(body) else {}
-
-
-def _json(exchange: Exchange, value: Any) -> None:
-    respond(exchange, encode_json(value), compress=False)

@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, Final
 
 from wherry.errors import InvalidRequest, RegionNotFound, Unsupported
-from wherry.frontends.http.answers import respond
+from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.infer_codec import parse_object
 from wherry.frontends.http.model_path import Entry, Handlers
-from wherry.frontends.http.tensors import encode_json
 
 SYSTEM: Final = "systemsharedmemory"
 CUDA: Final = "cudasharedmemory"
@@ -55,7 +54,7 @@ class SharedMemoryRoutes:
         return {}
 
     def _status(self, name: str | None, exchange: Exchange) -> None:
-        _json(exchange, [asdict(region) for region in self._regions.status(name)])
+        respond_json(exchange, [asdict(region) for region in self._regions.status(name)])
 
     def _register(self, name: str, exchange: Exchange) -> None:
         given = parse_object(self._entry.body(exchange))
@@ -72,7 +71,7 @@ class SharedMemoryRoutes:
     def _cuda_status(self, name: str | None, exchange: Exchange) -> None:
         if name is not None:
             raise RegionNotFound(f"Unable to find cuda shared memory region: '{name}'")
-        _json(exchange, [])
+        respond_json(exchange, [])
 
     def _register_cuda(self, name: str, exchange: Exchange) -> None:
         given = parse_object(self._entry.body(exchange))
@@ -97,7 +96,3 @@ def _member(region: str, given: dict[str, Any], name: str, kind: type) -> Any:
 
 
 _KINDS: Final = {str: "a string", int: "a whole number", dict: "an object"}
-
-
-def _json(exchange: Exchange, value: Any) -> None:
-    respond(exchange, encode_json(value), compress=False)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, get_origin
 
 import msgspec
@@ -30,7 +30,7 @@ from wherry.frontends.http.json_errors import (
     explain,
     mismatch,
 )
-from wherry.request import Array, Column, ShapedRows
+from wherry.request import Array, Column, ShapedRow, ShapedRows
 
 Buffer = bytes | bytearray | memoryview
 
@@ -91,6 +91,8 @@ class InputCodec:
         self._scalar_rows = spec.shape == ()
         self._json_rows = spec.form is Form.JSON and self._scalar_rows
         self._text = spec.form is Form.TEXT and self._scalar_rows
+        #: A row's elements alone do not tell its shape.
+        self._open_sizes = spec.shape.count(-1) > 1
         self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
         fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
         self._decode = msgspec.json.Decoder(list[Any] if self._json_rows else fast).decode
@@ -144,7 +146,7 @@ class InputCodec:
         count = math.prod(shape)
         datatype = self.spec.datatype
         if datatype is BYTES:
-            return self._column_of_elements(self._split(data, count), rows, count)
+            return self._column_of_elements(self._split(data, count), rows, shape)
         if len(data) != count * datatype.itemsize:
             raise self.size_mismatch(count * datatype.itemsize, len(data))
         array: Array
@@ -169,7 +171,7 @@ class InputCodec:
                     f"For BYTE datatype raw input '{self.name}', the model must have input shape"
                     f" [1]; it has {_dims(row_shape)}"
                 )
-            column = self._column_of_elements([bytes(data)], 1, 1)
+            column = self._column_of_elements([bytes(data)], 1, [1] * len(self.wire_shape))
             return column, 1
         if row_shape.count(-1) > 1:
             raise InvalidRequest(
@@ -240,7 +242,7 @@ class InputCodec:
         if len(values) != count:
             raise self._wrong_count(shape, count, len(values))
         if datatype is BYTES:
-            return self._column_of_elements(values, rows, count)
+            return self._column_of_elements(values, rows, shape)
         if datatype is FP16 or datatype is BF16:
             raise InvalidRequest(
                 f"receiving {datatype} data via JSON is not supported. Please use the binary data"
@@ -259,7 +261,7 @@ class InputCodec:
             column = array.reshape(shape if self._batched else [1, *shape])
         return list(column) if self.spec.form is Form.ARRAYS else column
 
-    def _column_of_elements(self, values: list[Any], rows: int, count: int) -> Column:
+    def _column_of_elements(self, values: list[Any], rows: int, shape: list[int]) -> Column:
         """From strings or bytes."""
         form = self.spec.form
         if form is Form.TEXT:
@@ -270,8 +272,12 @@ class InputCodec:
             values = [self._json_of(v) if isinstance(v, str | bytes) else v for v in values]
         if self._scalar_rows:
             return values
-        width = count // rows
-        return [values[row * width : (row + 1) * width] for row in range(rows)]
+        width = len(values) // rows
+        column = [values[row * width : (row + 1) * width] for row in range(rows)]
+        if not self._open_sizes:
+            return column
+        row_shape = shape[1:] if self._batched else shape
+        return [ShapedRow(row, row_shape) for row in column]
 
     def _text_of(self, value: bytes) -> str:
         try:
@@ -438,10 +444,11 @@ class OutputCodec:
                 return [len(column)], column
             if isinstance(column, ShapedRows):
                 return list(column.shape), [element for row in column for element in row]
-            widths = {len(row) for row in column}
-            if len(widths) > 1:
+            shapes = {row.shape if isinstance(row, ShapedRow) else (len(row),) for row in column}
+            if len(shapes) > 1:
                 raise self._uneven()
-            dims = [len(column), *widths] if self._batched else [*widths]
+            sizes = next(iter(shapes), ())
+            dims = [len(column), *sizes] if self._batched else [*sizes]
             return dims, [element for row in column for element in row]
         if len({row.shape for row in column}) > 1:
             raise self._uneven()
@@ -497,26 +504,6 @@ class OutputCodec:
 
     def _unsendable(self, error: Exception) -> BadModelOutput:
         return BadModelOutput(f"model '{self._model}': output '{self.name}': {error}")
-
-
-def missing_inputs(model: str, inputs: Mapping[str, InputCodec], given: Sequence[str]) -> str:
-    """What is said to a request that does not have all the inputs it must have; "" if it does."""
-    required = [name for name, codec in inputs.items() if not codec.spec.optional]
-    missing = [name for name in required if name not in given]
-    if not missing:
-        return ""
-    wanted = f"{len(required)} inputs"
-    if len(required) < len(inputs):
-        wanted = f"number of inputs between {len(required)} and {len(inputs)}"
-    return (
-        f"expected {wanted} but got {len(given)} inputs for model '{model}'. Got input(s)"
-        f" [{_quoted(given)}], but missing required input(s) [{_quoted(missing)}]. Please provide"
-        " all required input(s)."
-    )
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ",".join(f"'{name}'" for name in names)
 
 
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:

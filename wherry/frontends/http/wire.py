@@ -66,7 +66,8 @@ def first_lines(status: int, content_type: str, persistence: str) -> bytes:
 
 
 def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
-    return "".join(header_line(name, value) + "\r\n" for name, value in headers).encode("latin-1")
+    lines = [header_line(name, value) + "\r\n" for name, value in headers]
+    return "".join(lines).encode("latin-1")
 
 
 def header_line(name: str, value: str) -> str:
@@ -83,7 +84,7 @@ def head_alone(head: bytes, status: int, length: int) -> bytes:
 
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
-    return sum(b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers)
+    return sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
 
 
 def address_text(address: object) -> str | None:

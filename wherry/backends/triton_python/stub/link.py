@@ -267,11 +267,19 @@ class Link:
             for name, datatype, shape, where, offset, size in inputs
         ]
         request._model = self.model
-        request._exchange = exchange = Exchange(self, key, decoupled)
-        self.exchanges[key] = weakref.ref(exchange)
+        request._exchange = exchange = self._exchange(key, decoupled)
         if key in self._cancelled_early:
             exchange.cancelled = True
         return request
+
+    def _exchange(self, key: int, decoupled: bool) -> Exchange:
+        """Of a request that runs again the same as before, if somebody holds a sender of it."""
+        held = self.exchanges.get(key)
+        exchange = None if held is None else held()
+        if exchange is None or not exchange.resume():
+            exchange = Exchange(self, key, decoupled)
+            self.exchanges[key] = exchange.handle
+        return exchange
 
     # Calls of the server
 
@@ -403,6 +411,9 @@ class Exchange:
         #: It has its last response.
         self.ended = False
         self.responded = False
+        #: execute() has given its request back, and is to get it again.
+        self.again = False
+        self.handle = weakref.ref(self)
         self._lock = threading.Lock()
 
     def is_cancelled(self) -> bool:
@@ -436,10 +447,23 @@ class Exchange:
             self.ended = True
             return mine
 
+    def give_back(self) -> bool:
+        """The request is to run again; who holds a sender may go on. False: it has its end."""
+        with self._lock:
+            self.again = not self.ended
+            return self.again
+
+    def resume(self) -> bool:
+        """The request runs again. False: not with this exchange."""
+        with self._lock:
+            again, self.again = self.again and not self.ended, False
+            return again
+
     def __del__(self) -> None:
-        self._link.exchanges.pop(self.key, None)
+        if self._link.exchanges.get(self.key) is self.handle:
+            del self._link.exchanges[self.key]
         # Nobody is left who could send the last response: the client must not wait for ever.
-        if not self.ended:
+        if not self.ended and not self.resume():
             self.ended = True
             failed: list[Any] | None = None
             if self.decoupled or not self.responded:

@@ -37,6 +37,7 @@ MAX_TENSORS_BYTES = 1 << 30
 INLINE, IN_SLAB, IN_FILE = range(3)
 
 _HEADER = struct.Struct("<IIHH")
+_HEADER_BYTES = _HEADER.size
 _MARK = 0x7079
 _HAS_FILE, _USES_SLAB, _ENDS_BATCH = 1, 2, 4
 _BUFFER_BYTES = 64 << 10
@@ -177,7 +178,7 @@ class Channel:
     def __init__(self, end: socket.socket, wait: Callable[[int], None] | None = None) -> None:
         self._socket = end
         self._wait = wait
-        self._in = bytearray(_BUFFER_BYTES)
+        self._use(_BUFFER_BYTES)
         self._read = self._filled = 0
         self._files: deque[int] = deque()
         self._poll: Any = None
@@ -223,33 +224,59 @@ class Channel:
         self._send_all(_HEADER.pack(len(head), 0, 0, _MARK) + head, rights)
 
     def _send_all(self, data: bytes, ancillary: list[Any]) -> None:
-        data, self.unsent = self.unsent + data, b""
-        sent = 0
-        with memoryview(data) as rest:
-            while sent < len(rest):
-                try:
-                    if ancillary:
-                        sent += self._socket.sendmsg([rest[sent:]], ancillary)
-                        ancillary = []
-                    else:
-                        sent += self._socket.send(rest[sent:])
-                except BlockingIOError:
-                    assert self._wait is not None
-                    self._wait(select.POLLOUT)
+        rest, self.unsent = memoryview(self.unsent + data), b""
+        while rest:
+            try:
+                if ancillary:
+                    sent = self._socket.sendmsg([rest], ancillary)
+                    ancillary = []
+                else:
+                    sent = self._socket.send(rest)
+                rest = rest[sent:]
+            except BlockingIOError:
+                assert self._wait is not None
+                self._wait(select.POLLOUT)
 
     # Receiving
 
     def receive(self) -> tuple[list[Any], Incoming]:
         """The next message and its tensors. Raises EOFError or OSError if the other process is
         gone, and Garbage."""
-        while not self.complete():
+        while (frame := self._frame()) is None:
             self._fill()
-        head_size, size, flags, _ = _HEADER.unpack_from(self._in, self._read)
-        start = self._read + _HEADER.size
-        stop = start + head_size
+        return self._take(*frame)
+
+    def receive_executed(self) -> tuple[list[Any], Incoming] | None:
+        """`receive` what came of a batch, if it is here with all that is in it. Does not wait;
+        anything else is left for `receive`."""
+        self._fill(waits=False)
+        frame = self._frame()
+        return self._take(*frame) if frame is not None and frame[2] == _ENDS_BATCH else None
+
+    def complete(self) -> bool:
+        """Is there a whole message in the buffer?"""
+        return self._frame() is not None
+
+    def _frame(self) -> tuple[int, int, int] | None:
+        """The sizes of the next message's head and tensors, and its flags, if all of it is in the
+        buffer."""
+        waiting = self._filled - self._read
+        if waiting < _HEADER_BYTES:
+            return None
+        head, size, flags, mark = _HEADER.unpack_from(self._in, self._read)
+        if mark != _MARK or head > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
+            raise Garbage(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+        if waiting < _HEADER_BYTES + head + size:
+            self._make_room(_HEADER_BYTES + head + size)
+            return None
+        return head, size, flags
+
+    def _take(self, head: int, size: int, flags: int) -> tuple[list[Any], Incoming]:
+        """The next message, which is in the buffer."""
+        start = self._read + _HEADER_BYTES
+        stop = start + head
         try:
-            with memoryview(self._in) as data:
-                message = decode_head(data[start:stop])
+            message = decode_head(self._view[start:stop])
             # A copy: the buffer is written over, and models may write to their inputs.
             inline = self._in[stop : stop + size] if size else None
             file = self._next_map() if flags & _HAS_FILE else None
@@ -259,25 +286,6 @@ class Channel:
         if not isinstance(message, list) or not message:
             raise Garbage("a message that is no list")
         return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
-
-    def arrived(self) -> bool:
-        """Receive what is there, without waiting: is it what came of a batch, with all that is in
-        it?"""
-        self._fill(waits=False)
-        return self.complete() and _HEADER.unpack_from(self._in, self._read)[2] == _ENDS_BATCH
-
-    def complete(self) -> bool:
-        """Is there a whole message in the buffer?"""
-        waiting = self._filled - self._read
-        if waiting < _HEADER.size:
-            return False
-        head, size, _, mark = _HEADER.unpack_from(self._in, self._read)
-        if mark != _MARK or head > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
-            raise Garbage(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
-        if waiting < _HEADER.size + head + size:
-            self._make_room(_HEADER.size + head + size)
-            return False
-        return True
 
     def readable(self) -> bool:
         """Is there something to receive, or the end? Does not block."""
@@ -294,13 +302,18 @@ class Channel:
             raise Garbage("a message without its descriptor")
         return self._files.popleft()
 
+    def _use(self, size: int) -> None:
+        """Have a new buffer."""
+        self._in = bytearray(size)
+        self._view = memoryview(self._in)
+
     def _make_room(self, size: int) -> None:
         """Have a buffer that holds a frame of `size` bytes from `_read` on."""
         if self._read + size <= len(self._in):
             return
         waiting = self._in[self._read : self._filled]
         if size > len(self._in):
-            self._in = bytearray(size)
+            self._use(size)
         self._in[: len(waiting)] = waiting
         self._read, self._filled = 0, len(waiting)
 
@@ -308,12 +321,12 @@ class Channel:
         if self._read == self._filled:
             self._read = self._filled = 0
             if len(self._in) > _BUFFER_BYTES:
-                self._in = bytearray(_BUFFER_BYTES)
-        elif len(self._in) - self._read < _HEADER.size:
-            self._make_room(_HEADER.size)
+                self._use(_BUFFER_BYTES)
+        elif len(self._in) - self._read < _HEADER_BYTES:
+            self._make_room(_HEADER_BYTES)
+        free = self._view[self._filled :]
         try:
-            with memoryview(self._in) as data:
-                size, ancillary, _, _ = self._socket.recvmsg_into([data[self._filled :]], _ONE_FILE)
+            size, ancillary, _, _ = self._socket.recvmsg_into([free], _ONE_FILE)
         except BlockingIOError:  # often something is there: whoever calls has just been told so
             if waits:
                 assert self._wait is not None
@@ -339,21 +352,20 @@ class Channel:
 def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[Any]]:
     """A message and its tensors as bytes, and the descriptor that goes with them."""
     head = encode_head(message)
-    size = 0 if tensors is None else tensors.size
+    flags = _ENDS_BATCH if message[0] == "executed" else 0
+    size, chunks, ancillary = 0, [], []
+    if tensors is not None:
+        size, chunks = tensors.size, tensors.chunks
+        if tensors.in_slab:
+            flags |= _USES_SLAB
+        if tensors.file is not None:
+            flags |= _HAS_FILE
+            file = array.array("i", [tensors.file])
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, file)]
     if len(head) > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
         raise ValueError(f"{len(head) + size} bytes are more than one message may hold")
-    file = None if tensors is None else tensors.file
-    flags = 0 if file is None else _HAS_FILE
-    if tensors is not None and tensors.in_slab:
-        flags |= _USES_SLAB
-    if message[0] == "executed":
-        flags |= _ENDS_BATCH
     header = _HEADER.pack(len(head), size, flags, _MARK)
-    chunks = [header, head] if tensors is None else [header, head, *tensors.chunks]
-    ancillary: list[Any] = []
-    if file is not None:
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
-    return b"".join(chunks), ancillary
+    return b"".join([header, head, *chunks]), ancillary
 
 
 def memory_file(name: str, size: int = 0) -> int:

@@ -102,7 +102,7 @@ class Worker:
                 _log_to_server(self._start["log_level"])
             self._class = getattr(module, "TritonPythonModel", None)
             if self._class is None:
-                raise AttributeError("it has no class TritonPythonModel")
+                raise AttributeError("it has no class TritonPythonModel" + _hint())
             complete = getattr(self._class, "auto_complete_config", None)
             if self._start["config"] is not None and complete is not None:
                 completed = _completed(complete, self._start["config"])
@@ -252,7 +252,7 @@ class Worker:
         """It is answered by a response sender, runs again, or is forgotten: then its exchange
         says so when it goes."""
         again = request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-        return "again" if again and request._exchange.end() else None
+        return "again" if again and request._exchange.give_back() else None
 
     # async def execute
 
@@ -316,7 +316,11 @@ class Worker:
         started = perf_counter_ns()
         self._link.executed(started, 0, None, [None] * len(requests))  # ready for the next list
         try:
-            self._outcomes(await self._model.execute(requests), requests)
+            outcomes = self._outcomes(await self._model.execute(requests), requests)
+            if "again" in outcomes:
+                raise _WrongAnswer(
+                    "an `async def execute` of a decoupled model cannot reschedule a request"
+                )
         except _errors() as error:
             text, trace = self._failure(error)
             sys.stderr.write(trace)
@@ -345,6 +349,16 @@ class _Loop:
     def close(self) -> None:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+
+def _hint() -> str:
+    """For who knows Triton's experimental platform "pytorch"."""
+    if "torch" not in sys.modules:
+        return ""
+    return (
+        "; a torch.nn.Module alone cannot be served: wrap it in one, or save it as TorchScript or"
+        " with torch.export, for the backend pytorch"
+    )
 
 
 def _is_coroutine_function(function: Any) -> bool:
