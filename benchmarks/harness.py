@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from wherry.loadtest.machine import process_tree
+
 TICK = os.sysconf("SC_CLK_TCK")
 ROOT = Path(__file__).parent.parent
-
-
-def process_tree(pid: int) -> list[int]:
-    """A process and all its descendants."""
-    tree = [pid]
-    for parent in tree:
-        for task in Path(f"/proc/{parent}/task").iterdir():
-            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
-                tree += [int(child) for child in (task / "children").read_text().split()]
-    return tree
 
 
 def cpu_seconds(pid: int) -> float:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.harness import arguments, process_tree, report, server
+from benchmarks.harness import arguments, report, server
+from wherry.loadtest.machine import process_tree
 
 CALLERS = 16
 #: How much may come on top after the first hundredth, MB: the allocator keeps some.

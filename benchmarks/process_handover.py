@@ -1,6 +1,6 @@
 """What does it cost to hand a request to a worker process and its answer back?
 
-    python benchmarks/process_handover.py [--seconds 2] [--rounds 3] [--json FILE]
+    python -m benchmarks.process_handover [--seconds 2] [--rounds 3] [--json FILE]
 
 CPU microseconds (user + system) per request of this process and of the worker, through
 wherry.Runtime with process instances; the median of some rounds. Callers are asyncio tasks that
@@ -10,17 +10,12 @@ instance are there to subtract it.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +23,7 @@ from typing import Annotated, Any
 import numpy as np
 
 import wherry
+from benchmarks.harness import arguments, report
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -53,17 +49,27 @@ class Figure:
     per_second: float
     p50_ms: float
 
-    def line(self) -> str:
-        total = self.parent_us + self.worker_us
-        return (
-            f"{self.what:<44} {self.parent_us:8.1f} {self.worker_us:8.1f} {total:8.1f}"
-            f" {self.per_second:9.0f} {self.p50_ms:8.3f}"
-        )
+    @property
+    def both_us(self) -> float:
+        return self.parent_us + self.worker_us
+
+    def row(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "parent us": self.parent_us,
+            "worker us": self.worker_us,
+            "sum us": self.both_us,
+            "requests/s": self.per_second,
+            "p50 ms": self.p50_ms,
+        }
 
 
-HEADER = (
-    f"{'us of CPU per request':<44} {'parent':>8} {'worker':>8} {'sum':>8} {'/s':>9} {'p50 ms':>8}"
-)
+def medians(rounds: Sequence[Sequence[Figure]]) -> list[dict[str, Any]]:
+    """Of each figure the round with the median cost, as rows of a report."""
+    return [
+        sorted(same, key=lambda figure: figure.both_us)[len(same) // 2].row()
+        for same in zip(*rounds, strict=True)
+    ]
 
 
 def cpu_seconds(pid: int | None) -> float:
@@ -159,63 +165,13 @@ def measure(isolation: str, seconds: float) -> list[Figure]:
     return figures
 
 
-def start_and_memory() -> tuple[float, float, float]:
-    """Seconds until a trivial model is ready in its worker; MB of this process and of both."""
-    code = (
-        "import time; t = time.perf_counter()\n"
-        "import wherry, sys\n"
-        "from process_handover import echo\n"
-        "from pathlib import Path\n"
-        "with wherry.Runtime(echo, isolation='process') as rt:\n"
-        "    rt.infer('echo', 'a'); ready = time.perf_counter() - t\n"
-        "    own = int(Path('/proc/self/statm').read_text().split()[1]) * 4096\n"
-        "    worker = rt.model('echo').runner.instances[0].rss_bytes\n"
-        "    print(ready, own / 1e6, (own + worker) / 1e6)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-    )
-    ready, own, both = map(float, done.stdout.split())
-    return ready, own, both
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-
+    options = arguments(__doc__).parse_args()
     rounds = [
         measure("process", options.seconds) + measure("thread", options.seconds)
         for _ in range(options.rounds)
     ]
-    print(HEADER)
-    figures = []
-    for same in zip(*rounds, strict=True):
-        same_sorted = sorted(same, key=lambda figure: figure.parent_us + figure.worker_us)
-        figures.append(same_sorted[len(same_sorted) // 2])
-        print(figures[-1].line())
-    starts = sorted(start_and_memory() for _ in range(options.rounds))
-    ready, own, both = starts[len(starts) // 2]
-    print(f"import, start and first answer {ready:.2f} s; {own:.0f} MB, with worker {both:.0f} MB")
-    if options.json:
-        result = {
-            "machine": platform.platform(),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "command": " ".join(sys.argv),
-            "figures": [asdict(figure) for figure in figures],
-            "ready_seconds": ready,
-            "own_mb": own,
-            "both_mb": both,
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    report("CPU time of a request by instance", medians(rounds), options.json)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import harness
+from wherry.loadtest.machine import process_tree
 from wherry.testing import ServerProcess
 
 APP = """
@@ -54,7 +55,7 @@ def server(app: Path, options: Sequence[str], idle_seconds: float) -> dict[str, 
     with ServerProcess(str(app), *options, "--log-level", "warning") as running:
         ready = time.perf_counter() - started
         start_cpu = harness.precise_cpu_seconds(running.pid)
-        tree = harness.process_tree(running.pid)
+        tree = process_tree(running.pid)
         figures = {
             "ready_s": ready,
             "start_cpu_s": start_cpu,

@@ -11,24 +11,20 @@ response for each of them; the wherry style gets and gives whole columns. Then: 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
 
 import wherry
-from benchmarks.process_handover import HEADER, Figure, Meter, tasks, thread
+from benchmarks.harness import arguments, report
+from benchmarks.process_handover import Figure, Meter, medians, tasks, thread
 from wherry.backends.load import backend_for
 from wherry.backends.repository_model import RepositoryModel
 from wherry.repository.json_form import from_json
@@ -159,34 +155,12 @@ def seconds_to_ready(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
-
+    options = arguments(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rounds = [measure(Path(folder), options.seconds) for _ in range(options.rounds)]
-        ready = sorted(seconds_to_ready(Path(folder)) for _ in range(options.rounds))
-    print(HEADER)
-    figures = []
-    for same in zip(*rounds, strict=True):
-        same_sorted = sorted(same, key=lambda figure: figure.parent_us + figure.worker_us)
-        figures.append(same_sorted[len(same_sorted) // 2])
-        print(figures[-1].line())
-    print(f"{MODELS} models ready after {ready[len(ready) // 2]:.1f} s")
-    if options.json:
-        result = {
-            "machine": platform.platform(),
-            "cpus": os.cpu_count(),
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "command": " ".join(sys.argv),
-            "figures": [asdict(figure) for figure in figures],
-            "models": MODELS,
-            "ready_seconds": ready[len(ready) // 2],
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        ready = median(seconds_to_ready(Path(folder)) for _ in range(options.rounds))
+    title = f"CPU time of a request by style of model ({MODELS} models ready after {ready:.1f} s)"
+    report(title, medians(rounds), options.json)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.leaks import left_behind, snapshot
 
-# A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+# A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find. The same
+# commit has the same result; `--hypothesis-profile=new-examples` looks for others.
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new-examples", _ANY_MACHINE)
+settings.register_profile("same-examples", _ANY_MACHINE, derandomize=True)
+settings.load_profile("same-examples")
 
 
 @pytest.fixture(autouse=True)
@@ -28,12 +29,15 @@ def _nothing_leaks() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _the_log_stays_as_it_is() -> Iterator[None]:
-    """A server's log settings are the whole process's: no test changes them for the next one."""
-    log = logging.getLogger("wherry")
-    level, filters = log.level, log.filters[:]
+    """A program's log settings are the whole process's: no test changes them for the next one."""
+    logs = [logging.getLogger(name) for name in (None, "asyncio", "wherry")]
+    before = [(log, log.level, log.handlers[:], log.filters[:]) for log in logs]
     yield
-    log.setLevel(level)
-    log.filters[:] = filters
+    for log, level, handlers, filters in before:
+        log.setLevel(level)
+        log.handlers[:] = handlers
+        log.filters[:] = filters
+    logging.captureWarnings(False)
 
 
 @pytest.fixture(autouse=True, scope="session")

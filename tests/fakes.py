@@ -1,9 +1,11 @@
 """What do the tests of the core share? Fakes at one seam each: the clock, the timer, the model.
 
-Nothing here sleeps: a test moves the clock itself, and a gated model waits for the test.
+Nothing here waits for time to pass: a test moves the clock itself, and a gated model waits for the
+test.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +26,15 @@ from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
 
 #: A wait of a test for something that must come: longer only if it fails.
-PATIENCE = 10.0
+PATIENCE = 30.0
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another thread does without telling anybody."""
+    gives_up_at = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < gives_up_at, "what the test waits for does not happen"
+        time.sleep(0.001)
 
 
 class ManualClock:

@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import wherry
-from tests.http_exchange import PATIENCE, app_loop
+from tests.fakes import PATIENCE
+from tests.http_exchange import app_loop, at_the_end_of_the_turn
 from wherry.frontends.grpc.app import SERVICE, GrpcApp
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Metadata, Rpc
@@ -29,8 +30,8 @@ class MemoryRpc(Rpc):
     """
 
     __slots__ = (
-        "_method", "answers", "changed", "code", "details", "done", "paused", "takes", "trailers",
-        "waiting",
+        "_method", "answers", "changed", "code", "details", "done", "paused", "takes", "told",
+        "trailers", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +51,7 @@ class MemoryRpc(Rpc):
         self.trailers: Metadata = ()
         self.done: Future[None] = Future()
         self.changed = threading.Condition()
+        self.told = 0
         self.takes = takes
         self.waiting: list[Callable[[], None] | None] = []
         self.paused = False
@@ -93,14 +95,18 @@ class MemoryRpc(Rpc):
         self.paused = False
 
     def _collect(self, message: bytes) -> None:
+        self.answers.append(self._method.response.decode(message))
+        at_the_end_of_the_turn(self._tell, len(self.answers))
+
+    def _tell(self, answers: int) -> None:
         with self.changed:
-            self.answers.append(self._method.response.decode(message))
+            self.told = answers
             self.changed.notify_all()
 
     def _end(self, code: str) -> None:
         self.ended = True
         self.code = code
-        self.done.set_result(None)
+        at_the_end_of_the_turn(self.done.set_result, None)
 
     # For the test
 
@@ -123,7 +129,7 @@ class MemoryRpc(Rpc):
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """Until there are so many answers."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.answers) >= count, PATIENCE), self.answers
+            assert self.changed.wait_for(lambda: self.told >= count, PATIENCE), self.answers
         return self.answers
 
 

@@ -65,7 +65,7 @@ def test_a_file_that_is_no_image_fails_alone_among_pages(runtime: wherry.Runtime
     together = threading.Barrier(4)
 
     def ask(file: bytes) -> Any:
-        together.wait(10)
+        together.wait(60)
         try:
             return letters(runtime.infer("ocr", jpeg=file)["lines"])
         except wherry.InvalidRequest as error:
@@ -102,7 +102,7 @@ def test_a_line_does_not_depend_on_its_company(runtime: wherry.Runtime) -> None:
 def test_served_it_reads_the_same_and_says_where_the_time_went() -> None:
     with running_server(str(ROOT / "examples/ocr/app.py")) as url, wherry.Client(url) as client:
         page = client.infer("ocr", jpeg=photo())
-        explained = httpx.get(f"{url}/v2/models/ocr/batching").json()
+        explained = httpx.get(f"{url}/v2/models/ocr/batching", timeout=60).json()
     assert letters(page["lines"]) == letters(LINES)
     calls = {stage["model"]: stage["calls"] for stage in explained["stages"]}
     lines = len(LINES)

@@ -6,12 +6,13 @@ The requests, its answers and our reasons to answer otherwise are tests/golden/a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.golden.calls import Address, send
-from tests.golden.record import REPOSITORY, free_ports, models
+from tests.golden.record import REPOSITORY, models
 from tests.golden.replay import judged, recorded
 from wherry.testing.servers import ServerProcess
 
@@ -21,17 +22,18 @@ GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[Address]:
-    (port,) = free_ports(1)
     options = [
         "--model-control-mode=explicit", "--cache-size=1MiB", "--allow-client-shm",
-        f"--grpc-port={port}", *(f"--load-model={name}" for name in models()),
+        "--grpc-port=0", *(f"--load-model={name}" for name in models()),
     ]  # fmt: skip
-    with ServerProcess(str(REPOSITORY), *options) as server:
-        yield Address(server.url.removeprefix("http://"), f"127.0.0.1:{port}")
+    with ServerProcess(str(REPOSITORY), *options, ready_timeout=250) as server:
+        found = re.search(r"grpc=(\S+)", server.log)
+        assert found is not None, server.log
+        yield Address(server.url.removeprefix("http://"), found[1])
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)  # the first one starts the server with all models
+@pytest.mark.timeout(300)  # the first one starts the server with all models
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_client_of_triton_gets_the_answers_it_knows(address: Address, group: str) -> None:
     """In the order of the file: `control` loads and unloads, and comes last."""

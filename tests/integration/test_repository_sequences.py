@@ -208,6 +208,46 @@ def test_a_model_py_adds_up_for_many_callers_at_once(
         assert runtime.model("adder").statistics.success.count == 3 * sum(range(2, 12))
 
 
+GROWING = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(*(tensor.as_numpy() for tensor in r.inputs())) for r in requests]
+
+    def one(self, x, old):
+        tensors = [pb_utils.Tensor("SUM", x + old.sum(dtype=np.int32))]
+        if x[0]:
+            tensors.append(pb_utils.Tensor("NEW", np.append(old, x)))
+        return pb_utils.InferenceResponse(tensors)
+"""
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_state_may_grow_stays_if_none_is_given_and_is_told_if_it_is_declared(
+    tmp_path: Path, declared: bool
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(GROWING)
+    new = 'output { name: "NEW" data_type: TYPE_INT32 dims: [ -1 ] }' if declared else ""
+    text = f"""
+        input {{ name: "X" data_type: TYPE_INT32 dims: [ 1 ] }}
+        output {{ name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }} {new}
+        sequence_batching {{ state {{ input_name: "OLD" output_name: "NEW" data_type: TYPE_INT32
+            dims: [ -1 ] initial_state {{ name: "i" data_type: TYPE_INT32 dims: [ 1 ]
+            zero_data: true }} }} }}"""
+    with served(tmp_path, text) as runtime:
+        answers = [
+            runtime.infer("adder", X=[x], sequence_step=SequenceStep(1, start=not turn))
+            for turn, x in enumerate([1, 0, 2, 0])
+        ]
+    assert [int(answer["SUM"][0]) for answer in answers] == [1, 1, 3, 3]
+    grown = [answer["NEW"].tolist() for answer in answers if answer.get("NEW") is not None]
+    assert grown == ([[0, 1], [0, 1, 2]] if declared else [])
+
+
 @pytest.mark.slow
 def test_an_iterative_model_py_has_its_requests_until_it_is_done(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()

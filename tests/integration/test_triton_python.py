@@ -20,11 +20,13 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from tests.python_models import REPOSITORY, python_model, running, written_model
 from wherry.backends.load import backend_for
 from wherry.backends.triton_python.instance import PythonInstance
 from wherry.errors import (
     ConfigError,
+    DeadlineExceeded,
     LoadFailed,
     ModelFailed,
     WorkerDied,
@@ -238,7 +240,16 @@ def test_a_model_calls_another_one(rt: wherry.Runtime) -> None:
 
 def test_calls_of_many_requests_are_batched_by_the_called_model(rt: wherry.Runtime) -> None:
     before = rt.model("add_sub").statistics.execution_count
-    call(rt, "gather", count=64)
+    pid = instances(rt, "add_sub")[0].pid
+    assert pid is not None
+    with ThreadPoolExecutor(1) as pool:
+        os.kill(pid, signal.SIGSTOP)  # it has a first batch, all others wait
+        try:
+            gathered = pool.submit(call, rt, "gather", count=64)
+            until(lambda: rt.model("add_sub").runner.queued_requests >= 56 or gathered.done())
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert len(gathered.result()) == 64
 
     assert rt.model("add_sub").statistics.execution_count - before < 64
 
@@ -513,12 +524,26 @@ class TritonPythonModel:
 """
 
 
+def asleep(instance: Any) -> None:
+    """Wait until its thread sleeps: what it is given then it does not see before the answer."""
+    park, parks = instance._worker.park, threading.Event()
+
+    def told(*args: Any, **how: Any) -> Any:
+        parks.set()
+        return park(*args, **how)
+
+    instance._worker.park = told
+    instance._ring()
+    assert parks.wait(PATIENCE)
+
+
 @pytest.mark.parametrize("end", ["answered", "left", "killed"])
 def test_a_small_batch_runs_before_the_serving_thread_wakes_up(tmp_path: Path, end: str) -> None:
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
     with running(written_model(tmp_path, PLACES)) as rt:
         (instance,) = instances(rt, "written")
+        asleep(instance)
         request = sent(rt, "written", {"DO": [[fifo.encode()]]})
         file = os.open(fifo, os.O_WRONLY)  # the model is there
         assert instance.begun_at is not None
@@ -529,9 +554,9 @@ def test_a_small_batch_runs_before_the_serving_thread_wakes_up(tmp_path: Path, e
             assert instance.pid is not None
             os.kill(instance.pid, signal.SIGKILL)
             until(lambda: instance not in instances(rt, "written"))
-            os.close(file)
-            file = os.open(fifo, os.O_WRONLY)  # tried once more, in another process
-        os.close(file)
+            again = os.open(fifo, os.O_WRONLY)  # tried once more, in another process
+            os.close(again)
+        os.close(file)  # not before that: the other one would not wait
 
         if end == "left":
             assert isinstance(request.reply.outcome, wherry.Cancelled)
@@ -646,7 +671,11 @@ class TritonPythonModel:
     ("code", "text"),
     [
         ("import nothing_of_this_name", "ModuleNotFoundError"),
-        ("x = 1", "no class TritonPythonModel"),
+        ("x = 1", "no class TritonPythonModel$"),
+        (
+            "import sys\nsys.modules['torch'] = sys\nclass Net: pass",
+            "no class TritonPythonModel; a torch.nn.Module alone cannot be served",
+        ),
         ("def f(:", "SyntaxError"),
         ("import os\nos._exit(7)", "exit status 7"),
         (
@@ -926,6 +955,97 @@ def test_an_iterative_sequence_gets_its_request_again() -> None:
         assert list(steps) == [1, 2, 3, 4, 5, 6]
 
 
+HOLDING = """
+import threading
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def initialize(self, args):
+        self.held = {}
+
+    def send(self, sender, number, flags=0):
+        tensor = pb_utils.Tensor("Y", np.array([number], np.int32))
+        sender.send(pb_utils.InferenceResponse([tensor]), flags)
+
+    def execute(self, requests):
+        for request in requests:
+            x = int(request.inputs()[0].as_numpy()[0])
+            own = request.get_response_sender()
+            first, turn, thread = self.held.pop(request.correlation_id(), (own, 0, None))
+            if thread is not None:
+                thread.join()
+            if turn == 2:
+                sender = first if x == 1 else own
+                self.send(sender, 100, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                continue
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            thread = threading.Thread(target=self.send, args=(first, turn))  # perhaps between turns
+            thread.start()
+            self.held[request.correlation_id()] = (first, turn + 1, thread)
+        return None
+"""
+
+
+def test_the_sender_of_a_request_that_runs_again_may_be_held(tmp_path: Path) -> None:
+    model = written_model(tmp_path, HOLDING, sequence_batching={"iterative_sequence": True})
+    with running(model) as rt, ThreadPoolExecutor(4) as callers:
+
+        def turns(x: int) -> list[int]:
+            return [int(one["Y"][0]) for one in rt.stream("written", X=[x])]
+
+        assert list(callers.map(turns, [0, 1, 0, 1])) == [[0, 1, 100]] * 4
+        (instance,) = instances(rt, "written")
+        until(lambda: not instance._open and not instance._between)
+
+
+def test_who_leaves_between_two_turns_is_forgotten_with_the_next_batch(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_INT32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_INT32", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        x = request.inputs()[0].as_numpy()
+        if x[0] and not request.is_cancelled():
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
+"""
+    model = written_model(tmp_path, code, sequence_batching={"iterative_sequence": True})
+    with running(model) as rt:
+        with pytest.raises(DeadlineExceeded):
+            rt.infer("written", X=[1], timeout=0.2)
+        assert rt.infer("written", X=[0])["Y"][0] == 0
+        (instance,) = instances(rt, "written")
+        until(lambda: not instance.open_requests)
+        assert rt.model("written").runner.drain(None)
+
+
+def test_an_async_decoupled_model_is_told_that_it_cannot_reschedule(tmp_path: Path) -> None:
+    code = HOLDING.replace("    def execute", "    async def execute")
+    model = written_model(tmp_path, code, sequence_batching={"iterative_sequence": True})
+    with running(model) as rt, pytest.raises(ModelFailed, match="cannot reschedule"):
+        list(rt.stream("written", X=[0]))
+
+
 def test_rescheduling_is_for_iterative_sequences_only(tmp_path: Path) -> None:
     code = """
 import triton_python_backend_utils as pb_utils
@@ -1101,13 +1221,20 @@ class TritonPythonModel:
         return config
 
     def execute(self, requests):
+        print("it has begun")
         while not requests[0].is_cancelled():
             time.sleep(0.001)
         print("it is over")
 """
     with running(written_model(tmp_path, code)) as rt:
+        request = sent(rt, "written", {"X": np.ones((1, 1), np.float32)}, timeout=600.0)
+        until(lambda: "it has begun" in caplog.text)
+        runner: Any = rt.model("written").runner
+        clock = runner._clock
+        runner._clock = lambda: clock() + 600.0
+        runner._tick()
         with pytest.raises(wherry.DeadlineExceeded):
-            rt.infer("written", X=[1.0], timeout=0.1)
+            response(request)
         until(lambda: "it is over" in caplog.text)
 
 
@@ -1334,3 +1461,57 @@ class TritonPythonModel:
             assert "with another kind" in response(request).outputs["Y"][0][0].decode()
         (family,) = store.families()
         assert family.description == "the first words"
+
+
+SHAPES = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_STRING", "dims": [-1, -1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [-1, -1]})
+        config.add_output({"name": "SHAPE", "data_type": "TYPE_INT32", "dims": [-1]})
+        return config
+
+    def execute(self, requests):
+        inputs = [request.inputs()[0].as_numpy() for request in requests]
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor("Y", x.swapaxes(-1, -2)),
+                pb_utils.Tensor("SHAPE", np.array([x.shape] * len(x), np.int32)),
+            ])
+            for x in inputs
+        ]
+"""
+
+
+def test_strings_arrive_in_their_shape_alone_in_parts_and_from_another_model(
+    tmp_path: Path,
+) -> None:
+    names = [b"a", b"b", b"c", b"d", b"e", b"f"]
+    wide, high = [[names[:3], names[3:]]], [[names[:2], names[2:4], names[4:]]]
+    step = {"input_map": {"X": "X"}, "output_map": {"Y": "M"}, "model_name": "shapes"}
+    last = {"input_map": {"X": "M"}, "output_map": {"SHAPE": "Z"}, "model_name": "shapes"}
+    both = from_json(
+        {
+            "name": "twice",
+            "platform": "ensemble",
+            "max_batch_size": 2,
+            "input": [{"name": "X", "data_type": "TYPE_STRING", "dims": [-1, -1]}],
+            "output": [{"name": "Z", "data_type": "TYPE_INT32", "dims": [-1]}],
+            "ensemble_scheduling": {"step": [{**one, "model_version": -1} for one in (step, last)]},
+        }
+    )
+    shapes = written_model(tmp_path, SHAPES, "shapes", max_batch_size=2)
+    with running(shapes, backend_for(str(tmp_path), "1", both)) as rt:
+        answer = rt.infer_batch("shapes", X=wide * 2)
+        assert np.asarray(answer["SHAPE"]).tolist() == [[2, 2, 3]] * 2
+        assert [(row, row.shape) for row in answer["Y"]] == [
+            (names[::3] + names[1::3] + names[2::3], (3, 2))
+        ] * 2
+        split = np.asarray(rt.infer_batch("shapes", X=high * 3)["SHAPE"])
+        assert split.tolist() == [[2, 3, 2]] * 2 + [[1, 3, 2]]
+        assert np.asarray(rt.infer_batch("twice", X=wide)["Z"]).tolist() == [[1, 3, 2]]

@@ -19,6 +19,7 @@ import tritonclient.utils.shared_memory as triton_shm
 from tritonclient.utils import InferenceServerException
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.listener import Listener
@@ -104,7 +105,7 @@ def listening(runtime: wherry.Runtime, **options: Any) -> Iterator[str]:
         thread = threading.Thread(target=lambda: runner.run(live()), name="test-server")
         thread.start()
         try:
-            yield address.result(10)
+            yield address.result(PATIENCE)
         finally:
             runner.get_loop().call_soon_threadsafe(stop.set)
             thread.join()

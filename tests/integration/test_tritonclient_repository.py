@@ -48,12 +48,20 @@ def _gevent_has_its_hub() -> None:
 def save(repository: Path, name: str, number: int, version: int = 1) -> None:
     folder = repository / name / str(version)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.py").write_text(MODEL.format(number=number))
-    (repository / name / "config.pbtxt").write_text(
+    write(folder / "model.py", MODEL.format(number=number))
+    write(
+        repository / name / "config.pbtxt",
         """backend: "python" max_batch_size: 8
         input { name: "X" data_type: TYPE_FP32 dims: 2 }
-        output { name: "Y" data_type: TYPE_FP32 dims: 2 }"""
+        output { name: "Y" data_type: TYPE_FP32 dims: 2 }""",
     )
+
+
+def write(file: Path, text: str) -> None:
+    """Whole at every moment: a server that polls may look at any."""
+    unseen = file.with_name(f".{file.name}")
+    unseen.write_text(text)
+    unseen.replace(file)
 
 
 @contextmanager
@@ -73,7 +81,7 @@ def product(client: triton.InferenceServerClient, name: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_models_come_change_and_go_by_request(tmp_path: Path) -> None:
     save(tmp_path, "a", 3)
     save(tmp_path, "b", 5)
@@ -113,7 +121,7 @@ def test_models_come_change_and_go_by_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_server_that_polls_serves_what_its_files_say(tmp_path: Path) -> None:
     save(tmp_path, "a", 3)
     options = ("--model-control-mode=poll", "--repository-poll-secs=0.2")
@@ -140,7 +148,7 @@ def held(pid: int) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_models_that_came_and_went_leave_nothing_in_the_server(tmp_path: Path) -> None:
     """benchmarks/load_cycles.py does it a thousand times, and looks at the memory, too."""
     save(tmp_path, "a", 3)

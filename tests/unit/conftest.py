@@ -1,6 +1,7 @@
 """What holds for unit tests: their event loops are in debug mode."""
 
 import asyncio
+import logging
 
 import pytest
 import uvloop
@@ -14,6 +15,10 @@ def _uvloop_has_its_pipe() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _asyncio_debug_mode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls from the wrong thread and coroutines that nobody awaited become errors."""
+def _asyncio_debug_mode(monkeypatch: pytest.MonkeyPatch, _the_log_stays_as_it_is: None) -> None:
+    """Calls from the wrong thread and coroutines that nobody awaited become errors.
+
+    That a turn of a loop took long is what a busy machine does: no record among a test's.
+    """
     monkeypatch.setenv("PYTHONASYNCIODEBUG", "1")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

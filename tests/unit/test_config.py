@@ -45,6 +45,7 @@ def test_a_name_that_is_no_path_segment_is_refused(name: str) -> None:
         ({"request_timeout": math.nan}, "request_timeout", "more than 0 seconds"),
         ({"execution_timeout": 0.0}, "execution_timeout", "more than 0 seconds"),
         ({"stall_timeout": 0.0}, "stall_timeout", "more than 0 seconds"),
+        ({"unload_timeout": 0.0}, "unload_timeout", "more than 0 seconds"),
         ({"crash_window": 0.0}, "crash_window", "more than 0 seconds"),
         ({"max_queue_size": 0}, "max_queue_size", "None for no bound"),
         ({"max_unread_responses": 0}, "max_unread_responses", "at least 1"),

@@ -139,6 +139,22 @@ def test_what_is_answered_in_a_turn_is_told_at_its_end(
     run(main, factory)
 
 
+def test_nothing_is_watched_once_it_is_closed_and_that_is_no_error(pipe: tuple[int, int]) -> None:
+    ports: list[LoopPort] = []
+
+    async def main() -> None:
+        ports.append(LoopPort(asyncio.get_running_loop()))
+        await opened(ports[0], Turns(pipe[0]))
+        ports[0].forget(pipe[0])
+
+    run(main, None)
+    epoll = ports[0]._epoll
+    ports[0].close()
+    ports[0]._epoll = epoll  # as who asked just before
+    assert not ports[0].watch(pipe[0], lambda: None)
+    assert not ports[0].watch(pipe[0], lambda: None)
+
+
 def test_a_loop_that_has_ended_leaves_nothing_behind_once_its_port_is_closed(
     pipe: tuple[int, int], factory: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.fakes import PATIENCE
 from tests.repositories import CONFIG, Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
 from wherry.backends.repository_model import RepositoryModel
@@ -48,6 +49,12 @@ def ask(control: ModelControl, name: str, x: int = 0) -> int:
     inputs: dict[str, Any] = {spec: np.array([x], np.int32)}
     answer = control.runtime.infer(name, **inputs)
     return int(answer["OUT" if spec == "IN" else "Y"][0])
+
+
+def join(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join()
 
 
 def ready(control: ModelControl) -> list[str]:
@@ -123,6 +130,42 @@ def test_unload_returns_at_once_and_what_runs_is_finished(tmp_path: Path) -> Non
         retiring.join()
         assert answers == [5]
         assert control.index() == [ModelStatus("a", "1", "UNAVAILABLE", "unloaded")]
+
+
+def test_a_runtime_that_ends_waits_for_what_an_unloaded_model_still_runs(tmp_path: Path) -> None:
+    save(tmp_path, "a", config=CONFIG.replace("fake", "gate"))
+
+    with controlled(tmp_path, mode="explicit", load=["a"]) as control:
+        answers: list[int] = []
+        caller = threading.Thread(target=lambda: answers.append(ask(control, "a", 4)))
+        caller.start()
+        Gate.started.acquire()
+        control.unload("a")
+
+        assert not control.runtime.drain(0.0)
+        Gate.may_finish.release()
+        assert control.runtime.drain(None)
+        caller.join()
+        assert answers == [5]
+
+
+def test_a_model_is_replaced_at_once_and_what_the_old_one_runs_is_finished(tmp_path: Path) -> None:
+    save(tmp_path, "a", config=CONFIG.replace("fake", "gate"))
+
+    with controlled(tmp_path, mode="explicit", load=["a"]) as control:
+        answers: list[int] = []
+        caller = threading.Thread(target=lambda: answers.append(ask(control, "a", 4)))
+        caller.start()
+        Gate.started.acquire()
+        save(tmp_path, "a", 10)
+
+        control.load("a")  # for as long as the old one runs this would wait, or it would fail
+
+        assert ask(control, "a", 4) == 14
+        assert not answers
+        Gate.may_finish.release()
+        caller.join()
+        assert answers == [5]
 
 
 def test_loading_again_leaves_no_gap(tmp_path: Path) -> None:
@@ -252,14 +295,13 @@ def test_files_stand_in_place_of_the_folder(tmp_path: Path) -> None:
 
         control.load("a")
         assert ready(control) == ["a:1"]
+        join("wherry-replace-a")
         assert not folder.exists()
         control.load("new", config, files={"1/number": b"5"})
         folder = Path(control.runtime.model("new").model.folder)  # type: ignore[attr-defined]
         assert ask(control, "new") == 5
         control.unload("new")
-        for thread in threading.enumerate():
-            if thread.name == "wherry-unload-new":
-                thread.join()
+        join("wherry-unload-new")
         assert not folder.exists()
 
 
@@ -491,7 +533,7 @@ def test_a_repository_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_models_are_loaded_side_by_side_but_not_too_many(tmp_path: Path) -> None:
     for number in range(9):
         save(tmp_path, f"m{number}")
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=PATIENCE)
     running: list[str] = []
     most = 0
 
@@ -620,7 +662,7 @@ def test_polling_goes_on_by_itself(tmp_path: Path) -> None:
         )
         control.start()
         save(tmp_path, "a")
-        assert loaded.wait(10)
+        assert loaded.wait(PATIENCE)
         control.close()
 
 
@@ -659,18 +701,25 @@ def test_an_unloaded_model_gives_its_memory_back_without_waiting_for_the_collect
         with controlled(tmp_path, mode="explicit", load=["a"]) as control:
             first = weakref.ref(control.runtime.model("a").model)
             control.load("a")
+            join("wherry-replace-a")
             assert first() is None
             second = weakref.ref(control.runtime.model("a").model)
             control.unload("a")
-            for thread in threading.enumerate():
-                if thread.name == "wherry-unload-a":
-                    thread.join()
+            join("wherry-unload-a")
             assert second() is None
     finally:
         gc.enable()
 
 
-@pytest.mark.timeout(90)
+@pytest.fixture
+def _collector_looks_at_this_test_only() -> Iterator[None]:
+    """Each unload has it look through the whole heap, that of all the tests before included."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("_collector_looks_at_this_test_only")
 def test_many_loads_leave_nothing_behind(tmp_path: Path) -> None:
     save(tmp_path, "a")
     alive: list[LoadedModel] = []
@@ -683,9 +732,7 @@ def test_many_loads_leave_nothing_behind(tmp_path: Path) -> None:
             assert ask(control, "a") == number
             alive = control.runtime.models()
             control.unload("a")
-        for thread in threading.enumerate():
-            if thread.name.startswith("wherry-unload"):
-                thread.join()
+        join("wherry-unload-a")
         assert len(alive) == 1
         assert control.runtime.models() == []
         assert threading.active_count() == before

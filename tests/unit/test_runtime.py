@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated, threads
+from tests.fakes import PATIENCE, Gate, gated, threads, until
 from wherry.datatypes import BF16, FP16, FP32, INT64
 from wherry.errors import (
     BadModelOutput,
@@ -159,7 +159,7 @@ def test_many_rows_of_one_caller_are_split_and_joined_in_order() -> None:
     with Runtime(picky) as rt:
         assert list(rt.infer_batch("picky", n=range(10))["output"]) == [2 * n for n in range(10)]
         sizes = rt.model("picky").statistics.batch_sizes
-        assert sum(size * b.compute_infer.count for size, b in sizes.items()) == 10
+        assert sum(size * b.count for size, b in sizes.items()) == 10
         assert max(sizes) == 4
 
 
@@ -307,6 +307,27 @@ def test_ainfer_and_astream_work_from_several_event_loops_at_once() -> None:
 
         with threads(4, lambda number: asyncio.run(main(number))):
             pass
+
+
+@pytest.mark.usefixtures("_threads_switch_often")
+def test_every_event_loop_keeps_its_own_way_into_the_runtime() -> None:
+    together = threading.Barrier(4)
+    runtimes = [Runtime() for _ in range(30)]
+
+    async def ports() -> list[LoopPort]:
+        found = []
+        for runtime in runtimes:
+            together.wait(PATIENCE)
+            found.append(runtime.port())
+        return found
+
+    def work(number: int) -> None:
+        with asyncio.Runner() as runner:
+            first = runner.run(ports())
+            assert runner.run(ports()) == first
+
+    with threads(4, work):
+        pass
 
 
 def test_requests_of_one_turn_of_the_loop_share_a_batch(gate: Gate) -> None:
@@ -776,6 +797,54 @@ def test_a_lookup_without_the_lock_sees_one_moment_of_the_versions() -> None:
         assert list(before) == ["1", "2"]
 
 
+def test_a_model_that_gets_ready_while_it_is_looked_up_is_not_unknown() -> None:
+    may_load = threading.Event()
+
+    class Slow(Loaded):
+        def load(self, device: Device) -> None:
+            assert may_load.wait(PATIENCE)
+            super().load(device)
+
+    class Models(dict[str, Any]):
+        """Between the two looks of model() the load comes to its end."""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            found = super().get(name, default)
+            if threading.current_thread() is not loading:
+                may_load.set()
+                loading.join()
+            return found
+
+    with Runtime() as rt:
+        rt._models = Models()
+        loading = threading.Thread(target=rt.load, args=[Slow()])
+        loading.start()
+        until(lambda: bool(rt._loading))
+        with pytest.raises(ModelNotReady, match="loading"):
+            rt.model("slow")
+        assert rt.model("slow").name == "slow"
+
+
+@pytest.mark.usefixtures("_threads_switch_often")
+def test_loops_that_begin_at_once_have_a_way_each_and_keep_it() -> None:
+    with Runtime() as rt:
+        together = threading.Barrier(6)
+
+        async def main() -> None:
+            together.wait(PATIENCE)
+            port = rt.port()
+            together.wait(PATIENCE)
+            assert rt.port() is port
+            together.wait(PATIENCE)
+
+        def loops(_: int) -> None:
+            for _ in range(30):
+                asyncio.run(main())
+
+        with threads(6, loops):
+            pass
+
+
 @pytest.mark.usefixtures("_threads_switch_often")
 def test_versions_may_come_and_go_under_load() -> None:
     stop = threading.Event()
@@ -806,7 +875,7 @@ def test_unload_waits_for_what_runs_and_then_fails_it(gate: Gate) -> None:
         with threads(2, ask):
             gate.started()
             with threads(1, lambda _: rt.unload("gated", drain_timeout=0.0)):
-                gate.open()
+                gate.open(2)
         assert len(errors) <= 1
 
 
@@ -855,6 +924,7 @@ def test_close_while_a_model_loads_ends_both() -> None:
     with threads(1, load):
         assert loading.wait(PATIENCE)
         with threads(1, lambda _: rt.close()):
+            until(lambda: rt._closed)
             may_load.set()
     assert not model.loaded
 

@@ -217,7 +217,7 @@ def test_every_request_ends_once_and_the_counters_add_up(seed: int) -> None:
             assert sum(statistics.failures.values()) == statistics.fail.count
             assert not loaded.runner.running()
             assert loaded.runner.queued_requests == 0
-            executed = sum(n * b.compute_infer.count for n, b in statistics.batch_sizes.items())
+            executed = sum(n * b.count for n, b in statistics.batch_sizes.items())
             assert executed >= statistics.inference_count >= statistics.success.count
 
 

@@ -119,6 +119,7 @@ def test_a_wait_ends_in_time_although_the_only_instance_is_busy() -> None:
     model = gated(gate, max_batch_size=1, queue_policies=(QueuePolicy(timeout=0.02),))
     with Runtime(model) as runtime:
         running = runtime.model("gated").request({"text": ["a"]}, 1, Reply(lambda _: None))
+        running.wait_until = None
         runtime.model("gated").submit([running])
         gate.started()
         with pytest.raises(QueueTimeout):

@@ -3,10 +3,9 @@
 import asyncio
 import json
 import logging
-import time
+import threading
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 from urllib.error import HTTPError
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE, until
 from wherry.server import Asgi, Server
 from wherry.testing import GatedModel, local_server
 
@@ -38,18 +38,11 @@ class Broken(wherry.Model):
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             return response.status, response.read().decode()
     except HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < ends_at
-        time.sleep(0.001)
 
 
 def test_a_server_serves_while_its_block_runs() -> None:
@@ -68,18 +61,18 @@ def test_stopping_answers_what_was_accepted() -> None:
     gated = GatedModel(max_batch_size=1)
     with (
         ThreadPoolExecutor(5) as pool,
-        local_server(gated) as server,
+        local_server(gated, drain_timeout=PATIENCE) as server,
         wherry.Client(server.url) as client,
     ):
         answers = [pool.submit(client.infer, "gated", text=f"{i}") for i in range(4)]
         gated.wait_started()
         runner = server.runtime.model("gated").runner
-        wait_until(lambda: runner.queued_requests == 3)
+        until(lambda: runner.queued_requests == 3)
         stopped = pool.submit(server.stop)
-        wait_until(lambda: not client.ready())
+        until(lambda: not client.ready())
         gated.let_finish(4)
-        assert sorted(answer.result(10) for answer in answers) == ["0", "1", "2", "3"]
-        assert stopped.result(10) is True
+        assert sorted(answer.result(PATIENCE) for answer in answers) == ["0", "1", "2", "3"]
+        assert stopped.result(PATIENCE) is True
 
 
 def test_what_does_not_finish_in_time_is_refused_and_stop_says_so() -> None:
@@ -89,7 +82,7 @@ def test_what_does_not_finish_in_time_is_refused_and_stop_says_so() -> None:
         answer = pool.submit(client.infer, "gated", text="x")
         gated.wait_started()
         assert server.stop() is False
-        assert isinstance(answer.exception(10), wherry.ModelNotReady)
+        assert isinstance(answer.exception(PATIENCE), wherry.ModelNotReady)
     gated.open()
 
 
@@ -142,6 +135,29 @@ def test_stopping_twice_or_before_the_start_is_harmless() -> None:
     server.start()
     assert server.stop()
     assert server.stop()
+
+
+def test_a_start_that_is_given_up_at_once_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come before the server's thread has its loop."""
+    may_begin = threading.Event()
+
+    def late() -> asyncio.AbstractEventLoop:
+        may_begin.wait(PATIENCE)
+        return asyncio.new_event_loop()
+
+    class Interrupted(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            may_begin_soon.start()
+            raise KeyboardInterrupt
+
+    may_begin_soon = threading.Thread(target=may_begin.set)
+    monkeypatch.setattr("wherry.server.new_event_loop", late)
+    server = Server(upper, port=0)
+    server._ready = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    may_begin_soon.join()
+    assert "wherry-server" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_the_log_tells_of_each_model_and_of_each_request_if_asked(

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 import wherry
 from wherry.backends.onnx import OnnxModel
 from wherry.errors import ConfigError, InvalidRequest, LoadFailed
+from wherry.reply import Reply
 from wherry.repository.triton_config import (
     Accelerator,
     ExecutionAccelerators,
@@ -91,6 +92,27 @@ def test_strings_go_in_and_out(tmp_path: Path) -> None:
         loaded = runtime.model("twice")
         response = runtime._call(loaded, {"X": [[b"a", "ü".encode()], [b"", b"c"]]}, 2, None, 0)
     assert response.outputs["Y"] == [[b"a", "ü".encode()], [b"", b"c"]]
+
+
+def test_strings_keep_the_shape_that_the_file_leaves_open(tmp_path: Path) -> None:
+    model = made(save(tmp_path, ["N", "a", "b"], op="Identity", element=TensorProto.STRING))
+    rows = [[[b"a", b"b", b"c"], [b"d", b"e", b"f"]]] * 2
+    with wherry.Runtime(model) as runtime:
+        answer = runtime.infer_batch("twice", X=rows)["Y"]
+    assert [(row, row.shape) for row in answer] == [
+        ([b"a", b"b", b"c", b"d", b"e", b"f"], (2, 3))
+    ] * 2
+
+
+def test_strings_of_different_widths_share_no_batch(tmp_path: Path) -> None:
+    model = made(save(tmp_path, ["N", "w"], op="Identity", element=TensorProto.STRING))
+    with wherry.Runtime(model) as runtime:
+        loaded = runtime.model("twice")
+        one, three, other = (
+            loaded.request({"X": [row]}, 1, Reply(lambda _: None)).shape_key
+            for row in ([b"a"], [b"b", b"c", b"d"], [b"e"])
+        )
+    assert one == other != three
 
 
 def test_a_string_that_is_no_text_fails_alone(tmp_path: Path) -> None:

@@ -59,6 +59,9 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "http_header_forward_pattern": "x-.*",
         "grpc_compression": "gzip", "trace_config": ["rate=5"],
         "rate_limit": "execution_count",
+        "grpc_use_ssl": True, "grpc_use_ssl_mutual": True, "grpc_server_cert": "s",
+        "grpc_server_key": "t", "grpc_root_cert": "r",
+        "grpc_restricted_protocol": ["logging:k=v"],
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
     lists = {k: v for k, v in values.items() if k in REPEATED}
@@ -113,6 +116,11 @@ def test_a_pyproject_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         ("[server", "is not valid TOML"),
         ("[server]\nmax_body_size = '1XB'", "is no size"),
         ("[server]\nssl_keyfile = 'k'", "need ssl_certfile"),
+        ("[server]\ngrpc_use_ssl = true", "grpc_use_ssl needs grpc_server_cert"),
+        (
+            "[server]\ngrpc_use_ssl_mutual = true\ngrpc_server_cert = 'c'",
+            "grpc_use_ssl_mutual needs grpc_root_cert",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_file_and_key(

@@ -1,6 +1,8 @@
 """A client's call has the shape of a Runtime's call, over every form of data and error."""
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.client.wire import Tensor, describe, error_of, infer_body, outputs_of
 from wherry.datatypes import BYTES
 from wherry.server import Server
@@ -167,13 +170,42 @@ def test_a_connection_is_used_again_also_after_the_server_has_closed_it(server: 
         assert client.infer("text", text="c") == "c"
 
 
+def test_a_server_that_stalls_or_is_cut_off_is_an_error_of_ours_on_any_connection() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        wherry.Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client,
+    ):
+
+        def once(answer: bytes) -> socket.socket:
+            connection, _ = listening.accept()
+            asked = b""
+            while b"\r\n\r\n" not in asked:
+                asked += (part := connection.recv(2**16))
+                assert part
+            connection.sendall(answer)
+            return connection
+
+        with ThreadPoolExecutor(1) as pool:
+            served = pool.submit(once, head % 14 + b'{"models": []}')
+            assert client.models() == []
+            client.timeout = 0.01
+            with served.result(PATIENCE), pytest.raises(wherry.DeadlineExceeded):
+                client.models()  # on the same connection, which says nothing any more
+            client.timeout = PATIENCE
+            cut = pool.submit(lambda: once(head % 100 + b"{").close())
+            with pytest.raises(ConnectionError, match="cut off"):
+                client.models()
+            cut.result(PATIENCE)
+
+
 def test_nobody_there_is_an_os_error_and_not_ready() -> None:
-    with local_server(text) as server:
-        url = server.url
-    with wherry.Client(url) as client:
-        assert not client.ready()
-        with pytest.raises(OSError, match="refused"):
-            client.infer("text", text="a")
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        with wherry.Client(f"http://127.0.0.1:{taken.getsockname()[1]}") as client:
+            assert not client.ready()
+            with pytest.raises(OSError, match="refused"):
+                client.infer("text", text="a")
 
 
 def test_a_url_of_another_kind_is_refused() -> None:

@@ -27,6 +27,17 @@ def test_a_protocol_may_put_its_prefix_before_the_header() -> None:
         )
 
 
+def test_what_others_want_holds_where_nothing_else_is_said() -> None:
+    others = Restrictions(["trace,logging:k=v"], ["metrics"])
+    restrictions = Restrictions(["trace:k=w"], others=others)
+    restrictions.check("trace", {"k": "w"})
+    restrictions.check("logging", {"k": "v"})
+    restrictions.check("metrics", {})
+    with pytest.raises(AccessDenied):
+        restrictions.check("trace", {"k": "v"})
+    others.check("trace", {"k": "v"})
+
+
 def test_a_group_that_is_off_is_off_with_any_header() -> None:
     restrictions = Restrictions(["trace:k=v"], ["trace,logging", "metrics"])
     for group in ("trace", "logging", "metrics"):

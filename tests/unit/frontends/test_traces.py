@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.frontends.common import Common
 from wherry.reply import Reply
 from wherry.request import InferResponse
@@ -43,7 +44,7 @@ class Settled(Reply[InferResponse]):
         super().__init__(lambda _: self._event.set())
 
     def wait(self) -> None:
-        assert self._event.wait(10)
+        assert self._event.wait(PATIENCE)
 
 
 def read(path: Path) -> list[Any]:

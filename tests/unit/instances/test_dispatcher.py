@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads
+from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
 from wherry.config import ModelConfig
 from wherry.errors import (
     BadModelOutput,
@@ -29,6 +29,7 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.instance import Instance, Respond
 from wherry.instances.life import ModelState
@@ -59,13 +60,12 @@ def totals(statistics: ModelStatistics) -> dict[str, int]:
         "requests": s.success.count + s.fail.count,
         "failures": sum(s.failures.values()) - s.fail.count,
         "rows": s.inference_count,
-        "executions": s.execution_count
-        - sum(b.compute_infer.count for b in s.batch_sizes.values()),
+        "executions": s.execution_count - sum(b.count for b in s.batch_sizes.values()),
     }
 
 
 def executed_rows(statistics: ModelStatistics) -> int:
-    return sum(rows * b.compute_infer.count for rows, b in statistics.batch_sizes.items())
+    return sum(rows * b.count for rows, b in statistics.batch_sizes.items())
 
 
 # Batches
@@ -437,6 +437,7 @@ def test_close_while_the_model_loads_ends_the_wait() -> None:
                 d.dispatcher.wait_ready(PATIENCE)
 
         with threads(1, wait), threads(1, lambda _: d.dispatcher.close()):
+            until(lambda: d.dispatcher.state is ModelState.UNLOADING)
             may_load.set()
         assert isinstance(d.ask("late").error(), ModelNotReady)
 
@@ -943,6 +944,24 @@ def test_a_local_call_runs_in_its_callers_thread_if_an_instance_is_idle() -> Non
         assert ran_in[1] is not threading.current_thread()
 
 
+def test_an_instance_is_idle_as_soon_as_its_model_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_work, work = threading.Event(), Dispatcher._work
+
+    def held_up(dispatcher: Dispatcher, instance: Instance) -> None:
+        assert may_work.wait(PATIENCE)
+        work(dispatcher, instance)
+
+    monkeypatch.setattr(Dispatcher, "_work", held_up)
+    with desk(echo()) as d:
+        assert d.dispatcher.run_in_caller({"text": ["a"]}) == {"output": ["a"]}
+        waits = d.ask("b")
+        assert d.dispatcher.queued_requests == 0
+        may_work.set()
+        assert waits.rows() == ["b"]
+
+
 def test_a_local_call_goes_through_the_queue_if_something_waits_or_runs(gate: Gate) -> None:
     with desk(gated(gate, run_in_caller=True), gate=gate) as d:
         d.ask("a")
@@ -978,7 +997,7 @@ def test_a_local_call_that_fails_or_is_interrupted_gives_the_instance_back() -> 
             d.dispatcher.run_in_caller({"text": ["interrupt"]})
         assert d.dispatcher.run_in_caller({"text": ["a"]}) == {"output": ["a"]}
         assert d.ask("b").rows() == ["b"]
-        assert d.dispatcher.drain(0.0)
+        assert d.dispatcher.drain(PATIENCE)
 
 
 def test_close_waits_for_a_local_call(gate: Gate) -> None:

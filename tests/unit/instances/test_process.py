@@ -18,7 +18,7 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, obedient, plus_one
 from wherry.config import SequenceBatching
-from wherry.instances import process, worker_instance, worker_process
+from wherry.instances import process, worker_instance
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
@@ -304,8 +304,9 @@ def of_loop(loop: Loop, *rows: str) -> Batch:
 
 
 @pytest.fixture
-def loop(instance: ProcessInstance, answers: Answers) -> Loop:
-    """A loop that reads what the instance's worker answers from now on."""
+def loop(instance: ProcessInstance, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """A loop that reads what the instance's worker answers from now on, however long it takes."""
+    monkeypatch.setattr(worker_instance, "OFTEN", PATIENCE)
     loop = Loop()
     first = of_loop(loop, "first")
     instance.give(first)
@@ -465,11 +466,8 @@ def test_unload_may_be_called_twice_and_nothing_works_after_it(instance: Process
     assert instance.abort("again")
 
 
-def test_a_worker_that_does_not_end_is_killed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(worker_process, "UNLOAD_SECONDS", 0.1)
-    instance = instance_of(Stubborn())
+def test_a_worker_that_does_not_end_is_killed(caplog: pytest.LogCaptureFixture) -> None:
+    instance = instance_of(Stubborn(), unload_timeout=0.1)
     instance.load()
     instance.unload()
 

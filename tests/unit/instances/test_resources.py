@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Desk, Gate, ManualClock, desk, gated, threads
-from wherry.errors import ConfigError
+from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
+from wherry.errors import Cancelled, ConfigError
 from wherry.instances.resources import Resources
 from wherry.runtime import Runtime
 
@@ -108,6 +108,23 @@ def test_a_model_whose_requests_were_all_cancelled_passes_its_turn_on(stack: Exi
     assert gate_b.batches == []
 
 
+def test_a_turn_that_nobody_needs_any_more_is_passed_on(stack: ExitStack) -> None:
+    shop = Shop(stack)
+    (a, gate_a), (b, gate_b) = shop.open("a"), shop.open("b")
+    first, second = Call("first"), Call("second")
+
+    def cancel_second(_: object) -> None:  # whose turn it is by now
+        a.dispatcher.cancel(second.request)
+
+    first.request.reply.first(cancel_second)
+    a.dispatcher.submit([first.request, second.request])
+    gate_a.open()
+    assert first.rows() == ["FIRST"]
+    assert isinstance(second.error(), Cancelled)
+    gate_b.open()
+    assert b.ask("b").rows() == ["B"]
+
+
 def test_a_model_that_is_closed_while_it_waits_leaves_its_turn_to_others(stack: ExitStack) -> None:
     shop = Shop(stack)
     a, gate_a = shop.open("a")
@@ -163,13 +180,14 @@ def test_a_local_call_runs_in_its_own_thread_only_if_it_gets_what_it_needs() -> 
         assert busy.acquire(timeout=PATIENCE)
         waiting = threading.Thread(target=lambda: names.append(runtime.infer("quick", "x")))
         waiting.start()
-        while runtime.model("quick").runner.queued_requests == 0:
-            waiting.join(0.001)  # until it waits
+        quick_runner = runtime.model("quick").runner
+        until(lambda: quick_runner.queued_requests == 1)
         assert names == []
         may_finish.release()
         for thread in (caller, waiting):
             thread.join(PATIENCE)
         assert sorted(names) == sorted([caller.name, "wherry-quick-0"])
+        until(lambda: not quick_runner.running())  # its thread may still be on its way back
         assert runtime.infer("quick", "x") == here
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer
+from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads
 from wherry.errors import (
     BadModelOutput,
     Cancelled,
@@ -92,8 +92,9 @@ class Desk:
     def step(self) -> list[int]:
         """Let the step end that has begun, or begins next; what was active in it."""
         self.gate.started()
+        active = list(self.gate.batches[-1])
         self.gate.open()
-        return list(self.gate.batches[-1])
+        return active
 
     def finish(self, *calls: Call) -> None:
         """Let all steps run; wait for these."""
@@ -321,10 +322,10 @@ def test_close_ends_what_is_still_here() -> None:
     with desk(max_batch_size=1) as d:
         runs, waits = d.ask(100), d.ask(1)
         d.gate.started()
-        d.gate.open(1000)
-        d.runner.close()
-        assert isinstance(runs.error(), ModelNotReady)
-        assert isinstance(waits.error(), ModelNotReady)
+        with threads(1, lambda _: d.runner.close()):
+            assert isinstance(runs.error(), ModelNotReady)
+            assert isinstance(waits.error(), ModelNotReady)
+            d.gate.open(1000)
         assert d.runner.running() == []
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
@@ -83,7 +84,7 @@ def test_tensors_flow_through_the_steps_whatever_their_order() -> None:
 
 
 def test_steps_that_do_not_need_each_other_run_at_the_same_time() -> None:
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=PATIENCE)
 
     @wherry.model(max_batch_size=8)
     def one(x: Pair) -> Pair:
@@ -259,5 +260,5 @@ def test_a_deadline_holds_for_the_whole_way_and_lets_the_members_go() -> None:
         with pytest.raises(DeadlineExceeded):
             runtime.infer_batch("e", IN=ROWS, timeout=0.01)
         may_finish.set()
-        assert runtime.drain(10)
+        assert runtime.drain(PATIENCE)
         assert runtime.model("double").statistics.execution_count == 0

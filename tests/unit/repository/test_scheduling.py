@@ -50,6 +50,7 @@ def test_what_is_said_holds_and_microseconds_become_seconds() -> None:
         " preserve_ordering: true priority_levels: 3 default_priority_level: 2 }"
     )
     assert found["preferred_batch_sizes"] == (4, 8)
+    assert found["wait_when_mixed"] is False
     assert found["max_queue_delay"] == 0.0025
     assert found["preserve_ordering"] is True
     assert (found["priority_levels"], found["default_priority"]) == (3, 2)

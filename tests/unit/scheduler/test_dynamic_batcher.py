@@ -22,12 +22,14 @@ def batcher(
     max_queue_delay: float = 0.0,
     preferred: tuple[int, ...] = (),
     max_queue_size: int | None = None,
+    wait_when_mixed: bool = True,
 ) -> DynamicBatcher:
     return DynamicBatcher(
         max_batch_size=max_batch_size,
         max_queue_delay=max_queue_delay,
         preferred_batch_sizes=preferred,
         max_queue_size=max_queue_size,
+        wait_when_mixed=wait_when_mixed,
     )
 
 
@@ -113,6 +115,77 @@ def test_a_preferred_size_leaves_early_and_the_largest_one_wins() -> None:
     for name in "cdefg":
         b.enqueue(request(name), 0.0)
     assert ids(b.next_action(0.0)) == list("cdef")
+    assert b.next_action(0.5) == Wait(until=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "leave"),
+    [
+        ([2], [1]),
+        ([6], [1]),
+        ([7], [1]),
+        ([3], []),
+        ([1, 3], []),
+        ([1, 1, 1], [2]),
+        ([1, 1, 1, 1, 1, 1], [6]),
+        ([1, 5], [2]),
+        ([3, 7], [1, 1]),
+        ([3, 4], [1]),
+        ([5, 2], [1, 1]),
+        ([1] * 9, [6, 2]),
+    ],
+)
+def test_preferred_sizes_are_those_of_whole_requests_from_the_head(
+    rows: list[int], leave: list[int]
+) -> None:
+    """With sizes of 2 and 6 of at most 8: the numbers of requests that leave at once."""
+    b = batcher(8, max_queue_delay=10.0, preferred=(2, 6))
+    for number, size in enumerate(rows):
+        b.enqueue(request(str(number), size), 0.0)
+    for count in leave:
+        assert len(ids(b.next_action(0.0))) == count
+    left = sum(leave) == len(rows)
+    assert b.next_action(0.0) == (Idle() if left else Wait(until=10.0))
+    if not left:
+        action = b.next_action(10.0)
+        assert (len(ids(action)), reason(action)) == (len(rows) - sum(leave), "delay")
+
+
+def test_after_the_delay_a_batch_is_as_large_as_can_be_whatever_is_preferred() -> None:
+    b = batcher(8, max_queue_delay=1.0, preferred=(2, 6))
+    for name in "abcdefghi":
+        b.enqueue(request(name), 0.0)
+    action = b.next_action(1.0)
+    assert (ids(action), reason(action)) == (list("abcdefgh"), "full")
+
+
+def test_one_that_cannot_join_ends_the_wait_of_those_before_it() -> None:
+    b = batcher(8, max_queue_delay=1.0, preferred=(6,), wait_when_mixed=False)
+    b.enqueue(request("a1", key="a"), 0.0)
+    b.enqueue(request("a2", 3, key="a"), 0.1)
+    assert b.next_action(0.1) == Wait(until=1.0)
+    b.enqueue(request("b1", key="b"), 0.2)
+    action = b.next_action(0.2)
+    assert (ids(action), reason(action)) == (["a1", "a2"], "mixed")
+    assert b.next_action(0.2) == Wait(until=1.2)
+    b.enqueue(request("a3", key="a"), 0.3)
+    assert ids(b.next_action(0.3)) == ["b1"]
+    assert b.next_action(0.3) == Wait(until=1.3), "what passed its lane before is gone"
+
+
+def test_of_those_that_came_while_nothing_was_free_only_the_last_wait() -> None:
+    b = batcher(8, max_queue_delay=1.0, wait_when_mixed=False)
+    for name, key in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c")):
+        b.enqueue(request(name, key=key), 0.0)
+    assert ids(b.next_action(0.5)) == ["a1", "a2"]
+    assert ids(b.next_action(0.5)) == ["b1"]
+    assert b.next_action(0.5) == Wait(until=1.0)
+
+
+def test_another_priority_ends_nobodys_wait() -> None:
+    b = batcher(8, max_queue_delay=1.0, wait_when_mixed=False)
+    b.enqueue(request("later", priority=5), 0.0)
+    b.enqueue(request("now", priority=1), 0.0)
     assert b.next_action(0.5) == Wait(until=1.0)
 
 

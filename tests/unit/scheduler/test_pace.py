@@ -20,6 +20,23 @@ def test_one_after_the_other_takes_what_one_took() -> None:
     assert pace.predicted_seconds(4) == pytest.approx(10.0)
 
 
+def test_the_first_end_of_many_that_began_together_says_nothing_bad_of_the_others() -> None:
+    pace = Pace()
+    for _ in range(16):
+        pace.began(0.0)
+    pace.ended(3.0, left=15)
+    assert pace.predicted_seconds(15) == pytest.approx(3.0)
+
+
+def test_of_many_that_began_together_and_run_one_by_one_a_few_ends_say_so() -> None:
+    pace = Pace()
+    for _ in range(16):
+        pace.began(0.0)
+    for n in range(1, 5):
+        pace.ended(3.0 * n, left=16 - n)
+    assert pace.predicted_seconds(11) == pytest.approx(12 * 3.0, rel=0.25)
+
+
 def test_requests_that_overlap_are_as_fast_as_their_ends_follow_each_other() -> None:
     pace = Pace()
     for _ in range(8):

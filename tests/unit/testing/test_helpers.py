@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from wherry.testing import GatedModel, ManualClock, ServerProcess, local_server, running_server
 
 
@@ -26,9 +27,9 @@ def test_a_gated_model_says_who_is_in_the_batch_and_holds_it() -> None:
         assert not first.done()
         others = [pool.submit(runtime.infer, "gated", text=text) for text in "bc"]
         gated.let_finish()
-        assert first.result(10) == "a"
+        assert first.result(PATIENCE) == "a"
         gated.open()
-        assert sorted(other.result(10) for other in others) == ["b", "c"]
+        assert sorted(other.result(PATIENCE) for other in others) == ["b", "c"]
     assert gated.batches[0] == ["a"]
 
 
@@ -72,6 +73,26 @@ def test_a_running_server_is_ready_when_the_block_begins(
     app.write_text(APP)
     with running_server(str(app), "--isolation", "thread") as url, wherry.Client(url) as client:
         assert client.infer("shout", text="a") == "A"
+
+
+@pytest.mark.slow
+def test_a_server_is_gone_even_if_it_was_not_waited_for(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = tmp_path_factory.mktemp("app") / "shouting.py"
+    app.write_text(APP)
+    server = ServerProcess(str(app)).start()
+    wait, interrupts = server.process.wait, [KeyboardInterrupt()]
+
+    def interrupted(timeout: float | None = None) -> int:
+        if interrupts:
+            raise interrupts.pop()
+        return wait(timeout)
+
+    monkeypatch.setattr(server.process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.stop()
+    assert server.process.returncode is not None
 
 
 @pytest.mark.slow

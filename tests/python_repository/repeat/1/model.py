@@ -39,7 +39,7 @@ class TritonPythonModel:
             sender.send(pb_utils.InferenceResponse([tensor]))
             i += 1
             if times < 0:
-                self.never.wait(0.002)
+                self.never.wait(0.01)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def finalize(self):

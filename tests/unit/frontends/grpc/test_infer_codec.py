@@ -115,7 +115,7 @@ def test_typed_contents_of_every_datatype_become_the_same_column_as_raw_ones(
     typed = over_the_wire(
         codec, {"inputs": [{**given, "contents": {CONTENTS_FIELD[datatype]: values}}]}
     ).columns["x"]
-    raw = np.array(values, codec.inputs["x"].spec.datatype.dtype).tobytes()
+    raw = np.array(values, codec.tensors.inputs["x"].spec.datatype.dtype).tobytes()
     other = over_the_wire(codec, {"inputs": [given], "raw_input_contents": [raw]}).columns["x"]
     assert isinstance(typed, np.ndarray)
     assert isinstance(other, np.ndarray)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import wherry
-from tests.fakes import Gate, gated
+from tests.fakes import PATIENCE, Gate, gated, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.admission import Admission
 from wherry.frontends.http import kserve
@@ -124,8 +124,8 @@ def test_what_is_not_ready_says_why() -> None:
         (listed,) = [m for m in client.get("/v2/models").json["models"] if m["name"] == "gated"]
         other = client.get("/v2/models/echo/ready")
         gate.open()
-        stuck.answered.result(10)
-        assert client.get("/v2/health/ready").status == 200
+        stuck.answered.result(PATIENCE)
+        until(lambda: client.get("/v2/health/ready").status == 200)
 
     assert answer.status == 503
     assert "model 'gated': every instance has been in one batch" in answer.error
@@ -238,7 +238,7 @@ def test_beyond_the_limit_of_requests_in_flight_the_next_is_refused_at_once() ->
         assert "max_in_flight" in refused.error
         assert client.get("/v2/health/ready").status == 200
         gate.open()
-        first.answered.result(10)
+        first.answered.result(PATIENCE)
         assert client.post(INFER, text_of("b")).status == 200
         assert client.app.admission.refused == 1
 
@@ -361,6 +361,6 @@ def test_a_compressed_binary_answer_counts_its_unpacked_header(client: Client) -
 def test_who_asks_for_metrics_together_is_answered_together(client: Client) -> None:
     exchanges = [client.begin("GET", "/metrics") for _ in range(5)]
     for exchange in exchanges:
-        exchange.answered.result(10)
+        exchange.answered.result(PATIENCE)
         assert exchange.status == 200
         assert b"wherry_info" in exchange.body

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import wherry
+from tests.fakes import PATIENCE
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.http.sse import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
@@ -160,6 +161,14 @@ def silent_stream() -> tuple[EventStream, MemoryExchange, Timers]:
     return events, exchange, timers
 
 
+def test_an_event_may_have_a_name() -> None:
+    events, exchange, _ = silent_stream()
+    events.send(b"1", "first")
+    events.send(b"2")
+    events.end()
+    assert exchange.body == b"event: first\ndata: 1\n\ndata: 2\n\n"
+
+
 def test_a_silent_stream_says_that_it_lives() -> None:
     events, exchange, timers = silent_stream()
     events.send(b"1")
@@ -202,9 +211,9 @@ def test_a_client_that_leaves_ends_the_model() -> None:
 
         path = "/v2/models/endless/generate_stream"
         exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
-        assert third.wait(10)
+        assert third.wait(PATIENCE)
         client.call(exchange.leave)
-        assert endless.stopped.wait(10)
+        assert endless.stopped.wait(PATIENCE)
         client.call(lambda: None)  # the loop has heard of it
         assert client.app.admission.in_flight == 0
         (counted,) = client.get("/v2/models/stats").json["model_stats"]
@@ -230,7 +239,7 @@ def test_a_slow_reader_holds_the_model_back() -> None:
 
         path = "/v2/models/endless/generate_stream"
         exchange = client.begin("POST", path, {"text": "a"}, prepare=prepare)
-        assert full.wait(10)
+        assert full.wait(PATIENCE)
         # The model waits: nothing comes, however often the loop turns.
         for _ in range(20):
             client.call(lambda: None)
@@ -243,9 +252,9 @@ def test_a_slow_reader_holds_the_model_back() -> None:
             exchange.congested = True
 
         client.call(read_all)
-        assert more.wait(10)
+        assert more.wait(PATIENCE)
         client.call(exchange.leave)
-        assert endless.stopped.wait(10)
+        assert endless.stopped.wait(PATIENCE)
 
 
 def test_generate_of_an_endless_stream_fails_at_its_second_response() -> None:
@@ -254,4 +263,4 @@ def test_generate_of_an_endless_stream_fails_at_its_second_response() -> None:
         answer = client.post("/v2/models/endless/generate", {"text": "a"})
         assert answer.status == 400
         assert "exactly 1 response" in answer.error
-        assert endless.stopped.wait(10)
+        assert endless.stopped.wait(PATIENCE)

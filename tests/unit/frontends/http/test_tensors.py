@@ -4,7 +4,7 @@ import json
 import math
 import re
 import struct
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ from wherry.frontends.http.tensors import (
     pack_bytes,
     unpack_bytes,
 )
-from wherry.request import Column
+from wherry.request import Column, ShapedRow
 
 NUMBERS = [d for d in DATATYPES.values() if d is not BYTES]
 DIMS = st.lists(st.integers(1, 3), max_size=3)
@@ -141,6 +141,23 @@ def test_rows_of_several_texts_survive_both_ways(column: list[list[str]]) -> Non
     spec = TensorSpec("x", BYTES, (-1,), Form.TEXT)
     assert through_json(spec, column) == column
     assert through_binary(spec, column) == column
+
+
+@given(
+    st.integers(1, 3), st.lists(st.integers(1, 3), min_size=2, max_size=2), st.booleans(), st.data()
+)
+def test_rows_of_strings_keep_a_shape_that_the_model_leaves_open(
+    rows: int, shape: list[int], batched: bool, data: st.DataObject
+) -> None:
+    rows = rows if batched else 1
+    width = shape[0] * shape[1]
+    strings = st.lists(st.text(), min_size=width, max_size=width)
+    column = [ShapedRow([text.encode() for text in data.draw(strings)], shape) for _ in range(rows)]
+    spec = TensorSpec("x", BYTES, (-1, -1), Form.BYTES)
+    for through in (through_json, through_binary):
+        there = cast(list[ShapedRow], through(spec, cast(Column, column), batched=batched))
+        assert there == column
+        assert [row.shape for row in there] == [tuple(shape)] * rows
 
 
 @given(st.lists(st.binary(), min_size=1))

@@ -115,6 +115,41 @@ def test_many_messages_of_all_sizes_keep_their_order(ends: tuple[Channel, Channe
     thread.join()
 
 
+def test_only_what_came_of_a_batch_is_received_without_waiting() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    sender, receiver = Channel(theirs), Channel(ours)
+
+    assert receiver.receive_executed() is None
+    sender.send(["executed", 1])
+    assert receiver.receive_executed()[0] == ["executed", 1]  # type: ignore[index]
+    for other in (["response", 2], ["executed", 3]):
+        sender.send(other)
+    assert receiver.receive_executed() is None
+    assert receiver.receive()[0] == ["response", 2]
+    assert receiver.receive_executed()[0] == ["executed", 3]  # type: ignore[index]
+    sender.close()
+    receiver.close()
+
+
+@pytest.mark.parametrize("rest", [1, 12 + 7, 3000])
+def test_half_of_what_came_of_a_batch_is_left_until_the_rest_is_here(rest: int) -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    receiver = Channel(ours)
+    message = ["executed", "x" * 4000]
+    data, _ = wire._framed(message, None)
+
+    theirs.send(data[:-rest])
+    assert receiver.receive_executed() is None
+    theirs.send(data[-rest:])
+    assert receiver.receive_executed()[0] == message  # type: ignore[index]
+    theirs.close()
+    with pytest.raises(EOFError):
+        receiver.receive_executed()
+    receiver.close()
+
+
 def test_an_arena_begins_anew_when_nothing_in_it_is_in_use() -> None:
     arena = Arena(0, 1000)
     arena.begin()
