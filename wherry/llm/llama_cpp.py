@@ -108,12 +108,16 @@ class LlamaCpp(StepModel):
         if self._threads is not None:
             wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
         self._server: Any = xllamacpp.Server(wanted)
+        #: Those that llama.cpp works for, or is about to: also one that was left in its prompt.
         self._active: set[_Request] = set()
         self._news = threading.Event()
 
     def unload(self) -> None:
-        for request in list(self.__dict__.pop("_active", ())):
-            self._leave(request)
+        for request in (requests := list(self.__dict__.get("_active", ()))):
+            request.left = True
+        for request in requests:
+            if request.thread is not None:
+                request.thread.join()
         self.__dict__.pop("_server", None)  # its destructor ends its threads
 
     def start(
@@ -153,8 +157,7 @@ class LlamaCpp(StepModel):
         return [self._step(request) for request in active]
 
     def stop(self, state: _Request) -> None:
-        self._active.discard(state)
-        self._leave(state)
+        state.left = True  # nobody waits for its thread: a long prompt would hold up all others
 
     def gauges(self) -> Mapping[str, float]:
         return {"running": float(len(self._active))}
@@ -172,12 +175,8 @@ class LlamaCpp(StepModel):
         except Exception as error:  # noqa: BLE001 - told by step()
             request.came.put({"error": {"code": 500, "message": str(error)}})
         request.came.put(None)
+        self._active.discard(request)
         self._news.set()
-
-    def _leave(self, request: _Request) -> None:
-        request.left = True
-        if request.thread is not None:
-            request.thread.join()
 
     # The model's thread
 
@@ -186,10 +185,8 @@ class LlamaCpp(StepModel):
         with suppress(Empty):
             while (chunk := request.came.get_nowait()) is not None:
                 if "error" in chunk:
-                    self.stop(request)
                     return Step(error=self._failure(chunk["error"]))
                 deltas += self._deltas(request, chunk)
-            self.stop(request)
             return Step([*deltas, *self._ends(request)], done=True)
         return Step(deltas)
 

@@ -118,3 +118,22 @@ def test_one_who_leaves_frees_the_slot(runtime: wherry.Runtime) -> None:
         next(stream)
         stream.close()  # type: ignore[attr-defined]
     assert text(deltas(runtime, prompt=PROMPT)) == "The capital of France is Paris."
+
+
+def test_nobody_waits_for_one_who_left_in_a_long_prompt(tmp_path: Path) -> None:
+    reading = threading.Event()
+
+    class Server:
+        def handle_completions(self, body: dict[str, Any], came: Any) -> None:
+            reading.wait()
+
+    model = LlamaCpp(tmp_path / "never-read.gguf")
+    model._server, model._active, model._news = Server(), set(), threading.Event()
+    request = model.start(prompt=PROMPT)
+
+    model.stop(request)  # hangs if it waits
+    assert model.gauges() == {"running": 1.0}
+
+    reading.set()
+    model.unload()
+    assert model.gauges() == {"running": 0.0}
