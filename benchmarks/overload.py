@@ -24,7 +24,7 @@ TIMEOUT = 0.3
 PAUSE = 0.2
 #: The models, the timeout of their requests, and how many callers there are.
 LOADS: tuple[tuple[str, float | None, tuple[int, ...]], ...] = (
-    ("device", TIMEOUT, (64, 256, 1000, 3000)),
+    ("device", TIMEOUT, (64, 256, 1000, 2000, 3000)),
     ("slow_device", None, (32, 128, 640)),
 )
 

@@ -1409,20 +1409,29 @@ class TritonPythonModel:
         config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
         return config
 
-    async def execute(self, requests):
-        self.task = asyncio.create_task(self.later(requests[0], requests[0].get_response_sender()))
+    def initialize(self, args):
+        self.tasks = []
+        self.gate = asyncio.Event()
 
-    async def later(self, request, sender):
-        await asyncio.sleep(0.05)
+    async def execute(self, requests):
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            if x[0] < 0:
+                self.gate.set()
+            sender = request.get_response_sender()
+            self.tasks.append(asyncio.create_task(self.later(x, sender)))
+
+    async def later(self, x, sender):
+        await self.gate.wait()
         sender.send(
-            pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())]),
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]),
             flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
         )
 """
-    with running(written_model(tmp_path, code)) as rt, ThreadPoolExecutor(4) as pool:
-        xs = [np.array([float(i)], np.float32) for i in range(8)]
-        answers = list(pool.map(lambda x: rt.infer("written", X=x)["Y"].tolist(), xs))
-    assert answers == [x.tolist() for x in xs]
+    with running(written_model(tmp_path, code)) as rt:
+        answers = [sent(rt, "written", {"X": np.array([[i]], np.float32)}) for i in range(8)]
+        assert rt.infer("written", X=[-1.0])["Y"].tolist() == [-1.0]  # their execute() has returned
+        assert [response(one).outputs["Y"][0] for one in answers] == list(range(8))
 
 
 def test_a_metric_is_there_while_execute_still_runs(tmp_path: Path) -> None:

@@ -684,7 +684,7 @@ class _Unnoticed:
         request.reply.settle(error)
 
     def run(self, instance: Instance, batch: Batch) -> None:
-        raise NotImplementedError  # nobody gives one
+        raise NotImplementedError  # a warm-up has no batches
 
 
 def load_failed(message: Sequence[Any]) -> LoadFailed:
