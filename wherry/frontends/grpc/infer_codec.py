@@ -72,7 +72,7 @@ class Decoded:
     parameters: Parameters
     #: None: every output.
     wanted: list[Wanted] | None
-    #: In a stream: the client wants to be told of an end that brings no data.
+    #: The client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
 
     @property
@@ -106,18 +106,23 @@ class InferCodec:
 
     # The request
 
-    def decode(self, wire: Values, *, in_stream: bool = False) -> Decoded:
+    def decode(self, wire: Values) -> Decoded:
         """InvalidRequest names the field that is wrong."""
         columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
-        parameters = values_of(wire.get("parameters", {}))
-        wants_end = parameters.pop(EMPTY_FINAL_RESPONSE, False) if in_stream else False
+        parameters: Parameters = {}
+        wants_end = False
+        if "parameters" in wire:
+            parameters = values_of(wire["parameters"])
+            wants_end = _wants_end(parameters)
+            _unsign(parameters)
+            checked_parameters(parameters)
         return Decoded(
             columns,
             rows,
             wire.get("id", ""),
-            checked_parameters(parameters) if parameters else parameters,
+            parameters,
             self._wanted(wire["outputs"]) if "outputs" in wire else None,
-            wants_end is True,
+            wants_end,
         )
 
     def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
@@ -279,6 +284,27 @@ class InferCodec:
 def values_of(wire: Mapping[str, Values]) -> Parameters:
     """The plain values of a map of InferParameters; None where one has no value at all."""
     return {name: next(iter(value.values()), None) for name, value in wire.items()}
+
+
+def _wants_end(parameters: Parameters) -> bool:
+    """Take out the wish for an empty last response, which Triton's C++ client always states.
+
+    It changes only what a stream of a model that streams says.
+    """
+    wants_end = parameters.pop(EMPTY_FINAL_RESPONSE, False)
+    if type(wants_end) is not bool:
+        raise InvalidRequest(
+            f"invalid value type for '{EMPTY_FINAL_RESPONSE}' parameter, expected bool_param."
+        )
+    return wants_end
+
+
+def _unsign(parameters: Parameters) -> None:
+    """Read these as the unsigned numbers that Triton's clients put into an int64_param."""
+    for name in ("sequence_id", "timeout"):
+        value = parameters.get(name)
+        if type(value) is int and value < 0:
+            parameters[name] = value + 2**64
 
 
 def parameter(model: str, name: str, value: Any) -> Values:

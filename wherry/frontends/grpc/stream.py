@@ -59,7 +59,7 @@ class InferStream:
             loaded, codec = self.entry.find(
                 wire.get("model_name", ""), wire.get("model_version", "")
             )
-            decoded = codec.decode(wire, in_stream=True)
+            decoded = codec.decode(wire)
             turn = None if loaded.signature.streams else self.turn()
             request = StreamedRequest(self, loaded, codec, decoded, turn)
             request.submit()

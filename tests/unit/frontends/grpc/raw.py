@@ -272,12 +272,17 @@ class Answer:
 
     @property
     def messages(self) -> list[bytes]:
-        data, found = self.data, []
-        while data:
-            length = int.from_bytes(data[1:5])
-            found.append(data[5 : 5 + length])
-            data = data[5 + length :]
-        return found
+        return messages_in(self.data)
+
+
+def messages_in(data: bytes) -> list[bytes]:
+    """The whole messages of a stream."""
+    found = []
+    while len(data) >= 5 and len(data) >= 5 + int.from_bytes(data[1:5]):
+        length = int.from_bytes(data[1:5])
+        found.append(data[5 : 5 + length])
+        data = data[5 + length :]
+    return found
 
 
 def prefixed(message: bytes, flag: int = 0) -> bytes:

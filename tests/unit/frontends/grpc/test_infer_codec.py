@@ -223,10 +223,6 @@ RAW_X, RAW_NAME = GOOD["raw_input_contents"]
             {"parameters": {"triton_x": {"bool_param": True}}},
             "reserved for Triton usage.*'triton_x'",
         ),
-        (
-            {"parameters": {"triton_enable_empty_final_response": {"bool_param": True}}},
-            "reserved for Triton usage",
-        ),
         ({"parameters": {"p": {}}}, "parameter 'p' has invalid type"),
         ({"parameters": {"priority": {"string_param": "high"}}}, "'priority' must be"),
         ({"parameters": {"priority": {"int64_param": -1}}}, "'priority' must be"),
@@ -308,12 +304,26 @@ def test_parameters_are_plain_values() -> None:
     assert decoded.parameters == {"b": False, "i": -5, "u": 2**64 - 1, "d": 0.5, "s": ""}
 
 
-def test_the_wish_for_an_empty_end_is_for_streams_and_not_for_the_model() -> None:
-    parameters = {"triton_enable_empty_final_response": {"bool_param": True}}
-    decoded = over_the_wire(PAIR, {**GOOD, "parameters": parameters}, in_stream=True)
-    assert decoded.empty_final_response
+@pytest.mark.parametrize("wish", [True, False])
+def test_the_wish_for_an_empty_end_is_for_streams_and_not_for_the_model(wish: bool) -> None:
+    parameters = {"triton_enable_empty_final_response": {"bool_param": wish}}
+    decoded = over_the_wire(PAIR, {**GOOD, "parameters": parameters})
+    assert decoded.empty_final_response is wish
     assert decoded.parameters == {}
-    assert not over_the_wire(PAIR, GOOD, in_stream=True).empty_final_response
+    assert not over_the_wire(PAIR, GOOD).empty_final_response
+
+
+@pytest.mark.parametrize("value", [{"int64_param": 1}, {"string_param": "true"}, {}])
+def test_the_wish_for_an_empty_end_is_a_bool(value: Values) -> None:
+    parameters = {"triton_enable_empty_final_response": value}
+    with pytest.raises(InvalidRequest, match="expected bool_param"):
+        over_the_wire(PAIR, {**GOOD, "parameters": parameters})
+
+
+@pytest.mark.parametrize("name", ["sequence_id", "timeout"])
+def test_a_number_of_64_bits_may_come_as_a_negative_one(name: str) -> None:
+    decoded = over_the_wire(PAIR, {**GOOD, "parameters": {name: {"int64_param": -1}}})
+    assert decoded.parameters == {name: 2**64 - 1}
 
 
 def test_damaged_requests_are_told_apart_from_wrong_ones() -> None:
