@@ -1,6 +1,7 @@
 """What holds for every test: it leaves nothing behind, and nothing blocks an event loop."""
 
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,17 @@ _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_sl
 settings.register_profile("new-examples", _ANY_MACHINE)
 settings.register_profile("same-examples", _ANY_MACHINE, derandomize=True)
 settings.load_profile("same-examples")
+
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ from run to run: tests that run side by side share their names."""
+    changing = [item.nodeid for item in items if _ADDRESS.search(item.nodeid)]
+    if changing:
+        raise pytest.UsageError(
+            "an object's address in a test's name: give it an id\n" + changing[0]
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,11 @@ A snapshot names everything this process holds outside of its own memory: thread
 processes, open files (by what they point to) and files in /dev/shm. `left_behind` says what is
 there now and was not before, after giving it a moment to end.
 
+/dev/shm belongs to the whole machine: other programs, and the tests beside these, make files there
+at any moment. Counted is a file that this process or a descendant has mapped or open, and one
+whose name ends in this process's id, as tests name theirs. A file that a process made, closed and
+did not remove has no owner that could be asked, hence the name.
+
 Something that a library makes once for the whole process (gevent's hub, for one) is not a leak:
 make it in a session fixture, which runs before the first snapshot is taken.
 """
@@ -18,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-_SHARED_MEMORY = "shared memory "
+_SHARED_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ def left_behind(before: Snapshot, *, grace: float = 10.0) -> list[str]:
     until = time.monotonic() + grace
     pause = 0.001
     while True:
-        extra = [one for one in snapshot().beyond(before) if not _is_a_strangers(one)]
+        extra = snapshot().beyond(before)
         if not extra or time.monotonic() >= until:
             return extra
         time.sleep(pause)
@@ -70,52 +75,57 @@ def _children() -> Iterator[str]:
         yield f"child {pid}{ended} {command[:200]}".rstrip()
 
 
-def _child_ids() -> Iterator[str]:
-    for task in (PROC / "self/task").glob("*/children"):
+def _child_ids(of: str = "self") -> Iterator[str]:
+    for task in (PROC / of / "task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread ended while we were looking
             yield from task.read_text().split()
 
 
+def _descendant_ids(of: str = "self") -> Iterator[str]:
+    for child in _child_ids(of):
+        yield child
+        yield from _descendant_ids(child)
+
+
 def _open_files() -> Iterator[str]:
-    folder = PROC / "self" / "fd"
-    if not folder.exists():
-        return
-    for name in os.listdir(folder):
-        try:
-            target = os.readlink(folder / name)
-        except OSError:
-            continue  # the descriptor that listed the folder
-        # Pipes, sockets and memfds carry their own number; an epoll does not, hence the count.
+    # Pipes, sockets and memfds carry their own number; an epoll does not, hence the count.
+    for target in _open_targets("self"):
         yield f"open file {target}"
 
 
+def _open_targets(pid: str) -> Iterator[str]:
+    folder = PROC / pid / "fd"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return  # no Linux, or it ended while we were looking
+    for name in names:
+        with contextlib.suppress(OSError):  # the descriptor that listed the folder
+            yield os.readlink(folder / name)
+
+
 def _shared_memory() -> Iterator[str]:
-    folder = Path("/dev/shm")
-    if folder.is_dir():
-        for name in os.listdir(folder):
-            # Of a real Triton beside us: nothing here makes such names.
-            if not name.startswith("triton_python_backend_shm_region"):
-                yield f"{_SHARED_MEMORY}{folder / name}"
+    try:
+        there = [f"{_SHARED_MEMORY}/{name}" for name in os.listdir(_SHARED_MEMORY)]
+    except OSError:
+        return
+    if not there:
+        return  # by far the most cases, and the tables below may be long
+    used: set[str] = set()
+    for pid in ("self", *_descendant_ids()):
+        used.update(_mapped_targets(pid), _open_targets(pid))
+    for path in there:
+        if path in used or path.endswith(f"-{os.getpid()}"):
+            yield f"shared memory {path}"
 
 
-def _is_a_strangers(held: str) -> bool:
-    """Shared memory that a process uses which no test has started: of a program beside us."""
-    if not held.startswith(_SHARED_MEMORY):
-        return False
-    path = held.removeprefix(_SHARED_MEMORY)
-    for maps in PROC.glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):  # it ended while we were looking, or is not ours to read
-            if path in maps.read_text() and not _descends_from_us(int(maps.parent.name)):
-                return True
-    return False
-
-
-def _descends_from_us(pid: int) -> bool:
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        try:
-            pid = int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break
-    return False
+def _mapped_targets(pid: str) -> Iterator[str]:
+    try:
+        lines = (PROC / pid / "maps").read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return  # it ended while we were looking
+    for line in lines:
+        # range permissions offset device inode path; the path may hold spaces
+        at = line.find(_SHARED_MEMORY)
+        if at >= 0:
+            yield line[at:]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -72,14 +73,33 @@ input()
 """
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_shared_memory_is_a_leak_unless_a_program_beside_us_uses_it(ours: bool) -> None:
-    """What is started in the background by a shell that ends is nobody's child here."""
-    path = Path(f"/dev/shm/wherry-test-{os.getpid()}")
-    run = [sys.executable, "-c", MAPS, str(path)]
+NOT_MAPPED = MAPS.replace("held = mmap.mmap(file, 1)", "")
+CLOSED = NOT_MAPPED.replace('print("', 'os.close(file); print("')
+#: A shell that ends: what it started in the background is no descendant of this process.
+LEAVES = ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh"]
+#: A shell that stays: what it started is a grandchild.
+STAYS = ["sh", "-c", '"$@"; true', "sh"]
+
+
+@pytest.mark.parametrize(
+    ("program", "through", "name", "is_a_leak"),
+    [
+        pytest.param(MAPS, [], "test", True, id="mapped by a child"),
+        pytest.param(NOT_MAPPED, [], "test", True, id="open in a child"),
+        pytest.param(MAPS, STAYS, "test", True, id="mapped by a grandchild"),
+        pytest.param(CLOSED, [], f"test-{os.getpid()}", True, id="closed, with our id in its name"),
+        pytest.param(CLOSED, [], "test", False, id="closed, with any name"),
+        pytest.param(MAPS, LEAVES, "test", False, id="mapped by a program beside us"),
+        pytest.param(NOT_MAPPED, LEAVES, "test", False, id="open in a program beside us"),
+    ],
+)
+def test_shared_memory_is_a_leak_where_this_process_or_a_descendant_uses_it(
+    program: str, through: list[str], name: str, is_a_leak: bool, tmp_path: Path
+) -> None:
+    path = Path(f"/dev/shm/wherry-{tmp_path.parent.name}-{name}")
     before = snapshot()
     child = subprocess.Popen(
-        run if ours else ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh", *run],
+        [*through, sys.executable, "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -87,14 +107,25 @@ def test_shared_memory_is_a_leak_unless_a_program_beside_us_uses_it(ours: bool) 
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "mapped\n"
-        if not ours:
+        if through is LEAVES:
             child.wait()
         extra = left_behind(before, grace=0.0)
-        assert (f"shared memory {path}" in extra) is ours
+        assert (f"shared memory {path}" in extra) is is_a_leak
     finally:
         path.unlink(missing_ok=True)
         child.communicate("\n")
     assert left_behind(before) == []
+
+
+def test_shared_memory_that_another_program_makes_and_removes_is_not_ours() -> None:
+    """As a named semaphore of a program beside us does at any moment."""
+    before = snapshot()
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="sem.mp-", delete=False) as made:
+        assert f"shared memory {made.name}" in left_behind(before, grace=0)
+    try:
+        assert left_behind(before, grace=0) == []
+    finally:
+        os.unlink(made.name)
 
 
 def test_what_ends_within_the_grace_time_is_no_leak() -> None:

@@ -223,8 +223,15 @@ def test_outputs_may_be_whatever_means_the_same(hint: Any, value: Any) -> None:
         (list[str], "ab", "one row for each of the 2 input rows, not str"),
         (list[bytes], b"ab", "one row for each of the 2 input rows, not bytes"),
         (list[str], {"a": 1, "b": 2}, "one row for each of the 2 input rows, not dict"),
-        (list[dict[str, int]], {"a", "b"}, "one row for each of the 2 input rows, not set"),
-        (list[str], (x for x in "ab"), "one row for each of the 2 input rows, not generator"),
+        pytest.param(
+            list[str], {"a", "b"}, "one row for each of the 2 input rows, not set", id="set"
+        ),
+        pytest.param(
+            list[str],
+            (x for x in "ab"),
+            "one row for each of the 2 input rows, not generator",
+            id="generator",
+        ),
         (list[str], 5, "one row for each of the 2 input rows, not int"),
         (list[str], ["a", None], "must hold str rows, not NoneType"),
         (list[str], ["a", b"b"], "must hold str rows, not bytes"),
