@@ -117,7 +117,9 @@ def simulate(
     rows: Callable[[random.Random], int] = one_row,
     length: Callable[[random.Random], int] | None = None,
     noise: float = 0.02,
+    start: float = 0.0,
 ) -> Result:
+    """From `start` on, so that a scheduler may live through several loads one after another."""
     # Each in a stream of its own: policies are compared under the same arrivals.
     rng, requests_rng, noise_rng = (random.Random(f"{seed} {name}") for name in "arn")
     events: list[tuple[float, int, str, Any]] = []
@@ -130,11 +132,11 @@ def simulate(
 
     made = arrivals.callers
     for caller in range(arrivals.callers):
-        push(rng.random() * 2 * MS, "arrival", caller)
+        push(start + rng.random() * 2 * MS, "arrival", caller)
     next_stranger = strangers(arrivals, random.Random(f"{seed} strangers"))
     if arrivals.rate:
         made += 1
-        push(next_stranger(), "arrival")
+        push(start + next_stranger(), "arrival")
 
     idle = instances
     done: list[tuple[float, float, int]] = []
@@ -142,7 +144,7 @@ def simulate(
     busy_seconds = 0.0
     wake = -1.0
     callers: dict[int, int | None] = {}
-    now = 0.0
+    now = start
     while events:
         now, _, kind, what = heapq.heappop(events)
         if kind == "arrival":
@@ -154,7 +156,7 @@ def simulate(
             scheduler.enqueue(request, now)
             if what is None and made < total:
                 made += 1
-                push(next_stranger(), "arrival")
+                push(start + next_stranger(), "arrival")
         elif kind == "finished":
             batch, seconds = what
             idle += 1
@@ -196,7 +198,7 @@ def simulate(
         span = warm[-1][1] - done[len(done) // 5 - 1][1]
         rate = sum(n for *_, n in warm) / span
     else:
-        rate = sum(n for *_, n in done) / done[-1][1]
+        rate = sum(n for *_, n in done) / (done[-1][1] - start)
     count = len(latencies)
     return Result(
         rate,
@@ -204,7 +206,7 @@ def simulate(
         latencies[int(count * 0.95)],
         latencies[int(count * 0.99)],
         sum(n for *_, n in done) / batches,
-        busy_seconds / instances / now,
+        busy_seconds / instances / (now - start),
         decisions,
     )
 

@@ -7,6 +7,11 @@ from math import ceil
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
+#: A size that was not run for so many batches is forgotten. What it cost once may have been an
+#: accident, and the policy runs no size that looks bad.
+FORGOTTEN_AFTER = 512
+#: So often they are looked for.
+LOOKED_FOR_EACH = 16
 
 
 class BatchCurve:
@@ -24,6 +29,9 @@ class BatchCurve:
         self._sizes: list[int] = []
         self._seconds: dict[int, float] = {}
         self._seen: dict[int, int] = {}
+        #: All batches so far, and how many there had been when each size was run last.
+        self._batches = 0
+        self._last_run: dict[int, int] = {}
         #: By how much of itself the mean of a size is likely to be wrong (a standard error).
         self.error = 0.0
         #: The values, made non-decreasing: what `seconds` reads.
@@ -34,6 +42,8 @@ class BatchCurve:
 
     def learn(self, rows: int, seconds: float) -> None:
         size = rows if rows <= EXACT_SIZES else _bucket(rows)
+        self._batches += 1
+        self._last_run[size] = self._batches
         known = self._seconds.get(size)
         seen = self._seen[size] = self._seen.get(size, 0) + 1
         if known is None:
@@ -54,6 +64,16 @@ class BatchCurve:
             0.998 * xy + weight * rows * seconds,
         )
         self._stale = True
+        if self._batches % LOOKED_FOR_EACH == 0:
+            self._forget(self._batches - FORGOTTEN_AFTER)
+
+    def _forget(self, before: int) -> None:
+        """Drop the sizes that were last run so many batches ago; the latest one always stays."""
+        if min(self._last_run.values()) > before:
+            return
+        for size in [size for size, batch in self._last_run.items() if batch <= before]:
+            self._sizes.remove(size)
+            del self._seconds[size], self._seen[size], self._last_run[size]
 
     def __bool__(self) -> bool:
         return bool(self._sizes)

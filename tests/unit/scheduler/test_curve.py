@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.scheduler.curve import BatchCurve
+from wherry.scheduler.curve import FORGOTTEN_AFTER, LOOKED_FOR_EACH, BatchCurve
 
 
 def learnt(*samples: tuple[int, float]) -> BatchCurve:
@@ -61,7 +61,7 @@ def test_one_slow_batch_does_not_change_much_and_a_new_truth_is_learnt() -> None
 
 
 def test_large_sizes_share_places_an_eighth_of_an_octave_wide() -> None:
-    curve = learnt(*[(rows, 1.0) for rows in range(1, 1025)])
+    curve = learnt(*[(rows, 1.0) for rows in (*range(1, 130), *range(130, 1025, 3))])
     assert [rows for rows, _ in curve.points()][:65] == [*range(1, 65), 72]
     assert len(curve.points()) <= 64 + 4 * 8 + 1
 
@@ -144,3 +144,23 @@ def test_the_line_gives_the_seconds_of_a_row() -> None:
     assert curve.fixed() == pytest.approx(2.0)
     assert curve.slope() == pytest.approx(1.0)
     assert learnt((4, 6.0)).slope() is None
+
+
+def test_a_size_that_was_not_run_for_long_is_forgotten() -> None:
+    curve = learnt((4, 1.0), (16, 60.0))
+    for _ in range(FORGOTTEN_AFTER + LOOKED_FOR_EACH):
+        curve.learn(4, 1.0)
+    assert curve.points() == [(4, 1.0)]
+    assert curve.seconds(16) == 1.0  # looks cheap again: it is tried, and the truth is learnt
+    curve.learn(16, 2.0)
+    assert curve.points() == [(4, 1.0), (16, 2.0)]
+
+
+def test_sizes_that_are_run_now_and_then_are_kept() -> None:
+    curve = BatchCurve()
+    for batch in range(4 * FORGOTTEN_AFTER):
+        if batch % (FORGOTTEN_AFTER // 2) == 0:
+            curve.learn(16, 2.0)
+            curve.learn(100, 5.0)
+        curve.learn(4, 1.0)
+    assert [size for size, _ in curve.points()] == [4, 16, 104]

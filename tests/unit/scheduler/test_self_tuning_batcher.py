@@ -221,6 +221,57 @@ def test_a_late_deadline_does_not_cut_a_wait_short() -> None:
     assert isinstance(s.ask(), Wait)
 
 
+# In simulation: what was slow once
+
+
+@dataclass
+class SlowAtFirst:
+    """A curve whose first so many batches of more than so many rows take longer."""
+
+    curve: Curve
+    batches: int
+    above: int
+    longer: float
+
+    def seconds(self, rows: int, longest: int = 1) -> float:
+        slow = rows > self.above and self.batches > 0
+        self.batches -= slow
+        return self.curve.seconds(rows, longest) + slow * self.longer
+
+
+@pytest.mark.parametrize(
+    ("name", "callers", "fewer", "instances", "batches", "above", "longer"),
+    [
+        ("gpu", 16, 4, 1, 3, 4, 0.06),
+        ("gpu", 16, 4, 1, 12, 4, 0.06),
+        ("gpu", 16, 1, 1, 12, 8, 0.06),
+        ("tile8", 10, 4, 1, 1, 4, 0.06),
+        ("flat", 24, 2, 1, 40, 1, 0.01),
+        ("gpu", 6, 1, 1, 12, 4, 0.06),
+        ("gpu", 40, 2, 2, 40, 2, 0.06),
+        ("gpu", 40, 1, 2, 3, 1, 0.01),
+    ],
+)
+def test_a_slow_start_of_large_batches_is_not_held_against_them_for_ever(
+    name: str, callers: int, fewer: int, instances: int, batches: int, above: int, longer: float
+) -> None:
+    def loop(callers: int, total: int, start: float = 0.0) -> Result:
+        arrivals = Arrivals(callers=callers)
+        return simulate(b, slow, arrivals, total=total, instances=instances, noise=0.0, start=start)
+
+    b = SelfTuningBatcher(max_batch_size=32, instances=instances)
+    slow: Any = CURVES[name]
+    never_slow = loop(callers, 4000)
+
+    b = SelfTuningBatcher(max_batch_size=32, instances=instances)
+    slow = SlowAtFirst(CURVES[name], batches, above, longer)
+    loop(callers, 1500)
+    if fewer:
+        loop(fewer, 1200, start=200.0)
+    loop(callers, 7000, start=400.0)
+    assert loop(callers, 4000, start=600.0).rate > 0.95 * never_slow.rate
+
+
 # In simulation: who is waited for
 
 
