@@ -6,8 +6,9 @@ Linux nothing is known.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,9 @@ class Use:
 class Machine:
     """Reads files: not for an event loop. One scraper at a time: each question begins a span."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
+    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
+        self._cgroups = cgroups
         self._busy, self._total = 0, 0
 
     def use(self) -> Use:
@@ -38,6 +40,29 @@ class Machine:
     def available_bytes(self) -> int | None:
         """Memory that programs may still take, the cache of files among it; None: not known."""
         return self._memory()[1]
+
+    def memory_limit_bytes(self) -> int | None:
+        """What this process and its children may take: the machine's memory, or less if a control
+        group of theirs says so; None: not known."""
+        total = self._memory()[0]
+        limits = [*self._group_limits(), *([] if total is None else [total])]
+        return min(limits, default=None)
+
+    def _group_limits(self) -> Iterator[int]:
+        """Of each control group that this process is in, and of those around it (v1 and v2)."""
+        for line in self._lines("self/cgroup"):
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root = self._cgroups / "memory" if controllers else self._cgroups
+            file = "memory.limit_in_bytes" if controllers else "memory.max"
+            group = PurePosixPath(path)
+            # A container sees its own group as the root, whatever the path says.
+            for folder in (group, *group.parents):
+                text = _text(root / str(folder).lstrip("/") / file).strip()
+                if text.isdigit():
+                    yield int(text)
 
     def _cpu_utilization(self) -> float | None:
         # cpu  user nice system idle iowait irq softirq steal guest guest_nice: guest is in user.
@@ -65,7 +90,12 @@ class Machine:
         return found.get("MemTotal"), found.get("MemAvailable")
 
     def _lines(self, file: str) -> list[str]:
-        try:
-            return (self._proc / file).read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return []
+        return _text(self._proc / file).splitlines()
+
+
+def _text(path: Path) -> str:
+    """A file's text; "" if there is none."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""

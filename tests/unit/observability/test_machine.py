@@ -44,3 +44,49 @@ def test_this_machine_is_known() -> None:
     assert use.memory_total_bytes is not None
     assert use.memory_used_bytes is not None
     assert 0 < use.memory_used_bytes < use.memory_total_bytes
+
+
+def limited(tmp_path: Path, memory: int, groups: str, **limits: object) -> int | None:
+    """The limit where /proc and /sys/fs/cgroup say so: `limits` by file, "__" for a slash."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "meminfo").write_text(f"MemTotal: {memory // 1024} kB\n")
+    (tmp_path / "self/cgroup").write_text(groups)
+    for name, limit in limits.items():
+        path = tmp_path / "cgroups" / name.replace("__", "/").replace("_max", ".max")
+        path = path.with_name(path.name.replace("memory_limit", "memory.limit"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+    return Machine(tmp_path, tmp_path / "cgroups").memory_limit_bytes()
+
+
+GIB = 2**30
+
+
+def test_without_a_control_group_the_limit_is_the_memory(tmp_path: Path) -> None:
+    assert limited(tmp_path, 8 * GIB, "") == 8 * GIB
+
+
+def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
+    assert limited(tmp_path, 8 * GIB, "0::/\n", memory_max=2 * GIB) == 2 * GIB
+
+
+def test_the_least_limit_of_the_groups_around_counts(tmp_path: Path) -> None:
+    given = {"a__b__memory_max": "max", "a__memory_max": GIB, "memory_max": 4 * GIB}
+    assert limited(tmp_path, 8 * GIB, "0::/a/b\n", **given) == GIB
+
+
+def test_version_1_says_it_in_another_file(tmp_path: Path) -> None:
+    groups = "9:cpu,cpuacct:/x\n4:memory:/job/1\n0::/\n"
+    given = {
+        "memory__job__1__memory_limit_in_bytes": 3 * GIB,
+        "memory__memory_limit_in_bytes": 9223372036854771712,  # none, as version 1 says it
+    }
+    assert limited(tmp_path, 8 * GIB, groups, **given) == 3 * GIB
+
+
+def test_a_limit_above_the_memory_is_none(tmp_path: Path) -> None:
+    assert limited(tmp_path, GIB, "0::/\n", memory_max=4 * GIB) == GIB
+
+
+def test_where_nothing_is_known_there_is_no_limit(tmp_path: Path) -> None:
+    assert Machine(tmp_path / "no", tmp_path / "no").memory_limit_bytes() is None

@@ -1,0 +1,61 @@
+"""How many bytes may be held at a time, and how many are?"""
+
+from __future__ import annotations
+
+from collections import deque
+
+#: Of the memory that there is, so much is for requests: models need the rest.
+SHARE = 4
+
+
+class Budget:
+    """Counts the bytes that something holds against a limit.
+
+    Used by one thread (an event loop) or under one lock; only `return_later` is for any thread.
+    With `within`, what is taken here counts there, too.
+    """
+
+    __slots__ = ("_returned", "held", "limit", "refused", "within")
+
+    def __init__(self, limit: int, *, within: Budget | None = None) -> None:
+        self.limit = limit
+        self.within = within
+        self.held = 0
+        #: How often `take` said no.
+        self.refused = 0
+        self._returned: deque[int] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Budget: {self.held} of {self.limit} bytes held, {self.refused} refused>"
+
+    def take(self, count: int) -> bool:
+        """Hold `count` bytes more; False, and nothing is held, if that is beyond the limit."""
+        if self._returned:
+            self._count_returned()
+        if self.held + count > self.limit or (
+            self.within is not None and not self.within.take(count)
+        ):
+            self.refused += 1
+            return False
+        self.held += count
+        return True
+
+    def give_back(self, count: int) -> None:
+        """So many bytes of those taken are free again."""
+        self.held -= count
+        if self.within is not None:
+            self.within.give_back(count)
+
+    def return_later(self, count: int) -> None:
+        """`give_back` from any thread: it counts from the next `take` on."""
+        self._returned.append(count)
+
+    def _count_returned(self) -> None:
+        while self._returned:
+            self.give_back(self._returned.popleft())
+
+
+def share_of_memory(memory: int | None) -> int:
+    """The bytes that requests may hold by default where there is so much memory: a quarter of it,
+    and a gibibyte if that is not known (None)."""
+    return 2**30 if memory is None else memory // SHARE
