@@ -31,6 +31,16 @@ _RESERVED_PREFIX: Final = "triton_"
 _LARGEST_ID: Final = 2**64 - 1
 
 
+class InvalidParameter(InvalidRequest):
+    """A parameter's value is of no type that parameters have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'string' or"
+            " 'double'."
+        )
+
+
 def checked_parameters(parameters: Parameters) -> Parameters:
     """A request's parameters as they are; InvalidRequest for keys and types that may not be."""
     for name, value in parameters.items():
@@ -40,10 +50,7 @@ def checked_parameters(parameters: Parameters) -> Parameters:
                 f" not be specified: '{name}'"
             )
         if type(value) not in (str, int, bool, float):
-            raise InvalidRequest(
-                f"parameter '{name}' has invalid type. It should be either 'int', 'bool',"
-                " 'string' or 'double'."
-            )
+            raise InvalidParameter(name)
     priority = parameters.get("priority", 0)
     if type(priority) is not int or priority < 0:
         raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")

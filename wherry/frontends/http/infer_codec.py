@@ -5,6 +5,7 @@ Pure: bytes in, columns out, and back. A codec is made once for each loaded mode
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.http.json_errors import malformed, mismatch
 from wherry.frontends.http.tensors import OutputCodec, encode_json
 from wherry.frontends.model_tensors import ModelTensors, in_order
-from wherry.frontends.parameters import Parameters, checked_parameters
+from wherry.frontends.parameters import InvalidParameter, Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
 from wherry.request import Columns
 from wherry.signature import Signature
@@ -31,8 +32,16 @@ OCTET_STREAM: Final = "application/octet-stream"
 
 #: Where an input's data may be, besides in `data`.
 _SOURCES: Final = ("binary_data_size", "shared_memory_region")
-#: Strings (left as they are) and the literals that JSON does not know.
-_STRING_OR_NON_FINITE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|NaN|-?Infinity', re.DOTALL)
+#: A literal that JSON does not know, or the end, behind all that is none: strings are taken whole,
+#: also one that does not end. Wherever it is tried it matches, so that no byte is looked at twice.
+_TO_THE_NEXT_NON_FINITE: Final = re.compile(
+    rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
+    re.DOTALL,
+)
+
+
+#: Whatever else a client puts there is refused before it is built.
+WireParameters = dict[str, str | int | bool | float | None]
 
 
 class WireInput(msgspec.Struct, gc=False):
@@ -41,18 +50,18 @@ class WireInput(msgspec.Struct, gc=False):
     shape: list[Annotated[int, msgspec.Meta(ge=0)]]
     #: As it came: only the model's input knows what it must be.
     data: msgspec.Raw = msgspec.Raw()
-    parameters: Parameters = {}
+    parameters: WireParameters = {}
 
 
 class WireOutput(msgspec.Struct, gc=False):
     name: str
-    parameters: Parameters = {}
+    parameters: WireParameters = {}
 
 
 class WireRequest(msgspec.Struct, gc=False):
     inputs: list[WireInput]
     id: str = ""
-    parameters: Parameters = {}
+    parameters: WireParameters = {}
     outputs: list[WireOutput] = []
 
 
@@ -65,6 +74,10 @@ class Wanted(msgspec.Struct):
     classes: int
     #: Where its data goes, if not into the answer.
     window: Window | None = None
+
+
+class _Parameters(msgspec.Struct):
+    parameters: dict[str, msgspec.Raw] = {}
 
 
 class InferBody(msgspec.Struct):
@@ -95,6 +108,7 @@ class AnswerBody(msgspec.Struct):
 
 
 _decode: Final = msgspec.json.Decoder(WireRequest).decode
+_decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
 _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -334,7 +348,20 @@ class ModelCodec:
 
 def parse(body: Buffer) -> WireRequest:
     """The envelope of an infer request; its data stays text."""
-    return _parsed(_decode, body)
+    try:
+        return _parsed(_decode, body)
+    except InvalidRequest as error:
+        if "(parameters[...]: expected" in str(error):
+            _check_parameters(body)
+        raise
+
+
+def _check_parameters(body: Buffer) -> None:
+    """InvalidRequest, with its name, for the first parameter that is a list or an object."""
+    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+        for name, value in _decode_parameters(body).parameters.items():
+            if bytes(memoryview(value)[:1]) in b"[{":
+                raise InvalidParameter(name)
 
 
 def parse_object(body: Buffer) -> dict[str, Any]:
@@ -361,8 +388,8 @@ def _with_quoted_literals(body: Buffer) -> bytes | None:
     text = bytes(body)
     if b"NaN" not in text and b"Infinity" not in text:
         return None
-    return _STRING_OR_NON_FINITE.sub(
-        lambda match: match[0] if match[0][:1] == b'"' else b'"%b"' % match[0], text
+    return _TO_THE_NEXT_NON_FINITE.sub(
+        lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
     )
 
 

@@ -87,7 +87,7 @@ def _wrong_member(said: str) -> str:
         name = missing[1]
         return f"Unable to parse '{name}': attempt to access non-existing object member '{name}'"
     kind = expected_kind(problem)
-    name = re.sub(r"\[\d+\]", "", place).rpartition(".")[2]
+    name = re.sub(r"\[(?:\d+|\.\.\.)\]", "", place).rpartition(".")[2]
     if kind is None or not name:
         return "attempt to get members for non-object"
     if kind == "int" and name in _UNSIGNED:
