@@ -358,10 +358,12 @@ def parse(body: Buffer) -> WireRequest:
 
 def _check_parameters(body: Buffer) -> None:
     """InvalidRequest, with its name, for the first parameter that is a list or an object."""
-    with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
-        for name, value in _decode_parameters(body).parameters.items():
-            if bytes(memoryview(value)[:1]) in b"[{":
-                raise InvalidParameter(name)
+    parameters: dict[str, msgspec.Raw] = {}
+    with contextlib.suppress(ValueError, RecursionError):  # something behind them is wrong, too
+        parameters = _decode_parameters(body).parameters
+    for name, value in parameters.items():
+        if bytes(memoryview(value)[:1]) in b"[{":
+            raise InvalidParameter(name)
 
 
 def parse_object(body: Buffer) -> dict[str, Any]:

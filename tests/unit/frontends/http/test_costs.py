@@ -1,5 +1,6 @@
 """What a request's bytes may cost to read: in proportion to their number, whatever they are."""
 
+import contextlib
 import gc
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -48,18 +49,16 @@ CODECS = {
 
 def refused(run: Callable[[], Any]) -> None:
     """What a client gets wrong may be refused; what is measured is the way to there."""
-    try:
+    with contextlib.suppress(WherryError):
         run()
-    except WherryError:
-        pass
 
 
 #: Pieces that are repeated: of JSON, of what is nearly JSON, of none.
 UNITS = (
-    b'"', b'\\"', b'"\\', b"\\", b"N", b"NaN,", b"-", b"-Infinity,", b'"NaN",', b'"",', b'"\\u0000",',
-    b"[", b"[],", b"{", b"{},", b"[[", b"]", b"[1,", b'{"a":', b'{"a":1},', b"0", b"9", b"1,", b"1e9,",
-    b"0.1,", b" ", b"\n", b",", b":", b"null,", b"true,", b"/*", b"\xff", b"\xc3\xa9", b"\0", b"NaNaN",
-    b"InfinityInfinity", b'"\\\\",', b'"\\ud800",',
+    b'"', b'\\"', b'"\\', b"\\", b"N", b"NaN,", b"-", b"-Infinity,", b'"NaN",', b'"",', b"NaNaN",
+    b'"\\u0000",', b"[", b"[],", b"{", b"{},", b"[[", b"]", b"[1,", b'{"a":', b'{"a":1},', b"0",
+    b"9", b"1,", b"1e9,", b"0.1,", b" ", b"\n", b",", b":", b"null,", b"true,", b"/*", b"\0",
+    b"\xff", b"\xc3\xa9", b"InfinityInfinity", b'"\\\\",', b'"\\ud800",',
 )  # fmt: skip
 #: What stands before and behind them in an infer request.
 FRAMES = {
