@@ -12,10 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
+import numpy as np
+
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
-from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError
+from wherry.frontends.grpc.hpack import (
+    HeaderBomb,
+    HeaderDecoder,
+    HpackError,
+    TooManyHeaders,
+    header_bytes,
+)
 from wherry.frontends.grpc.rpc import Application, Buffer
 from wherry.frontends.http.exchange import Limits
 from wherry.frontends.open_connections import OpenConnections
@@ -35,8 +43,11 @@ MAX_CALLS: Final = 1024
 MAX_RESETS: Final = 2 * MAX_CALLS
 """Calls that may come to nothing between two sweeps: opening and cancelling them is cheap for a
 client, and not for us."""
+RESETS_OF_A_FAULT: Final = 16
+"""What a stream counts for that we had to reset: no client of gRPC has use for that, and it would
+get around a client's own limit of calls."""
 MAX_NOISE: Final = 10_000
-"""Frames between two sweeps that move no call: pings, settings, empty data."""
+"""Frames between two sweeps that move no call: pings, settings, empty data, late headers."""
 KEEPALIVE_TIME: Final = 60.0
 """After so much silence the client is asked whether it is still there."""
 KEEPALIVE_TIMEOUT: Final = 20.0
@@ -45,7 +56,8 @@ LAST_CALL: Final = 2.0
 LINGER: Final = 2.0
 """How long it may take to leave then, having read all."""
 
-MAX_HEADS: Final = 256
+REMEMBERED_BYTES: Final = 2**14
+"""Of header blocks whose meaning is remembered."""
 _SHUTDOWN_PING: Final = b"goodbye!"
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
 
@@ -73,10 +85,9 @@ class Connections(OpenConnections["Connection"]):
         #: How many calls the application has.
         self.calls = 0
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
-        # What is left of one read and must be read in one piece goes in front of the next.
-        self.receive_buffer = memoryview(
-            bytearray(frames.HEAD_BYTES + limits.max_header_bytes + RECEIVE_BYTES)
-        )
+        # What is left of one read goes in front of the next: a part of a frame's head at most,
+        # or of the preface.
+        self.receive_buffer = memoryview(bytearray(len(frames.PREFACE) + RECEIVE_BYTES))
 
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open, {self.calls} calls>"
@@ -102,9 +113,12 @@ class Connection(asyncio.BufferedProtocol):
         # In
         self._greeted = False
         self._settled = False  # the client's first frame has come
-        self._rest = b""  # of the last read: a frame that is not whole yet
+        self._rest = b""  # of the last read: the head of a frame that is not whole yet
+        self._frame_place: memoryview | None = None  # where a frame that must be whole is put
+        self._frame_filled = 0
         self._headers = HeaderDecoder()
         self._heads: dict[bytes, heads.Head] = {}  # by block, while the decoder's table stays
+        self._heads_bytes = 0
         self._block: tuple[int, int, bytearray] | None = None  # CONTINUATION must follow
         self._last_id = self._served_id = 0
         self._cut: dict[int, None] = {}  # what we ended first; the client may not know yet
@@ -123,6 +137,9 @@ class Connection(asyncio.BufferedProtocol):
         self._table_update = b""
         self._writers: dict[Call, None] = {}  # those with something to send, in turn
         self._pumping = False
+        self._reading = False  # what is written meanwhile goes out in one piece
+        self._held: list[bytes] = []
+        self._held_bytes = 0
         self._refusing = False  # the client has been told which call was its last
         self._asked_to_leave = False
 
@@ -179,6 +196,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame_place is not None:
+            return self._frame_place[self._frame_filled :]
         self._place = self._direct_place()
         if self._place is not None:
             return self._place
@@ -191,18 +210,26 @@ class Connection(asyncio.BufferedProtocol):
         self._read_bytes += nbytes
         if self._over:
             return
+        self._reading = True
         try:
             if self._place is not None:
                 self._placed(nbytes)
-                return
-            data = self.shared.receive_buffer[: len(self._rest) + nbytes]
-            used = self._read(data)
-            self._rest = bytes(data[used:])
+            elif self._frame_place is not None:
+                self._frame_grows(nbytes)
+            else:
+                data = self.shared.receive_buffer[: len(self._rest) + nbytes]
+                used = self._read(data)
+                self._rest = bytes(data[used:])
         except ConnectionFault as fault:
             self._fail(fault.code, str(fault))
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave clients waiting
             self.report("reading failed", error)
             self._fail(frames.INTERNAL_ERROR, "the server failed to read this")
+        self._reading = False
+        if self._held:
+            self._release()
+        if self._writers:
+            self._pump()
 
     # Frames in
 
@@ -241,12 +268,26 @@ class Connection(asyncio.BufferedProtocol):
                 self._make_noise()
                 self._data_left = length
             elif begin + length > end:
-                break
+                self._await_frame(data[position:], frames.HEAD_BYTES + length)
+                return end
             else:
                 self._frame(kind, flags, stream_id, bytes(data[begin : begin + length]))
                 begin += length
             position = begin
         return position
+
+    def _await_frame(self, begin: memoryview, length: int) -> None:
+        """A frame that must be whole is not: the next reads go behind what there is of it."""
+        self._frame_filled = len(begin)
+        self._frame_place = np.empty(length, np.uint8).data
+        self._frame_place[: len(begin)] = begin
+
+    def _frame_grows(self, nbytes: int) -> None:
+        self._frame_filled += nbytes
+        place = self._frame_place
+        if place is not None and self._frame_filled == len(place):
+            self._frame_place = None
+            self._read(place)
 
     def _check_frame(self, kind: int, flags: int, length: int) -> None:
         whole = frames.HEADERS <= kind <= frames.CONTINUATION  # these are read in one piece
@@ -292,8 +333,8 @@ class Connection(asyncio.BufferedProtocol):
         elif kind == frames.PRIORITY and len(payload) != 5:
             raise StreamFault(frames.FRAME_SIZE_ERROR, "PRIORITY of other than 5 bytes")
 
-    def _make_noise(self) -> None:
-        self._noise += 1
+    def _make_noise(self, frames_worth: int = 1) -> None:
+        self._noise += frames_worth
         if self._noise > MAX_NOISE:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many frames that move no call")
 
@@ -302,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
             if payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS ACK with settings")
             return
-        self._noise += len(self.calls)  # for this is what it costs
+        self._make_noise(len(self.calls))  # for this is what it costs
         for name, value in frames.read_settings(payload).items():
             if name == frames.INITIAL_WINDOW_SIZE:
                 change, self._initial_window = value - self._initial_window, value
@@ -316,7 +357,6 @@ class Connection(asyncio.BufferedProtocol):
             elif name == frames.HEADER_TABLE_SIZE:
                 self._table_update = b"\x20"  # we use none: say so, as RFC 7541, 4.2 has it
         self.write(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
-        self._pump()
 
     def _window_update(self, stream_id: int, increment: int) -> None:
         if stream_id == 0:
@@ -326,8 +366,6 @@ class Connection(asyncio.BufferedProtocol):
             self._wake(call)
         else:
             self._check_known(stream_id)
-        if self._writers:
-            self._pump()
 
     def _reset_by_client(self, stream_id: int, code: int) -> None:
         self._check_known(stream_id)
@@ -341,8 +379,8 @@ class Connection(asyncio.BufferedProtocol):
         if not stream_id & 1 or stream_id > self._last_id:
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"stream {stream_id} has not begun")
 
-    def _count_reset(self) -> None:
-        self._resets += 1
+    def _count_reset(self, resets: int = 1) -> None:
+        self._resets += resets
         if self._resets > MAX_RESETS:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "too many calls that come to nothing")
 
@@ -386,7 +424,8 @@ class Connection(asyncio.BufferedProtocol):
                 raise StreamFault(frames.REFUSED_STREAM, "too many calls at once")
             self._served_id = stream_id
             self._open(stream_id, head)
-        except heads.Refusal as refusal:
+        except (heads.Refusal, TooManyHeaders) as error:
+            refusal = self._too_many(error) if isinstance(error, TooManyHeaders) else error
             # Without a reset, at which some clients forget that there was an answer: what is still
             # to come of the request fits into its window, and is skipped.
             self.write(self.header_frames(stream_id, frames.END_STREAM, refusal.block))
@@ -395,9 +434,16 @@ class Connection(asyncio.BufferedProtocol):
         if ends and (call := self.calls.get(stream_id)) is not None:
             call.half_close()
 
+    def _too_many(self, error: TooManyHeaders) -> heads.Refusal:
+        text = f"metadata of {error.size} bytes, of at most {self._max_header_bytes}"
+        return heads.refusal("RESOURCE_EXHAUSTED", text)
+
     def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         """Trailers, which no client of gRPC has reason to send: only decoded."""
-        self._decoded(block)
+        try:
+            self._make_noise(len(self._decoded(block)))
+        except TooManyHeaders as error:
+            raise StreamFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
         call = self.calls.get(stream_id)
         if call is None:
             if stream_id not in self._cut:
@@ -412,24 +458,36 @@ class Connection(asyncio.BufferedProtocol):
     def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
         version = self._headers.version
         try:
-            return self._headers.decode(block)
+            return self._headers.decode(block, self._max_header_bytes)
+        except HeaderBomb as error:
+            raise ConnectionFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
         except HpackError as error:
             raise ConnectionFault(frames.COMPRESSION_ERROR, str(error)) from None
         finally:
             if version != self._headers.version:
-                self._heads.clear()
+                self._forget_heads()
 
     def _head(self, block: bytes) -> heads.Head:
         """Clients say the same again and again: what has been read is remembered."""
         head = self._heads.get(block)
         if head is None:
             version = self._headers.version
-            head = heads.Head(self._decoded(block), self._max_header_bytes)
+            headers = self._decoded(block)
+            head = heads.Head(headers)
             if version == self._headers.version:
-                if len(self._heads) >= MAX_HEADS:
-                    self._heads.clear()
-                self._heads[block] = head
+                self._remember(block, head, header_bytes(headers))
         return head
+
+    def _remember(self, block: bytes, head: heads.Head, size: int) -> None:
+        if self._heads_bytes + size > REMEMBERED_BYTES:
+            self._forget_heads()
+        if size <= REMEMBERED_BYTES:
+            self._heads[block] = head
+            self._heads_bytes += size
+
+    def _forget_heads(self) -> None:
+        self._heads.clear()
+        self._heads_bytes = 0
 
     def _open(self, stream_id: int, head: heads.Head) -> None:
         shared = self.shared
@@ -567,7 +625,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Write what the client's windows and the transport take; calls take turns."""
-        if self._pumping:
+        if self._pumping or self._reading:
             return
         self._pumping = True
         writers = self._writers
@@ -583,9 +641,24 @@ class Connection(asyncio.BufferedProtocol):
             self._pumping = False
 
     def write(self, data: bytes) -> None:
-        if not self._over:
-            self._written_bytes += len(data)
+        if self._over:
+            return
+        self._written_bytes += len(data)
+        if not self._reading:
             self._transport.write(data)
+            return
+        # Many small frames that we answer cost one system call together.
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= WRITE_BYTES:
+            self._release()
+
+    def _release(self) -> None:
+        """Write what was held while the client's frames were read."""
+        data = b"".join(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+        self._transport.write(data)
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         if not self._over:
@@ -628,7 +701,8 @@ class Connection(asyncio.BufferedProtocol):
             self._cut_off(stream_id)
         else:
             self._drop(call)
-        self._count_reset()
+        # A client may open too many calls before it has heard of the limit.
+        self._count_reset(1 if code == frames.REFUSED_STREAM else RESETS_OF_A_FAULT)
 
     def _cut_off(self, stream_id: int) -> None:
         """The client may not know yet that this stream is closed."""
@@ -666,6 +740,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._over = True
         self._told_since = self.shared.clock()
+        if self._held:
+            self._release()
         # Closing on unread bytes resets the connection, and the client may lose our last words.
         if self._transport.can_write_eof():
             self._transport.write_eof()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wherry.frontends.grpc.frames import PROTOCOL_ERROR, StreamFault
-from wherry.frontends.grpc.hpack import ENTRY_BYTES, Header, literal
+from wherry.frontends.grpc.hpack import Header, literal
 from wherry.frontends.grpc.rpc import Metadata
 
 CODES: Final = {
@@ -57,14 +57,11 @@ class Head:
 
     __slots__ = ("accepted", "coding", "metadata", "path", "timeout")
 
-    def __init__(self, headers: Sequence[Header], max_bytes: int) -> None:
+    def __init__(self, headers: Sequence[Header]) -> None:
         """StreamFault if this is no HTTP request, Refusal if it is none of ours."""
         pseudo, fields = _sorted(headers)
         if not {b":method", b":scheme", b":path"} <= pseudo.keys():
             raise StreamFault(PROTOCOL_ERROR, "a request without :method, :scheme or :path")
-        size = sum(len(name) + len(value) + ENTRY_BYTES for name, value in headers)
-        if size > max_bytes:
-            raise refusal("RESOURCE_EXHAUSTED", f"metadata of {size} bytes, of at most {max_bytes}")
         if pseudo[b":method"] != b"POST":
             raise Refusal(_http_status(b"405"))
         kind = fields.get(b"content-type", b"").lower()
@@ -100,12 +97,14 @@ def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, 
             if name in pseudo or name not in _PSEUDO or fields:
                 raise StreamFault(PROTOCOL_ERROR, "a pseudo-header out of place")
             pseudo[name] = value
+        elif name in fields and name != b"te":
+            fields[name].append(value)
         elif not _NAME.fullmatch(name) or name in _OF_THE_CONNECTION:
             raise StreamFault(PROTOCOL_ERROR, "a header that HTTP/2 does not have")
         elif name == b"te" and value != b"trailers":
             raise StreamFault(PROTOCOL_ERROR, "te is not trailers")
         else:
-            fields.setdefault(name, []).append(value)
+            fields[name] = [value]
         if _BAD_IN_VALUE.search(value):
             raise StreamFault(PROTOCOL_ERROR, "a header with a line break or NUL")
     return pseudo, {name: b", ".join(values) for name, values in fields.items()}

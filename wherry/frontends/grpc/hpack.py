@@ -7,6 +7,7 @@ only written literally (`literal`), so that no answer depends on the one before 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
@@ -44,8 +45,24 @@ ENTRY_BYTES: Final = 32
 """What an entry counts for in a table, besides its name and value."""
 
 
+MAX_SIZE_UPDATES: Final = 2
+"""Of a table's size in one block: RFC 7541, 4.2 has no use for more."""
+
+
 class HpackError(ValueError):
     """The block cannot be decoded, and thus no later one of this connection."""
+
+
+class HeaderBomb(HpackError):
+    """The block unfolds to more than twice what was allowed: the rest of it was not read."""
+
+
+class TooManyHeaders(ValueError):
+    """A block of more than was allowed. It was read to its end: the connection can go on."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"headers of {size} bytes")
+        self.size = size
 
 
 class HeaderDecoder:
@@ -61,29 +78,42 @@ class HeaderDecoder:
     def __repr__(self) -> str:
         return f"<HeaderDecoder: {len(self._entries)} entries, {self._table_bytes} bytes>"
 
-    def decode(self, block: bytes) -> list[Header]:
+    def decode(self, block: bytes, max_bytes: int) -> list[Header]:
+        """HpackError, or TooManyHeaders if they count for more than `max_bytes`.
+
+        They count as in SETTINGS_MAX_HEADER_LIST_SIZE: name, value and 32 bytes each. What is
+        beyond the limit is not kept: one byte of a block may stand for a whole table.
+        """
         headers: list[Header] = []
         position, end = 0, len(block)
+        size = updates = 0
         try:
             while position < end:
                 first = block[position]
                 if first & 0x80:
                     index, position = _integer(block, position, 0x7F)
-                    headers.append(self._entry(index))
+                    header = self._entry(index)
                 elif first & 0x40:
                     header, position = self._literal(block, position, 0x3F)
-                    headers.append(header)
                     self._add(header)
                 elif first & 0x20:
-                    if headers:
-                        raise HpackError("a table size update behind a header")
-                    size, position = _integer(block, position, 0x1F)
-                    self._resize(size)
+                    updates += 1
+                    if size or updates > MAX_SIZE_UPDATES:
+                        raise HpackError("a table size update too many, or behind a header")
+                    limit, position = _integer(block, position, 0x1F)
+                    self._resize(limit)
+                    continue
                 else:  # not to be indexed, by us or by anyone
                     header, position = self._literal(block, position, 0x0F)
+                size += len(header[0]) + len(header[1]) + ENTRY_BYTES
+                if size <= max_bytes:
                     headers.append(header)
+                elif size > 2 * max_bytes:
+                    raise HeaderBomb(f"headers of more than {2 * max_bytes} bytes")
         except IndexError:
             raise HpackError("the header block is cut off") from None
+        if size > max_bytes:
+            raise TooManyHeaders(size)
         return headers
 
     def _literal(self, block: bytes, position: int, mask: int) -> tuple[Header, int]:
@@ -136,6 +166,11 @@ def _packed(text: bytes) -> bytes:
         length >>= 7
     head.append(length)
     return bytes(head) + text
+
+
+def header_bytes(headers: Iterable[Header]) -> int:
+    """What they count for, in a table and in SETTINGS_MAX_HEADER_LIST_SIZE."""
+    return sum(map(_size, headers))
 
 
 def _size(header: Header) -> int:

@@ -22,6 +22,8 @@ from wherry.errors import BadModelOutput, InvalidRequest
 
 Buffer = bytes | bytearray | memoryview
 Values = dict[str, Any]
+#: Of a repeated field: an array if they came as one long block.
+Numbers = list[Any] | npt.NDArray[Any]
 #: Reads what stands at a position of the data into the values; returns the position behind it.
 Reader = Callable[[memoryview, int, int, Values], int]
 
@@ -30,6 +32,8 @@ VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
 #: From so many bytes on numpy reads a block of numbers faster than a loop does, and a view costs
 #: less than a copy.
 _LONG_BLOCK: Final = 64
+#: So much of a block of varints is read at once: there are five arrays of 64 bits on the way.
+_SLICE: Final = 2**16
 #: Of one field. Two bytes make an empty one: without a limit, a request of megabytes would become
 #: gigabytes of objects.
 MAX_MESSAGES: Final = 1024
@@ -274,10 +278,7 @@ def _packed_reader(field: Field) -> Reader:
         position, stop = _block(data, position, end)
         if stop - position >= _LONG_BLOCK:
             many = _many(data[position:stop], kind)
-            if name not in values:
-                values[name] = many
-            else:
-                values[name] = [*values[name], *many.tolist()]
+            values[name] = _joined(values[name], many) if name in values else many
             return stop
         into = values.setdefault(name, [])
         if not isinstance(into, list):
@@ -342,6 +343,19 @@ def _many(block: memoryview, kind: str | Enum | Message) -> npt.NDArray[Any]:
             raise Malformed(f"a {kind} is cut off")
         return np.frombuffer(block, f"<f{form.size}")
     raw = np.frombuffer(block, np.uint8)
+    pieces = []
+    while len(raw) > _SLICE:
+        ends = np.flatnonzero(raw[_SLICE - 10 : _SLICE] < 0x80)
+        if not len(ends):
+            raise Malformed("a number is longer than ten bytes")
+        cut = _SLICE - 10 + int(ends[-1]) + 1
+        pieces.append(_varints(raw[:cut], kind))
+        raw = raw[cut:]
+    last = _varints(raw, kind)
+    return np.concatenate([*pieces, last]) if pieces else last
+
+
+def _varints(raw: npt.NDArray[np.uint8], kind: str | Enum | Message) -> npt.NDArray[Any]:
     last = np.flatnonzero(raw < 0x80)
     if not len(last) or last[-1] != len(raw) - 1:
         raise Malformed("a number is cut off")
@@ -419,11 +433,18 @@ def _merge(message: Message, into: Values, values: Values) -> None:
         elif field.is_map:
             into[field.name].update(value)
         elif field.repeated:
-            into[field.name] += value
+            into[field.name] = _joined(into[field.name], value)
         elif isinstance(field.type, Message):
             _merge(field.type, into[field.name], value)
         else:
             into[field.name] = value
+
+
+def _joined(first: Numbers, more: Numbers) -> list[Any]:
+    """One behind the other, in the first if it is a list: a field may come in many pieces."""
+    joined: list[Any] = first if isinstance(first, list) else first.tolist()
+    joined += more if isinstance(more, list) else more.tolist()
+    return joined
 
 
 def _default(field: Field) -> Any:

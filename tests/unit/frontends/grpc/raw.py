@@ -90,6 +90,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.connection: Connection | None = connection
         self.written = bytearray()
+        self.writes = 0
         self.room: int | None = None
         self.reading = True
         self.ended = False
@@ -97,6 +98,7 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.ended
         self.written += data
+        self.writes += 1
         if self.room is not None and self.connection is not None:
             was_full, self.room = self.room <= 0, self.room - len(data)
             if self.room <= 0 and not was_full:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -46,6 +47,7 @@ from wherry.frontends.grpc.frames import (
     frame,
     goaway,
     head,
+    header_frames,
     reset,
     window_update,
 )
@@ -57,9 +59,10 @@ from wherry.frontends.grpc.h2 import (
     LAST_CALL,
     LINGER,
     MAX_CALLS,
-    MAX_HEADS,
     MAX_NOISE,
     MAX_RESETS,
+    REMEMBERED_BYTES,
+    RESETS_OF_A_FAULT,
 )
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.http.exchange import Limits
@@ -225,18 +228,28 @@ async def test_the_same_block_means_something_else_once_the_table_has_changed(de
     await peer.leave()
 
 
+@pytest.mark.parametrize("value_bytes", [1, 1000, 3500])
 @looped
-async def test_no_more_heads_are_remembered_than_are_of_use(desk: Desk) -> None:
+async def test_no_more_heads_are_remembered_than_are_of_use(desk: Desk, value_bytes: int) -> None:
     peer = Peer(desk)
     peer.ask(1)
     block = bytes(peer.encoder.encode(peer.head()))  # all of it is in the table now
-    for n in range(2 * MAX_HEADS):
+    values = [f"{n:0{value_bytes}}" for n in range(300)]
+    for n, value in enumerate(values):
         frame_ = HeadersFrame(2 * n + 3, flags=["END_HEADERS"])
-        frame_.data = block + literal(b"n", b"%d" % n)
+        frame_.data = block + literal(b"n", value.encode())
         peer.send(frame_)
         peer.message(2 * n + 3, b"", end=True)
-    assert [call.metadata["n"] for call in desk.calls[1:]] == [str(n) for n in range(2 * MAX_HEADS)]
-    assert 0 < len(peer.connection._heads) <= MAX_HEADS
+        assert peer.connection._heads
+        size = sum(
+            len(name) + len(value) + 32
+            for head_ in peer.connection._heads.values()
+            for name, value in head_.metadata.items()
+        )
+        assert size <= REMEMBERED_BYTES
+    assert [call.metadata["n"] for call in desk.calls[1:]] == [
+        f"{int(v)}".zfill(value_bytes) for v in values
+    ]
     await peer.leave()
 
 
@@ -598,6 +611,90 @@ async def test_what_is_unknown_or_of_no_use_is_ignored(desk: Desk) -> None:
 # Floods
 
 
+def block_frames(stream_id: int, block: bytes, piece: int = 4000) -> bytes:
+    """A header block as a client sends it."""
+    return header_frames(stream_id, 0, block, piece)
+
+
+@pytest.mark.parametrize("piece", [4000, 100, 1])
+@looped
+async def test_a_header_block_that_unfolds_to_more_than_we_take_ends_the_connection(
+    desk: Desk, piece: int
+) -> None:
+    peer = Peer(desk)
+    entry = b"\x40\x01x" + literal(b"", b"v" * 3900)[2:]
+    peer.feed(block_frames(1, entry))
+    peer.frames()
+    bomb = block_frames(3, b"\xbe" * 3900, piece)
+    tracemalloc.start()
+    peer.feed(bomb)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    assert peak < 200_000
+    assert desk.calls == []
+    await peer.leave()
+
+
+@looped
+async def test_headers_over_the_limit_are_refused_and_the_connection_goes_on(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, ONE, ("x", "v" * 2000), ("y", "v" * 2000))
+    assert peer.answers()[1].status == "8"
+    peer.open(3, ONE, ("x", "v" * 2000))  # which was put into the table
+    peer.message(3, b"hi", end=True)
+    assert desk.only.metadata["x"] == "v" * 2000
+    await peer.leave()
+
+
+@looped
+async def test_trailers_over_the_limit_reset_their_stream_alone(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    trailers_ = peer.encoder.encode([("x", "v" * 2000), ("y", "v" * 2000)])
+    peer.send(HeadersFrame(1, trailers_[:3000], flags=["END_STREAM"]))
+    peer.send(ContinuationFrame(1, trailers_[3000:], flags=["END_HEADERS"]))
+    assert peer.answers()[1].reset == ENHANCE_YOUR_CALM
+    peer.ask(3)
+    assert len(desk.calls) == 2
+    await peer.leave()
+
+
+@looped
+async def test_headers_on_streams_that_are_cut_off_count_for_what_they_have(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    desk.only.fail("UNAUTHENTICATED", "no")
+    late = block_frames(1, b"\x90" * 50)
+    peer.feed(late * (MAX_NOISE // 50 - 1))
+    assert peer.goaway() is None
+    peer.feed(late * 2)
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+@looped
+async def test_what_many_small_frames_are_answered_goes_out_at_once(desk: Desk) -> None:
+    peer = Peer(desk)
+    before = peer.wire.writes
+    peer.feed(100 * PingFrame(0, b"12345678").serialize())
+    assert peer.wire.writes == before + 1
+    assert len(peer.frames()) == 100
+    await peer.leave()
+
+
+@looped
+async def test_many_small_windows_become_one_frame_of_data(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 0})
+    peer.ask(1)
+    desk.only.respond(b"x" * 5000)
+    peer.frames()
+    peer.feed(1000 * window_update(1, 1))
+    (data,) = [frame_ for frame_ in peer.frames() if isinstance(frame_, DataFrame)]
+    assert len(data.data) == 1000
+    await peer.leave()
+
+
 @looped
 async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
     peer = Peer(desk)
@@ -613,6 +710,20 @@ async def test_opening_and_cancelling_without_end_is_ended(desk: Desk) -> None:
     assert peer.goaway() is None
     peer.ask(100_001)
     peer.feed(reset(100_001, 8))
+    assert peer.goaway() == ENHANCE_YOUR_CALM
+    await peer.leave()
+
+
+@looped
+async def test_streams_that_we_had_to_reset_count_more(desk: Desk) -> None:
+    """Else a client's invalid frames would cancel its calls for it, as often as it likes."""
+    peer = Peer(desk)
+    for n in range(MAX_RESETS // RESETS_OF_A_FAULT):
+        peer.ask(2 * n + 1)
+        peer.feed(window_update(2 * n + 1, 0))
+    assert peer.goaway() is None
+    peer.ask(100_001)
+    peer.feed(window_update(100_001, 0))
     assert peer.goaway() == ENHANCE_YOUR_CALM
     await peer.leave()
 

@@ -12,7 +12,7 @@ def head(**fields: str) -> Head:
         ":method": "POST", ":scheme": "http", ":path": "/a/B", "content-type": "application/grpc",
         "te": "trailers", **{name.replace("_", "-"): value for name, value in fields.items()},
     }  # fmt: skip
-    return Head([(name.encode(), value.encode("latin-1")) for name, value in given.items()], 4000)
+    return Head([(name.encode(), value.encode("latin-1")) for name, value in given.items()])
 
 
 def decoded(block: bytes) -> list[tuple[str, str]]:

@@ -174,6 +174,23 @@ def test_numbers_may_come_in_several_blocks(name: str) -> None:
     assert list(NUMBERS.decode(whole)[name]) == [value for block in blocks for value in block]
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_message_in_pieces_has_the_numbers_of_all(pieces: int) -> None:
+    given = SCHEMA.messages["ModelInferRequest.InferInputTensor"]
+    piece = given.encode({"contents": {"int64_contents": range(100)}})
+    contents = given.decode(piece * pieces)["contents"]
+    assert list(contents["int64_contents"]) == [*range(100)] * pieces
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 10])
+def test_a_very_long_block_is_read_in_slices(size: int) -> None:
+    numbers = np.full(100_000, 2 ** (7 * size - 7) if size > 1 else 1, np.uint64)
+    numbers[::7] = 5
+    wire = {"inputs": [{"contents": {"uint64_contents": numbers}}]}
+    (given,) = REQUEST.decode(REQUEST.encode(wire))["inputs"]
+    np.testing.assert_array_equal(given["contents"]["uint64_contents"], numbers)
+
+
 def test_numbers_may_come_one_by_one() -> None:
     assert NUMBERS.decode(b"\x10\x05\x10\x06")["b"] == [5, 6]
     after_a_block = NUMBERS.encode({"b": [1] * 100}) + b"\x10\x05"
