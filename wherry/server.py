@@ -55,8 +55,6 @@ INTERRUPTED = 128 + signal.SIGINT
 PROGRESS_INTERVAL = 10.0
 #: Seconds in which a client that has a connection may still send the request it is about to send.
 LAST_CALL = 0.3
-#: Seconds for the last answers to leave, once their requests were failed.
-LAST_ANSWERS = 2.0
 #: Seconds for the models to unload, however long the last requests took.
 UNLOADING = 10.0
 
@@ -228,7 +226,7 @@ class Server:
     # As the program
 
     def run(self) -> int:
-        """Serve until SIGTERM (returns 0 when all was answered, else 1) or Ctrl-C (returns 130).
+        """Serve until SIGTERM or SIGHUP (returns 0 when all was answered, else 1) or Ctrl-C (130).
 
         A second signal ends the process at once. Main thread only. Raises LoadFailed or
         ConfigError if a model cannot be loaded, OSError if the address is taken.
@@ -248,7 +246,11 @@ class Server:
             log.info("stopping", extra={"signal": signal.Signals(number).name})
             self._stopping.set()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        # The end of its terminal; with nohup that is not to end it.
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             try:
                 loop.add_signal_handler(number, on_signal, number)
             except NotImplementedError:  # Windows
@@ -423,9 +425,12 @@ class Server:
         if listener.connections or calls:
             log.info("draining", extra={"connections": listener.connections, "calls": calls})
         self.control.freeze()
-        # The frontends get a little longer than the requests: their answers must still go out.
-        closed = asyncio.create_task(self._close_frontends(listener))
-        drained = bool((await asyncio.wait({closed}, timeout=self.drain_timeout))[0])
+        frontends: list[Listener | GrpcListener] = [listener, *self._operators.values()]
+        if self._grpc is not None:
+            frontends.append(self._grpc)
+        last_call = min(LAST_CALL, self.drain_timeout)
+        closing = {asyncio.create_task(frontend.drain(None, last_call)) for frontend in frontends}
+        drained = not (await asyncio.wait(closing, timeout=self.drain_timeout))[1]
         if self._owns_runtime:
             left = max(0.0, ends_at - time.monotonic())
             loads = "loading" in self.runtime.not_ready().values()  # drained, all are "unloading"
@@ -435,20 +440,14 @@ class Server:
             left = max(UNLOADING, ends_at - time.monotonic())
             timeout = left if drained and not loads else 0.0
             await _in_thread(lambda: self.runtime.close(timeout), "wherry-close")
-        await closed
+        # Every request of the runtime has its answer now, an error if need be.
+        await asyncio.gather(*(frontend.end() for frontend in frontends))
+        await asyncio.gather(*closing)
         await _in_thread(self.control.close, "wherry-close")
         await _in_thread(self._common.traces.close, "wherry-close")
         if not drained:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
-
-    async def _close_frontends(self, listener: Listener) -> None:
-        timeout = self.drain_timeout + LAST_ANSWERS
-        closing = [listener.drain(timeout, min(LAST_CALL, self.drain_timeout))]
-        closing += [operators.drain(timeout, 0.0) for operators in self._operators.values()]
-        if self._grpc is not None:
-            closing.append(self._grpc.drain(timeout))
-        await asyncio.gather(*closing)
 
 
 class AccessLog:

@@ -135,7 +135,9 @@ def callers(url: str, count: int, model: str = "hold") -> Iterator[list[Future[o
 
 @both_isolations
 @pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["TERM", "INT"]
+    ("number", "exit_code"),
+    [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)],
+    ids=["TERM", "INT", "HUP"],
 )
 def test_a_signal_lets_all_64_in_flight_be_answered(
     gate: Gate, isolation: str, number: signal.Signals, exit_code: int

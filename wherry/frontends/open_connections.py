@@ -8,12 +8,19 @@ from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 SWEEP_INTERVAL: Final = 0.5
+DRAIN_SWEEP_INTERVAL: Final = 0.05
+"""While the server waits for its connections to end."""
 
 
 class Client(Protocol):
     """A connection, whatever its protocol."""
 
-    def drain(self) -> None: ...
+    @property
+    def owes(self) -> bool:
+        """Whether an answer is not complete, or not yet with the kernel."""
+
+    def end(self) -> None:
+        """Take no more requests; close when the last answer is written."""
 
     def abort(self) -> None: ...
 
@@ -29,6 +36,7 @@ class OpenConnections(ABC, Generic[C]):
         self.clock = clock
         self.open: set[C] = set()
         self.draining = False
+        self._sweep_interval = SWEEP_INTERVAL
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -50,11 +58,27 @@ class OpenConnections(ABC, Generic[C]):
     async def all_closed(self) -> None:
         await self._all_closed.wait()
 
-    def drain(self) -> None:
-        """Let each connection finish what it has begun, and close."""
+    def drain(self, last_call: float) -> None:
+        """Let each connection finish what it has begun, and close.
+
+        For `last_call` seconds a client may still send what it has not heard that it should not.
+        """
         self.draining = True
+        self._sweep_interval = DRAIN_SWEEP_INTERVAL
+        if self._timer is not None:
+            self._timer.cancel()
+            self._sweep_again()
+
+    async def end(self) -> None:
+        """The time to drain is over: give up what is not answered by now, and close."""
         for connection in tuple(self.open):
-            connection.drain()
+            connection.end()
+        for _ in range(2):  # what was written in this turn has left in the next
+            await asyncio.sleep(0)
+        for connection in tuple(self.open):
+            if connection.owes:
+                connection.abort()
+        await self.all_closed()
 
     def abort(self) -> None:
         for connection in tuple(self.open):
@@ -65,7 +89,7 @@ class OpenConnections(ABC, Generic[C]):
         """Enforce the time limits."""
 
     def _schedule_sweep(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep_again)
+        self._timer = asyncio.get_running_loop().call_later(self._sweep_interval, self._sweep_again)
 
     def _sweep_again(self) -> None:
         self._schedule_sweep()

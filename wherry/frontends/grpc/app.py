@@ -129,8 +129,12 @@ class GrpcApp:
             fail(rpc, error)
 
     def drain(self) -> None:
-        """Not ready from now on; streams end when what they have begun is answered."""
+        """Not ready from now on, as those that watch are told."""
         self._entry.drain()
+
+    def end_streams(self) -> None:
+        """Streams end when what they have begun is answered."""
+        self._entry.end_streams()
 
 
 def _name(path: str) -> str:

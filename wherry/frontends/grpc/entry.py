@@ -45,7 +45,10 @@ class Entry:
         self.control = control
         self.common = common or Common()
         self.draining = False
-        self.long_calls: set[LongCall] = set()
+        self.streams_end = False
+        #: Of health, and of requests: what a client may keep open.
+        self.watches: set[LongCall] = set()
+        self.streams: set[LongCall] = set()
         self._forwarding = forwarding
         # Models are not kept alive: an unloaded one must give its memory back.
         self._codecs: WeakKeyDictionary[LoadedModel, InferCodec] = WeakKeyDictionary()
@@ -60,9 +63,15 @@ class Entry:
         return known[1]
 
     def drain(self) -> None:
-        """Not ready from now on; calls that would stay open come to their end."""
+        """Not ready from now on, as those that watch are told."""
         self.draining = True
-        for call in tuple(self.long_calls):
+        for call in tuple(self.watches):
+            call.drain()
+
+    def end_streams(self) -> None:
+        """Streams end when what they have begun is answered."""
+        self.streams_end = True
+        for call in tuple(self.streams):
             call.drain()
 
     def not_ready(self) -> str:

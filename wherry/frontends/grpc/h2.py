@@ -92,6 +92,11 @@ class Connections(OpenConnections["Connection"]):
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open, {self.calls} calls>"
 
+    def drain(self, last_call: float) -> None:
+        for connection in tuple(self.open):
+            connection.drain()
+        super().drain(last_call)
+
     def sweep(self) -> None:
         now = self.clock()
         for connection in tuple(self.open):
@@ -723,6 +728,15 @@ class Connection(asyncio.BufferedProtocol):
             self._told_since = self.shared.clock()
             self.write(frames.goaway(frames.MAX_STREAM_ID, frames.NO_ERROR, "the server stops"))
             self.write(frames.frame(frames.PING, 0, 0, _SHUTDOWN_PING))
+
+    @property
+    def owes(self) -> bool:
+        return bool(self.calls) or self._transport.get_write_buffer_size() > 0
+
+    def end(self) -> None:
+        if not self._over and not self._refusing:
+            self._asked_to_leave = True
+            self._refuse_calls()
 
     def _refuse_calls(self) -> None:
         self._refusing = True

@@ -34,7 +34,7 @@ class Watch:
         self._told = ""
         self._timer: asyncio.TimerHandle | None = None
         rpc.on_leave = self._leave
-        entry.long_calls.add(self)
+        entry.watches.add(self)
         self.look()
 
     def look(self) -> None:
@@ -54,7 +54,7 @@ class Watch:
     def _leave(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._entry.long_calls.discard(self)
+        self._entry.watches.discard(self)
 
 
 def _status(entry: Entry, service: str) -> str:

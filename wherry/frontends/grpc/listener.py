@@ -13,6 +13,7 @@ from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG: Final = 2048
 QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
@@ -40,7 +41,7 @@ class GrpcListener:
             coding="identity" if compression == "none" else compression,
             ended=None if access_log is None else self._log,
         )
-        self._server: asyncio.Server | None = None
+        self._backlog: Backlog | None = None
         #: host:port, once it listens.
         self.address = ""
 
@@ -63,8 +64,8 @@ class GrpcListener:
         shown = host or "*"
         wanted = f"[{shown}]" if ":" in shown else shown
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self._connections),
+            server = await asyncio.get_running_loop().create_server(
+                self._connect,
                 host,
                 port,
                 ssl=ssl,
@@ -75,21 +76,43 @@ class GrpcListener:
             raise CannotListen(
                 errno.EADDRNOTAVAIL, "taken, or not there", f"{wanted}:{port}"
             ) from None
-        self.address = f"{wanted}:{self._server.sockets[0].getsockname()[1]}"
+        self.address = f"{wanted}:{server.sockets[0].getsockname()[1]}"
+        self._backlog = Backlog(server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake)
 
-    async def drain(self, drain_timeout: float) -> None:
-        """Accept no more, finish the calls that have begun; cut off what is left in the end."""
-        server, self._server = self._server, None
-        if server is None:
+    def _connect(self) -> Connection:
+        return Connection(self._connections)
+
+    async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
+        """Finish the calls that have begun and close; then cut off what is left.
+
+        For `last_call` seconds connections are still accepted, and open streams are still read.
+        Returns when every connection is closed: after `drain_timeout` seconds at the latest, or
+        soon after `end`.
+        """
+        if self._backlog is None:
             return
-        self._application.drain()
-        server.close()
-        self._connections.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
+                busy = bool(self._connections.open)
+                self._application.drain()
+                self._connections.drain(last_call)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(last_call):
+                        await self._connections.all_closed()
+                await self._close_backlog(HANDSHAKES if busy else 0.0)
+                self._application.end_streams()
                 await self._connections.all_closed()
-        self._connections.abort()
-        await self._connections.all_closed()
+        await self._close_backlog(0.0)
+        await self.end()
+
+    async def end(self) -> None:
+        """The time to drain is over: give up what is not answered by now."""
+        await self._connections.end()
+
+    async def _close_backlog(self, handshakes: float) -> None:
+        backlog, self._backlog = self._backlog, None
+        if backlog is not None:
+            await backlog.close(handshakes=handshakes)
 
     def _log(self, connection: Connection, call: Call) -> None:
         """One line for each call, health excepted: probes would drown the rest."""

@@ -123,4 +123,7 @@ class Application(Protocol):
         """A call has come; it may be answered now or later."""
 
     def drain(self) -> None:
-        """The server is to stop: calls that a client may keep open must come to their end."""
+        """The server is to stop: it is not ready any more, and those that watch are told."""
+
+    def end_streams(self) -> None:
+        """Calls that a client may keep open must come to their end."""

@@ -42,7 +42,7 @@ class InferStream:
         rpc.on_message = self._message
         rpc.on_half_close = self._half_close
         rpc.on_leave = self._leave
-        entry.long_calls.add(self)
+        entry.streams.add(self)
 
     def __repr__(self) -> str:
         return f"<InferStream: {len(self._running)} running, {self._unsent} unsent>"
@@ -79,7 +79,7 @@ class InferStream:
 
     def _leave(self) -> None:
         self._cancel_all()
-        self.entry.long_calls.discard(self)
+        self.entry.streams.discard(self)
 
     def drain(self) -> None:
         self.rpc.pause()
@@ -130,13 +130,13 @@ class InferStream:
         if self._half_closed:
             self._end()
             self.rpc.finish()
-        elif self.entry.draining:
+        elif self.entry.streams_end:
             self._end()
             self.rpc.fail("UNAVAILABLE", "the server is draining; open the stream again elsewhere")
 
     def _end(self) -> None:
         self._cancel_all()
-        self.entry.long_calls.discard(self)
+        self.entry.streams.discard(self)
 
     def _cancel_all(self) -> None:
         for request in self._running:
@@ -145,7 +145,7 @@ class InferStream:
     def _hold_back(self) -> None:
         """Read on only while the client is not owed too much."""
         paused = len(self._running) + self._unsent >= MAX_OWED
-        if paused is self._paused or self.entry.draining:
+        if paused is self._paused or self.entry.streams_end:
             return
         self._paused = paused
         if paused:

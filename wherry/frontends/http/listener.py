@@ -12,6 +12,7 @@ from pathlib import Path
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
 from wherry.frontends.http.wire import address_text
+from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG = 2048
 
@@ -25,6 +26,8 @@ class Listener:
     def __init__(self, application: Application, limits: Limits | None = None) -> None:
         self._connections = Connections(application, limits or Limits())
         self._server: asyncio.Server | None = None
+        self._backlog: Backlog | None = None
+        self._passed = False
         self._scheme = "http"
         self._unix_path: Path | None = None
         self._unix_inode = 0
@@ -49,6 +52,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         self._scheme = "https" if ssl else "http"
         handshake = self._connections.limits.header_timeout if ssl else None
+        self._passed = sock is not None
         if uds is not None:
             sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
         if sock is not None and sock.family == socket.AF_UNIX:
@@ -69,6 +73,9 @@ class Listener:
                 backlog=BACKLOG,
                 reuse_port=reuse_port or None,
             )
+        self._backlog = Backlog(
+            self._server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake
+        )
 
     @property
     def addresses(self) -> list[str]:
@@ -89,29 +96,39 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections.open)
 
-    async def drain(self, drain_timeout: float, last_call: float = 0.0) -> None:
-        """Accept no more, finish the requests that have begun, close; then cut off what is left.
+    async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
+        """Finish the requests that have arrived and close; then cut off what is left.
 
-        For `last_call` seconds an idle connection may still bring one request, whose answer says
-        that it is the last: one that is on its way to us at this moment is not lost.
-        Returns when every connection is closed, after `drain_timeout` seconds at the latest.
+        For `last_call` seconds connections are still accepted, and an idle one may still bring a
+        request: what is on its way to us at this moment is not lost. The last answer of each
+        connection says that it is the last. Returns when every connection is closed: after
+        `drain_timeout` seconds at the latest, or soon after `end`.
         """
         if self._server is None:
             return
-        self._server.close()
-        if self._unix_path is not None:
-            await asyncio.to_thread(self._remove_unix_socket)
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
-                self._connections.draining = True
+                busy = self.connections > 0
+                self._connections.drain(last_call)
+                if self._unix_path is not None:
+                    await asyncio.to_thread(self._remove_unix_socket)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                self._connections.drain()
+                await self._close_backlog(HANDSHAKES if busy and not self._passed else 0.0)
                 await self._connections.all_closed()
-        self._connections.abort()
-        await self._connections.all_closed()
+        await self._close_backlog(0.0)
+        await self.end()
         self._server = None
+
+    async def end(self) -> None:
+        """The time to drain is over: give up what is not answered by now."""
+        await self._connections.end()
+
+    async def _close_backlog(self, handshakes: float) -> None:
+        backlog, self._backlog = self._backlog, None
+        if backlog is not None:
+            await backlog.close(handshakes=handshakes)
 
     def _connect(self) -> Connection:
         return Connection(self._connections)

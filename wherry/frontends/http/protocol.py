@@ -39,6 +39,7 @@ from wherry.frontends.http.wire import (
     total_bytes,
 )
 from wherry.frontends.open_connections import OpenConnections
+from wherry.frontends.sockets import has_unread, unacknowledged
 
 RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""
@@ -74,6 +75,7 @@ class Wait(Enum):
     HEAD = auto()
     BODY = auto()
     READ = auto()  # take what we have written
+    LAST = auto()  # begin its last request, as the server drains
     LEAVE = auto()
 
 
@@ -105,11 +107,25 @@ class Connections(OpenConnections["Connection"]):
             Wait.HEAD: limits.header_timeout,
             Wait.BODY: limits.body_timeout,
             Wait.READ: limits.write_timeout,
+            Wait.LAST: 0.0,
             Wait.LEAVE: LINGER,
         }
 
+        self._last_call_until = 0.0
+
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open>"
+
+    def drain(self, last_call: float) -> None:
+        """The answer of the last request that has arrived says that it is the last; a connection
+        that is idle for `last_call` seconds is closed."""
+        self._last_call_until = self.clock() + last_call
+        self._waits[Wait.LAST] = last_call
+        super().drain(last_call)
+
+    @property
+    def last_call_is_over(self) -> bool:
+        return self.clock() >= self._last_call_until
 
     def sweep(self) -> None:
         """Enforce the time limits. A wait counts from the first sweep that sees it."""
@@ -229,8 +245,6 @@ class Connection(asyncio.BufferedProtocol):
                     ("Retry-After", "1"),
                 )
             )
-        elif self._shared.draining:
-            self.drain()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reading = OVER
@@ -367,7 +381,7 @@ class Connection(asyncio.BufferedProtocol):
         path, query = self._targets[self._url]
         method = self._methods[self._parser.get_method()]
         request = HttpRequest(method, path, query, self._head or self._headers, body, self._peer)
-        self._reading = BETWEEN if self._persistent and not self._shared.draining else OVER
+        self._reading = BETWEEN if self._persistent else OVER
         self._expects_continue = False
         self._fed_bytes = 0  # what follows in this read counts from the next one on
         exchange = _Exchange(request, self, self._http10)
@@ -504,6 +518,8 @@ class Connection(asyncio.BufferedProtocol):
     def head(self, status: int, content_type: str, exchange: "_Exchange") -> bytes:
         """The start of an answer, without Content-Length and the closing empty line."""
         persistence = ""
+        if self._shared.draining:
+            self._drain(exchange)
         if self._reading is OVER and self.exchanges[-1] is exchange:
             persistence = "close"
         elif exchange.http10:
@@ -542,12 +558,24 @@ class Connection(asyncio.BufferedProtocol):
         while self.exchanges[-1] is not exchange:
             self.exchanges.pop().leave()
 
-    def drain(self) -> None:
-        """Finish what has begun, then close; close at once if nothing has."""
-        if self._reading is BETWEEN:
+    def _drain(self, exchange: "_Exchange") -> None:
+        """Nothing is read behind this answer, unless more has arrived already."""
+        if self._reading is not BETWEEN or self.exchanges[-1] is not exchange:
+            return
+        if self._shared.last_call_is_over or not has_unread(self._transport):
+            self._reading = OVER
+
+    @property
+    def owes(self) -> bool:
+        return bool(self.exchanges) or self._transport.get_write_buffer_size() > 0
+
+    def end(self) -> None:
+        if self._reading is HEAD or self._reading is BODY:
+            self._refuse(Refused(503, "the server stops before this request has arrived"))
+        elif self._reading is BETWEEN:
             self._reading = OVER
             if not self.exchanges:
-                self._transport.close()
+                self._close()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -559,11 +587,18 @@ class Connection(asyncio.BufferedProtocol):
             self._send_continue_if_due()
 
     def _close(self) -> None:
-        # Closing on unread bytes resets the connection, and the client may lose our last answer.
-        if self._lingering and self._transport.can_write_eof():
+        # Closing on unread bytes resets the connection, and the client may lose our last answer
+        # (RFC 9112, 9.6): we read on until it has closed, too, or has got all (see check).
+        if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
+
+    def _close_idle(self) -> None:
+        """Nothing is owed, nothing was read: the client may send elsewhere what it is sending."""
+        if not has_unread(self._transport):  # else a request has come in the last moment
+            self._reading = OVER
+            self._close()
 
     def _discard(self, nbytes: int) -> None:
         self._lingering = True
@@ -598,8 +633,11 @@ class Connection(asyncio.BufferedProtocol):
         wait = self._awaited()
         if wait != self._wait:
             self._wait, self._waiting_since = wait, now
-        elif wait is not None and now - self._waiting_since >= timeouts[wait[0]]:
-            self._waited_too_long(wait[0])
+        elif wait is not None:
+            if now - self._waiting_since >= timeouts[wait[0]]:
+                self._waited_too_long(wait[0])
+            elif wait[0] is Wait.LEAVE and not self._lingering and self._has_all():
+                self._transport.abort()
 
     def _awaited(self) -> tuple[Wait, int] | None:
         """What we wait for, with a number that changes whenever the client makes progress."""
@@ -615,11 +653,21 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading is BODY:
             left = 0 if self._rest is None else len(self._rest)
             return Wait.BODY, len(self._body) - left
-        return None if self.exchanges else (Wait.BEGIN, self._requests)
+        if self.exchanges:
+            return None
+        if not self._shared.draining:
+            return Wait.BEGIN, self._requests
+        if untaken := unacknowledged(self._transport):
+            return Wait.READ, -untaken  # it has not heard yet what it may answer to
+        return Wait.LAST, self._requests
+
+    def _has_all(self) -> bool:
+        """The client's kernel has all we wrote; nothing is here that makes a reset of our close."""
+        return not has_unread(self._transport) and unacknowledged(self._transport) == 0
 
     def _waited_too_long(self, wait: Wait) -> None:
-        if wait is Wait.BEGIN:
-            self._transport.close()
+        if wait is Wait.BEGIN or wait is Wait.LAST:
+            self._close_idle()
         elif wait is Wait.HEAD:
             limit = self._limits.header_timeout
             self._refuse(Refused(408, f"the request's head did not arrive within {limit} s"))

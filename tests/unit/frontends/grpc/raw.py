@@ -60,7 +60,7 @@ class Desk:
         self.messages: list[bytes] = []
         self.ends = 0
         self.left = 0
-        self.drained = False
+        self.drained = self.streams_end = False
 
     def __call__(self, rpc: Rpc) -> None:
         self.calls.append(rpc)
@@ -76,6 +76,9 @@ class Desk:
 
     def drain(self) -> None:
         self.drained = True
+
+    def end_streams(self) -> None:
+        self.streams_end = True
 
     @property
     def only(self) -> Rpc:

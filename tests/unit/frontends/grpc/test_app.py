@@ -392,9 +392,9 @@ def test_who_watches_is_told_at_once_and_when_it_changes(
 def test_who_stops_watching_is_forgotten(client: Client) -> None:
     watching = client.begin("Watch", service=HEALTH)
     watching.wait_for(1)
-    assert len(client.app._entry.long_calls) == 1
+    assert len(client.app._entry.watches) == 1
     client.call(watching.leave)
-    assert not client.app._entry.long_calls
+    assert not client.app._entry.watches
     assert watching.done.done() is False
 
 

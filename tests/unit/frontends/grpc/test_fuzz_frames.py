@@ -101,7 +101,7 @@ async def talk(seed: int) -> None:
         if dice.random() < 0.1:
             await asyncio.sleep(0)
         if dice.random() < 0.02:
-            peer.connections.drain()
+            peer.connections.drain(0.0)
     for _ in range(3):
         await asyncio.sleep(0)
         peer.pass_time(0.5)

@@ -1096,7 +1096,7 @@ async def test_too_many_connections_are_told_so(desk: Desk) -> None:
 async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -> None:
     peer = Peer(desk)
     peer.ask(1)
-    peer.connections.drain()
+    peer.connections.drain(0.0)
     goaway_, ping = peer.frames()
     assert isinstance(goaway_, GoAwayFrame)
     assert isinstance(ping, PingFrame)
@@ -1129,7 +1129,7 @@ async def test_who_comes_while_the_server_stops_hears_it_at_once(desk: Desk) -> 
 async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) -> None:
     for greet in (True, False):
         peer = Peer(desk, greet=greet)
-        peer.connections.drain()
+        peer.connections.drain(0.0)
         peer.pass_time(LAST_CALL)
         assert peer.wire.ended
         await peer.leave()

@@ -206,7 +206,7 @@ def test_drain_answers_what_has_begun_and_lets_no_one_in(loop_factory: LoopFacto
             await client.send(stream, b"before")
             await until(lambda: len(desk.calls) == 1)
             draining = asyncio.create_task(listener.drain(60.0))
-            await until(lambda: desk.drained)
+            await until(lambda: desk.streams_end)
             host, _, port = listener.address.rpartition(":")
             with pytest.raises(OSError, match=r"."):
                 await asyncio.open_connection(host, int(port))

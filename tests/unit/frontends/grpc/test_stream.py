@@ -261,7 +261,7 @@ def test_a_client_that_leaves_cancels_its_requests(gate: Gate) -> None:
         assert client.ask("ModelInfer", words("c", model="gated")).code == "OK"
         assert gate.batches == [["a"], ["c"]]
         assert rpc.answers == []
-        assert not client.app._entry.long_calls
+        assert not client.app._entry.streams
         assert client.app._entry.admission.in_flight == 0
 
 
@@ -291,6 +291,8 @@ def test_a_drained_stream_ends_when_its_requests_are_answered(gate: Gate) -> Non
         client.say(busy, words("a", model="gated", id="1"))
         gate.started()
         client.call(client.app.drain)
+        assert not idle.paused  # what is on its way is still taken
+        client.call(client.app.end_streams)
         assert idle.wait().error[0] == "UNAVAILABLE"
         assert busy.paused
         assert not busy.ended
@@ -299,7 +301,7 @@ def test_a_drained_stream_ends_when_its_requests_are_answered(gate: Gate) -> Non
         assert [told(answer)[0] for answer in busy.answers] == ["1"]
         assert busy.code == "UNAVAILABLE"
         assert "draining" in busy.details
-        assert not client.app._entry.long_calls
+        assert not client.app._entry.streams
 
 
 def test_too_many_requests_in_flight_are_refused_one_by_one(gate: Gate) -> None:

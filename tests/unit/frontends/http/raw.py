@@ -147,6 +147,24 @@ async def connected(
             await writer.wait_closed()
 
 
+@asynccontextmanager
+async def plain_socket(address: tuple[str, int]) -> AsyncIterator[socket.socket]:
+    """A client's socket: what it sends is with the server's kernel at once, before any turn of the
+    loop."""
+    with socket.socket() as sock:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+        yield sock
+
+
+async def received(sock: socket.socket) -> bytes:
+    """All that comes up to the end of the connection; ConnectionResetError if that is a reset."""
+    pieces = []
+    while piece := await asyncio.get_running_loop().sock_recv(sock, 2**16):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
 @dataclass
 class Service:
     """Connections of our own protocol, whose clock and sweeps belong to the test."""

@@ -5,7 +5,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tests.unit.frontends.http.raw import (
     connected,
     echo,
     on_each_loop,
+    received,
     run,
     until,
 )
@@ -101,6 +102,66 @@ def test_draining_refuses_new_connections_and_waits_for_running_requests(
                 exchange.respond(200, b"last")
                 assert (await client.answer()).body == b"last"
                 await draining
+
+    run(main(), loop_factory)
+
+
+def test_connections_that_only_the_kernel_has_accepted_are_served_before_the_port_closes(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with listening(port=0) as listener:
+            with ExitStack() as stack:
+                clients = [
+                    stack.enter_context(socket.create_connection(address_of(listener)))
+                    for _ in range(20)
+                ]
+                for client in clients:
+                    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\none")
+                    client.setblocking(False)
+                draining = asyncio.create_task(listener.drain(10))
+                for client in clients:
+                    answer = await received(client)
+                    assert answer.endswith(b"one")
+                    assert b"Connection: close" in answer
+                await draining
+
+    run(main(), loop_factory)
+
+
+def test_it_is_drained_when_the_last_answer_is_taken_and_no_sooner(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with (
+            listening(desk, port=0) as listener,
+            connected(address_of(listener), receive_buffer=4096) as client,
+        ):
+            client.get()
+            (await desk.next()).respond(200, 20_000_000 * b"x")
+            draining = asyncio.create_task(listener.drain(None))
+            answer = await client.answer()
+            assert len(answer.body) == 20_000_000
+            await draining
+
+    run(main(), loop_factory)
+
+
+def test_an_answer_that_is_not_taken_until_the_end_is_given_up(loop_factory: LoopFactory) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with (
+            listening(desk, port=0) as listener,
+            connected(address_of(listener), receive_buffer=4096) as client,
+        ):
+            client.get()
+            (await desk.next()).respond(200, 20_000_000 * b"x")
+            draining = asyncio.create_task(listener.drain(None))
+            await until(lambda: listener.addresses == [])
+            assert not draining.done()
+            await listener.end()
+            await draining
 
     run(main(), loop_factory)
 

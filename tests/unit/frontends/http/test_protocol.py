@@ -1,5 +1,6 @@
 """How do bytes on a connection become exchanges, and answers bytes again?"""
 
+import asyncio
 import gc
 import weakref
 
@@ -11,6 +12,8 @@ from tests.unit.frontends.http.raw import (
     connected,
     echo,
     on_each_loop,
+    plain_socket,
+    received,
     run,
     service_and_client,
     serving,
@@ -21,6 +24,7 @@ from wherry.frontends.http.exchange import Exchange, Limits
 pytestmark = on_each_loop
 
 HEAD = b"POST / HTTP/1.1\r\nHost: test\r\n"
+POST = HEAD + b"Content-Length: 3\r\n\r\none"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 REFUSED = {
@@ -574,9 +578,7 @@ def test_past_the_limit_of_connections_a_client_is_told_to_come_back(
     run(main(), loop_factory)
 
 
-def test_draining_finishes_what_has_begun_and_closes_the_idle_at_once(
-    loop_factory: LoopFactory,
-) -> None:
+def test_draining_finishes_what_has_begun_and_closes_the_idle(loop_factory: LoopFactory) -> None:
     async def main() -> None:
         desk = Desk()
         async with (
@@ -589,7 +591,8 @@ def test_draining_finishes_what_has_begun_and_closes_the_idle_at_once(
             exchange = await desk.next()
             sending.send(HEAD + b"Content-Length: 3\r\n\r\n")
             await until(service.reading("body"))
-            service.connections.drain()
+            service.connections.drain(0.3)
+            service.pass_time(0.3)
             assert await idle.rest() == b""
             exchange.respond(200, b"finished")
             answer = await waiting.answer()
@@ -599,7 +602,131 @@ def test_draining_finishes_what_has_begun_and_closes_the_idle_at_once(
             (await desk.next()).respond(200)
             answer = await sending.answer()
             assert (answer.status, answer.headers["connection"]) == (200, "close")
+        await service.all_gone()
+
+    run(main(), loop_factory)
+
+
+def test_what_has_arrived_when_draining_begins_is_answered(loop_factory: LoopFactory) -> None:
+    """The kernel has it, and we have not read it."""
+
+    async def main() -> None:
+        async with (
+            serving(echo) as service,
+            plain_socket(service.address) as sock,
+            plain_socket(service.address) as idle,
+        ):
+            await until(lambda: len(service.connections.open) == 2)
+            sock.send(POST)
+            service.connections.drain(0.0)
+            service.pass_time(0.0)
+            # The one is idle, and closed; the other only looks so.
+            assert await received(idle) == b""
+            answer = await received(sock)
+            assert b"connection: close" in answer.lower()
+            assert answer.endswith(b"one")
+        await service.all_gone()
+
+    run(main(), loop_factory)
+
+
+def test_a_request_that_follows_a_stream_is_answered_while_the_server_drains(
+    loop_factory: LoopFactory,
+) -> None:
+    """The head of the stream did not say that it is the last answer here."""
+
+    async def main() -> None:
+        desk = Desk()
+        async with service_and_client(desk) as (service, client):
+            client.get()
+            stream = await desk.next()
+            stream.start(200)
+            service.connections.drain(0.3)
+            service.pass_time(10.0)
+            stream.finish()
+            assert (await client.answer()).status == 200
+            client.get()
+            (await desk.next()).respond(200, b"next")
+            answer = await client.answer()
+            assert (answer.body, answer.headers["connection"]) == (b"next", "close")
+            assert await client.rest() == b""
+
+    run(main(), loop_factory)
+
+
+def test_an_idle_connection_is_closed_only_if_no_request_is_on_it(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(idle_timeout=75)) as service,
+            plain_socket(service.address) as sock,
+        ):
+            await until(lambda: len(service.connections.open) == 1)
+            service.connections.sweep()
+            sock.send(POST)
+            service.clock.now += 75
+            service.connections.sweep()
+            answer = await asyncio.get_running_loop().sock_recv(sock, 1000)
+            assert answer.endswith(b"one")
+            assert b"connection: close" not in answer.lower()
+
+    run(main(), loop_factory)
+
+
+def test_a_request_that_crosses_the_end_of_an_idle_connection_finds_an_end_and_no_reset(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(idle_timeout=75)) as service,
+            plain_socket(service.address) as sock,
+        ):
+            await until(lambda: len(service.connections.open) == 1)
+            service.pass_time(75)
+            sock.send(POST)
+            assert await received(sock) == b""
+        await service.all_gone()
+
+    run(main(), loop_factory)
+
+
+def test_a_client_that_keeps_its_half_open_is_left_when_it_has_got_all(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with serving(echo) as service, plain_socket(service.address) as sock:
+            sock.send(HEAD + b"Connection: close\r\nContent-Length: 3\r\n\r\none")
+            assert (await received(sock)).endswith(b"one")
+            service.pass_time(0.0)
             await service.all_gone()
+
+    run(main(), loop_factory)
+
+
+def test_what_is_half_here_when_the_time_to_drain_is_over_is_refused(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with (
+            serving(desk) as service,
+            connected(service.address) as sending,
+            connected(service.address) as waiting,
+        ):
+            waiting.get()
+            exchange = await desk.next()
+            sending.send(HEAD + b"Content-Length: 3\r\n\r\n")
+            await until(service.reading("body"))
+            left: list[str] = []
+            exchange.on_disconnect = lambda: left.append("left")
+            ending = asyncio.create_task(service.connections.end())
+            answer = await sending.answer()
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert await waiting.rest() == b""
+            assert left == ["left"]
+            sending.leave()
+            await ending
 
     run(main(), loop_factory)
 

@@ -52,9 +52,9 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _live_and_die_with(parent: int, descriptor: int) -> None:
-    """Ctrl-C and a shell's SIGTERM go to the whole group: the server drains, and says when we
-    stop. If it dies, so do we, even within the model's code."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    """Ctrl-C, a terminal's end and a shell's SIGTERM go to the whole group: the server drains, and
+    says when we stop. If it dies, so do we, even within the model's code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler, not SIG_IGN, which programs that the model starts would inherit.
         signal.signal(number, lambda *_: None)
     if os.getppid() != parent:
