@@ -87,6 +87,7 @@ ORDERS: dict[str, Callable[[str], object]] = {
     "wait": _wait,
     "raise": _raise,
     "segfault": _segfault,
+    "abort": lambda _: os.abort(),
     "garbage": _write_garbage,
     "close": _close_sockets,
     "fork": _fork,

@@ -205,9 +205,11 @@ class ModelConfig:
     isolate_errors: bool = True
     #: A local call that finds an idle thread instance may run in the caller's own thread.
     run_in_caller: bool = True
-    #: Crashes within `crash_window` seconds after which an instance is given up.
+    #: Crashes within `crash_window` seconds after which an instance is away, and is tried again at
+    #: growing intervals of at most `max_restart_delay` seconds.
     crash_budget: int = 5
     crash_window: float = 60.0
+    max_restart_delay: float = 30.0
     #: The model's requests are steps of sequences.
     sequence: SequenceBatching | None = None
     #: A streaming request that nobody reads is failed at so many unread responses.
@@ -230,7 +232,7 @@ class ModelConfig:
             if value is not None and not value >= 0:  # nan too
                 self._fail(field, "must not be negative")
         times = ("request_timeout", "execution_timeout", "stall_timeout", "unload_timeout")
-        for field in ("max_queue_wait", "crash_window", *times):
+        for field in ("max_queue_wait", "crash_window", "max_restart_delay", *times):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")

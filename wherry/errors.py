@@ -23,6 +23,7 @@
     │   └── BadModelOutput   the model returned something else than it declares (500)
     ├── SequenceLost         the sequence cannot go on: start it again (503)
     └── WorkerDied           the process that ran the request is gone (503)
+        ├── PoisonRequest    each process that runs the request dies of it (422)
         └── ExecutionTimeout a batch ran longer than `execution_timeout` (504)
 
 A frontend reads the codes from the class and never looks at types. Messages name the model, the
@@ -213,6 +214,16 @@ class WorkerDied(WherryError):
     reason = "BACKEND"
     #: May the worker have seen the request? If not, trying it elsewhere is no second try.
     reached = True
+    #: How it ended, for the metrics: a signal's name, or a word.
+    cause = "exit"
+
+
+class PoisonRequest(WorkerDied):
+    """The request has ended the workers that ran it, and is refused for a while."""
+
+    http_status = 422
+    grpc_code = "FAILED_PRECONDITION"
+    reason = "REJECTED"
 
 
 class ExecutionTimeout(WorkerDied):

@@ -29,6 +29,7 @@ from wherry.errors import (
     DeadlineExceeded,
     LoadFailed,
     ModelFailed,
+    PoisonRequest,
     WorkerDied,
 )
 from wherry.observability.custom_metrics import as_prometheus, merged
@@ -493,9 +494,11 @@ def test_a_model_that_is_not_decoupled_may_use_a_response_sender(
 @pytest.mark.parametrize("do", ["exit", "crash", "garbage"])
 def test_a_process_that_dies_is_replaced_and_its_request_told(do: str) -> None:
     with running("faulty") as rt:
-        with pytest.raises(WorkerDied):
-            fault(rt, do)
+        for _ in range(5):
+            with pytest.raises(PoisonRequest):
+                fault(rt, do)
         assert fault(rt, "fine") == [b"fine"]
+        assert rt.model("faulty").statistics.worker_restarts == 2
 
 
 PLACES = """

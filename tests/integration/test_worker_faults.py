@@ -75,6 +75,10 @@ def workers(rt: wherry.Runtime, model: str = "obedient") -> list[ProcessInstance
     return list(runner.instances)
 
 
+def restarted(rt: wherry.Runtime) -> int:
+    return rt.model("obedient").statistics.worker_restarts
+
+
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -439,6 +443,53 @@ def test_a_model_whose_workers_keep_dying_is_given_up_with_the_cause(tmp_path: P
         assert "more than 1 times within 60 s" in model.not_ready_reason()
         with pytest.raises(wherry.ModelNotReady, match="exit status 9"):
             rt.infer("second_time_unlucky", "a")
+
+
+def test_a_model_whose_files_vanish_is_away_and_comes_back_with_them(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(SecondTimeUnlucky(str(marker)), crash_budget=0, max_restart_delay=0.2)
+        model = rt.model("second_time_unlucky")
+        kill(workers(rt, "second_time_unlucky")[0].pid)
+        until(lambda: "exit status 9" in model.not_ready_reason())
+        with pytest.raises(wherry.ModelNotReady) as refused:
+            rt.infer("second_time_unlucky", "a")
+        assert refused.value.retry_after is not None
+
+        marker.unlink()
+        until(lambda: not model.not_ready_reason())
+        assert rt.infer("second_time_unlucky", "a").startswith("a in")
+
+
+@pytest.mark.parametrize("order", ["abort", "segfault", "kill", "exit 3", "thread_exit"])
+def test_poison_is_refused_and_leaves_the_model_ready_for_the_others(order: str) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(obedient, crash_budget=1)
+        for _ in range(10):
+            with pytest.raises(wherry.PoisonRequest):
+                rt.infer("obedient", order)
+            assert rt.infer("obedient", "good").startswith("good in")
+        statistics = rt.model("obedient").statistics
+        assert (statistics.worker_restarts, statistics.poisoned) == (2, 9)
+        assert not rt.model("obedient").not_ready_reason()
+
+
+def test_a_request_that_hangs_its_workers_is_refused_from_the_third_time_on(
+    callers: ThreadPoolExecutor, fifo: str
+) -> None:
+    with wherry.Runtime(isolation="process") as rt:
+        rt.load(obedient, execution_timeout=600.0)
+        for restarts in (1, 2):
+            held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
+            release = meet(fifo)
+            pass_time(rt, 601.0)
+            with pytest.raises(wherry.ExecutionTimeout):
+                held.result()
+            release()
+            until(lambda restarts=restarts: restarted(rt) == restarts)  # type: ignore[misc]
+        with pytest.raises(wherry.PoisonRequest):
+            rt.infer("obedient", f"wait {fifo}")
+        assert rt.infer("obedient", "good").startswith("good in")
 
 
 @pytest.mark.parametrize("what", ["local function", "local class", "argument"])

@@ -322,6 +322,7 @@ def _own_settings(loaded: LoadedModel) -> Json:
         "run_in_caller": config.run_in_caller,
         "crash_budget": config.crash_budget,
         "crash_window": config.crash_window,
+        "max_restart_delay": config.max_restart_delay,
         "max_unread_responses": config.max_unread_responses,
         "pipeline": loaded.is_pipeline,
         "inputs": {spec.name: spec.form.value for spec in loaded.signature.inputs},

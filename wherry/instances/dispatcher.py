@@ -67,13 +67,17 @@ class Dispatcher(ModelLife[Instance]):
         resources: Resources | None = None,
     ) -> None:
         super().__init__(
-            config, make_instances, clock=clock, statistics=statistics, lock=threading.Lock()
+            config,
+            make_instances,
+            clock=clock,
+            timer=timer,
+            statistics=statistics,
+            lock=threading.Lock(),
         )
         self._scheduler = scheduler
         #: The same, if the model's requests are steps of sequences, and what they get beside.
         self._sequences = scheduler if isinstance(scheduler, SequenceBatcher) else None
         self._sequence_inputs = sequence_inputs
-        self._timer = timer
         self._idle: list[Instance] = []
         #: Answers that must not overtake others, and whose turn it is to deliver them.
         self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
@@ -138,6 +142,8 @@ class Dispatcher(ModelLife[Instance]):
         """
         refused: list[tuple[InferRequest, WherryError]] = []
         handed: list[tuple[Instance, Batch]] = []
+        if self._poisons.active:
+            requests = self._without_poison(requests)
         with self._lock:
             now = self._clock()
             closed = self._closed_error()
@@ -477,6 +483,7 @@ class Dispatcher(ModelLife[Instance]):
             if instance not in self._alive or instance.batch is not batch:
                 return
             self._alive.remove(instance)
+            self._left_behind.append(instance)
             self._ended(instance)
             broken = self._lose_sequences(instance)
             self._changed.notify_all()
@@ -542,12 +549,15 @@ class Dispatcher(ModelLife[Instance]):
         with self._lock:  # before the callers are told: they may be back at once
             whole = len(execution.executed_rows) == 1
             self._ended(instance, started if whole else None)
+            instance.good_batches += 1
             if self._resources is not None:
                 self._has_grant(self._clock())  # for the next one, while the callers are told
         if self._resources is not None:
             self._resources.pass_on()
         if execution.out_of_memory_rows > 1:
             self._lacks_memory(execution.out_of_memory_rows)
+        if self._poisons.active:
+            self._poisons.survived(requests)
         statistics = self.statistics
         statistics.executed(
             requests if self._sequence_inputs is not None else ran,
@@ -699,6 +709,9 @@ class Dispatcher(ModelLife[Instance]):
 
         clock = perf_counter_ns()
         outcomes = instance.stream(requests, respond)
+        instance.good_batches += 1
+        if self._poisons.active:
+            self._poisons.survived(requests)
         rows = [sum(r.rows for r in requests)]
         self.statistics.executed(
             requests, rows, batch.reason, started, 0, perf_counter_ns() - clock, 0
@@ -776,33 +789,55 @@ class Dispatcher(ModelLife[Instance]):
     def _clear_queue(self) -> Sequence[InferRequest]:
         return self._scheduler.clear()
 
-    def _lost(self, instance: Instance, error: WorkerDied) -> None:
+    def _lost(self, instance: Instance, error: WorkerDied) -> bool:
         """A worker died. What it had and was not answered yet is tried once more, alone."""
-        failed: list[InferRequest] = []
-        with self._changed:
-            now = self._clock()
+        with self._lock:
             # One that was handed to it in the moment of its death counts, too.
             batch = instance.batch
             had = dict.fromkeys((*(batch.requests if batch else ()), *instance.open_requests))
             self._ended(instance)
+        # What a step of a sequence does depends on those before it: equal ones are not the same.
+        poison = self._blame(instance, list(had), error) if self._sequences is None else {}
+        failed: list[tuple[InferRequest, WherryError]] = []
+        with self._changed:
+            now = self._clock()
             for request in had:
                 if request.reply.settled:
                     continue
                 request.attempts += error.reached
                 once = request.streams or self._sequences is not None
-                if request.attempts > 1 or once or self._closing:
-                    failed.append(request)
+                if request.attempts > 1 or once or self._closing or request in poison:
+                    failed.append((request, poison.get(request, error)))
                 else:
                     self._scheduler.requeue(request, now)
             self._forget_instance(instance)
-            broken = self._lose_sequences(instance)
+            failed += self._lose_sequences(instance)
             self._return_grants()
-            handed = self._assign(now)
+            waiting = self._scheduler.waiting() if poison else ()
+            handed = [] if poison else self._assign(now)
+        for request, reason in failed:
+            self._fail(request, reason)
+        if poison:  # what waits may be the same
+            self._without_poison(waiting)
+            with self._lock:
+                handed = self._assign(self._clock())
         self._hand_over(handed)
-        for request in failed:
-            self._fail(request, error)
-        for request, lost in broken:
-            self._fail(request, lost)
+        return bool(poison)
+
+    def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+        """Those which may run; the others are refused."""
+        good: list[InferRequest] = []
+        for request in requests:
+            refusal = None if self._sequences is not None else self._poisons.refusal(request)
+            if refusal is None:
+                good.append(request)
+                continue
+            with self._lock:
+                if self._scheduler.cancel(request):
+                    self._changed.notify_all()
+                self.statistics.poisoned += 1
+            self._fail(request, refusal)
+        return good
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         # Counted first, so that a client that reads the statistics next finds it there.

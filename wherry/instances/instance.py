@@ -65,6 +65,7 @@ class Instance(ABC):
         #: What it runs at the moment, and since when (seconds of the runtime's clock).
         self.batch: Batch | None = None
         self.busy_since: float | None = None
+        self.good_batches = 0
         #: When `give` itself began the batch that `wait` returned last (seconds of the runtime's
         #: clock): then `execute` is to get all of its requests, and only its answer is awaited.
         self.begun_at: float | None = None

@@ -10,13 +10,16 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from wherry.config import ModelConfig
-from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+from wherry.errors import LoadFailed, ModelNotReady, PoisonRequest, WherryError, WorkerDied
 from wherry.instances.executable import model_errors
-from wherry.instances.restart import RestartPolicy
+from wherry.instances.poison_watch import PoisonWatch
+from wherry.instances.restart import RestartPolicy, shortage
+from wherry.instances.timer import Timer
 from wherry.model import Device
 from wherry.observability.statistics import ModelStatistics
 from wherry.request import InferRequest
@@ -31,12 +34,28 @@ class ModelState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Why an instance is to be started again."""
+
+    why: str
+    #: For the metrics: a signal's name, or a word.
+    cause: str
+    good_batches: int = 0
+    #: A request is to blame, and not the model.
+    explained: bool = False
+    #: What the system was short of when it was to be started.
+    short_of: str = ""
+
+
 class Loadable(Protocol):
     """What the life of an instance asks of it."""
 
     name: str
     device: Device
     busy_since: float | None
+    #: Batches that it has run to their end.
+    good_batches: int
 
     def load(self) -> None: ...
     def abort(self, reason: str) -> bool: ...
@@ -62,6 +81,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         make_instances: Sequence[Callable[[], InstanceT]],
         *,
         clock: Callable[[], float],
+        timer: Timer,
         statistics: ModelStatistics,
         lock: threading.Lock | threading.RLock,
     ) -> None:
@@ -73,6 +93,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         #: Takes the requests that still come here, once this one is to be unloaded.
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
         self._clock = clock
+        self._timer = timer
         self._lock = lock
         self._changed = threading.Condition(lock)
         self._make_instances = make_instances
@@ -82,13 +103,21 @@ class ModelLife(ABC, Generic[InstanceT]):
         self._alive: list[InstanceT] = []
         #: Instances in `unload`, which is the user's code, too.
         self._ending: list[InstanceT] = []
+        #: Hung ones in threads, whose places others have taken.
+        self._left_behind: list[InstanceT] = []
         self._threads: list[threading.Thread] = []
         self._policies = [
-            RestartPolicy(budget=config.crash_budget, window=config.crash_window)
+            RestartPolicy(
+                budget=config.crash_budget,
+                window=config.crash_window,
+                longest=config.max_restart_delay,
+            )
             for _ in make_instances
         ]
+        self._poisons = PoisonWatch(config.name, clock)
         self._starting = 0
-        self._given_up = 0
+        #: When those that crash too often, or cannot be started, are tried next, by their numbers.
+        self._away: dict[int, float] = {}
         self._load_error: Exception | None = None
         self._closing = False
 
@@ -123,7 +152,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         """Why a new request would not make progress; "" if it would."""
         with self._lock:
             if self.state is not ModelState.READY:
-                return self.reason
+                return self._full_reason()
             if not self._alive:
                 return "every instance is being restarted"
             oldest_start = self._clock() - self.config.stall_timeout
@@ -133,6 +162,23 @@ class ModelLife(ABC, Generic[InstanceT]):
                     f" {self.config.stall_timeout:g} s (stall_timeout)"
                 )
             return ""
+
+    def next_try(self) -> float | None:
+        """In how many seconds an instance is tried again, if all of them are away."""
+        with self._lock:
+            return self._next_try()
+
+    def _next_try(self) -> float | None:
+        if len(self._away) < len(self._make_instances):
+            return None
+        return max(0.0, min(self._away.values()) - self._clock())
+
+    def _full_reason(self) -> str:
+        """Under the lock: why it is not ready, and until when if that is known."""
+        seconds = self._next_try()
+        if seconds is None or self.state is not ModelState.UNAVAILABLE:
+            return self.reason
+        return f"{self.reason}; tried next in {seconds:.1f} s" if seconds else self.reason
 
     @property
     def instances(self) -> list[InstanceT]:
@@ -161,11 +207,9 @@ class ModelLife(ABC, Generic[InstanceT]):
 
         `hung` is why it takes the place of another one, if it does.
         """
-        policy = self._policies[number]
-        if hung and not self._wait_for_restart(policy, hung):
-            return
         first = not hung
-        while True:
+        loss = Loss(hung, "hang") if hung else None
+        while loss is None or self._wait_for_restart(number, loss):
             instance: InstanceT | None = None
             try:
                 instance = self._make(number)
@@ -178,23 +222,26 @@ class ModelLife(ABC, Generic[InstanceT]):
                 if first:
                     self._could_not_load(error)
                     return
-                cause = str(error)
+                cause = error.cause if isinstance(error, WorkerDied) else "load"
+                loss = Loss(_said(error), cause, short_of=shortage(error))
             else:
-                self._came_up(instance, first)
+                self._came_up(number, instance, first)
                 first = False
                 try:
                     self._work(instance)
                     self._ended_life(instance)
                     return
                 except WorkerDied as error:
-                    cause = str(error)
-                    self._lost(instance, error)
+                    explained = self._lost(instance, error)
+                    loss = Loss(str(error), error.cause, instance.good_batches, explained)
                     self._ended_life(instance)
-            if not self._wait_for_restart(policy, cause):
-                return
 
-    def _came_up(self, instance: InstanceT, first: bool) -> None:
+    def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
         with self._changed:
+            self._policies[number].came_up(self._clock())
+            self._away.pop(number, None)
+            if self.state is ModelState.UNAVAILABLE and not self._closing and not first:
+                self.state, self.reason = ModelState.READY, ""
             self._loading.remove(instance)
             self._alive.append(instance)
             if first:
@@ -218,7 +265,7 @@ class ModelLife(ABC, Generic[InstanceT]):
 
     def _forget_instance(self, instance: InstanceT) -> None:
         """Under the lock: it gets nothing any more."""
-        for group in (self._loading, self._alive):
+        for group in (self._loading, self._alive, self._left_behind):
             if instance in group:
                 group.remove(instance)
         self._down(instance)
@@ -226,9 +273,7 @@ class ModelLife(ABC, Generic[InstanceT]):
 
     def _could_not_load(self, error: BaseException) -> None:
         name = self.config.name
-        # Our own errors say what it is; of others the type says half of it.
-        what = error if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"
-        failed = LoadFailed(f"model {name!r} could not be loaded: {what}")
+        failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
         failed.__cause__ = error
         with self._changed:
             self._starting -= 1
@@ -236,30 +281,80 @@ class ModelLife(ABC, Generic[InstanceT]):
             self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
             self._changed.notify_all()
 
-    def _wait_for_restart(self, policy: RestartPolicy, cause: str) -> bool:
-        """Wait out the back-off; False if the instance is not to come back."""
-        delay = policy.died(self._clock())
-        name = self.config.name
+    def _wait_for_restart(self, number: int, loss: Loss) -> bool:
+        """Wait until the instance may be tried again; False if the model is to be closed."""
+        policy = self._policies[number]
         with self._changed:
-            if delay is not None and not self._closing:
-                log.error("worker died, restarting", extra={"model": name, "why": cause})
-                self._changed.wait_for(lambda: self._closing, delay)
             if self._closing:
                 return False
-            if delay is not None:
-                return True
-            self._given_up += 1
-            gone = self._given_up == len(self._make_instances)
-            if gone:
-                self.state = ModelState.UNAVAILABLE
-                self.reason = (
-                    f"every instance died more than {policy.budget} times within"
-                    f" {policy.window:g} s; the last time: {cause}"
-                )
-        log.error("instance given up", extra={"model": name, "why": cause})
-        if gone:
-            self._fail_waiting(ModelNotReady(f"model {name!r} is not ready: {self.reason}"))
-        return False
+            now = self._clock()
+            if loss.short_of:
+                restart = policy.short()
+            else:
+                self.statistics.worker_deaths[loss.cause] += 1
+                restart = policy.died(now, loss.good_batches, explained=loss.explained)
+            if restart.away:
+                self._away[number] = now + restart.delay
+            gone = self._all_away(loss)
+        log.error(
+            "instance cannot be started, trying again"
+            if loss.short_of
+            else "worker died, restarting",
+            extra={
+                "model": self.config.name,
+                "instance": number,
+                "why": loss.why,
+                "next_try_seconds": round(restart.delay, 3),
+            },
+        )
+        if gone is not None:
+            self._fail_waiting(gone)
+        self._sleep(now + restart.delay)
+        with self._changed:
+            # A thread that hangs holds a copy of the model for as long as it does.
+            self._changed.wait_for(
+                lambda: self._closing or len(self._left_behind) <= self.config.crash_budget
+            )
+            return not self._closing
+
+    def _all_away(self, loss: Loss) -> WherryError | None:
+        """Under the lock: if no instance is here or about to be, what to tell those who wait."""
+        if len(self._away) < len(self._make_instances):
+            return None
+        if self.state in (ModelState.READY, ModelState.UNAVAILABLE):
+            self.state = ModelState.UNAVAILABLE
+            self.reason = (
+                f"no instance can be started: {loss.short_of}"
+                if loss.short_of
+                else f"every instance died more than {self.config.crash_budget} times within"
+                f" {self.config.crash_window:g} s, or cannot be loaded again; the last time:"
+                f" {loss.why}"
+            )
+        return self._closed_error()
+
+    def _sleep(self, until: float) -> None:
+        """Until that moment, or until the model is to be closed."""
+        if until > self._clock():
+            self._timer.wake_at(until, self._wake)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._clock() >= until)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _blame(
+        self, instance: InstanceT, requests: Sequence[InferRequest], error: WorkerDied
+    ) -> dict[InferRequest, PoisonRequest]:
+        """A worker died with these: those which are to blame, each with its error."""
+        if not error.reached or self._closing:
+            return {}
+        number = int(instance.name.rpartition("_")[2])
+        poison, excused = self._poisons.died(requests, number, error)
+        with self._lock:
+            for one in excused:
+                self._policies[one].excused()
+        return poison
 
     def _fail_waiting(self, error: WherryError) -> None:
         with self._changed:
@@ -269,9 +364,12 @@ class ModelLife(ABC, Generic[InstanceT]):
             self._fail(request, error)
 
     def _closed_error(self) -> WherryError | None:
+        """Under the lock: why no request is taken, if none is."""
         if self.state in (ModelState.READY, ModelState.LOADING):
             return None
-        return ModelNotReady(f"model {self.config.name!r} is not ready: {self.reason}")
+        error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._full_reason()}")
+        error.retry_after = self._next_try()
+        return error
 
     # Who inherits
 
@@ -283,8 +381,8 @@ class ModelLife(ABC, Generic[InstanceT]):
         """Run what there is to run until the instance is told to stop. Raises WorkerDied."""
 
     @abstractmethod
-    def _lost(self, instance: InstanceT, error: WorkerDied) -> None:
-        """Its worker died: see to the requests that it had."""
+    def _lost(self, instance: InstanceT, error: WorkerDied) -> bool:
+        """Its worker died: see to the requests that it had. Is one of them to blame?"""
 
     @abstractmethod
     def _up(self, instance: InstanceT) -> None:
@@ -305,3 +403,8 @@ class ModelLife(ABC, Generic[InstanceT]):
     @abstractmethod
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         """Answer a request with an error, if it has no answer yet."""
+
+
+def _said(error: BaseException) -> str:
+    """Our own errors say what it is; of others the type says half of it."""
+    return str(error) if isinstance(error, WherryError) else f"{type(error).__name__}: {error}"

@@ -22,6 +22,7 @@ from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, Part
 from wherry.instances.instance import Respond
 from wherry.instances.messages import Failed
+from wherry.instances.restart import shortage
 from wherry.instances.source import refuse_while_importing, source_of
 from wherry.instances.transport import (
     SLAB_BYTES,
@@ -92,6 +93,8 @@ class ProcessInstance(WorkerInstance):
         try:
             answer = self._worker.start(start)
         except (EOFError, OSError, Garbage) as error:
+            if shortage(error):  # of this process: nothing is wrong with the worker
+                raise
             raise self._died(error) from None
         except UNSENDABLE as error:
             raise ConfigError(

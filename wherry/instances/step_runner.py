@@ -53,11 +53,15 @@ class StepRunner(ModelLife[StepInstance]):
         takes_parameters: bool = False,
     ) -> None:
         super().__init__(
-            config, make_instances, clock=clock, statistics=statistics, lock=threading.RLock()
+            config,
+            make_instances,
+            clock=clock,
+            timer=timer,
+            statistics=statistics,
+            lock=threading.RLock(),
         )
         #: The model has an input called `parameters`: a request's own parameters go there.
         self._takes_parameters = takes_parameters
-        self._timer = timer
         self._queue = RequestQueue()
         self._first = FirstResponses()
         self._keys = count(1)
@@ -68,6 +72,8 @@ class StepRunner(ModelLife[StepInstance]):
         self._joined_at: dict[InferRequest, float] = {}
         self._last_at: dict[InferRequest, float] = {}
         self._counts: dict[InferRequest, ResponseCount] = {}
+        #: Those that run alone until their first response, as a worker has died with them.
+        self._on_trial: set[InferRequest] = set()
         self._gauges: dict[str, Mapping[str, float]] = {}
         self._wake_at = float("inf")
 
@@ -129,6 +135,8 @@ class StepRunner(ModelLife[StepInstance]):
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Queue requests, and let them join where there is room. Never blocks; any thread."""
         refused: list[tuple[InferRequest, WherryError]] = []
+        if self._poisons.active:
+            requests = self._without_poison(requests)
         with self._changed:
             now = self._clock()
             closed = self._closed_error()
@@ -198,10 +206,12 @@ class StepRunner(ModelLife[StepInstance]):
         """Let those who wait join where there is room, the emptiest instance first."""
         while self._queue.queued_requests and self._has_room():
             lane = next(self._queue.lanes(now), None)
-            if lane is None:
+            instance = None if lane is None else self._place_for(lane.head)
+            if lane is None or instance is None:
                 break
             for request in self._queue.take(lane, 1):
-                instance = min(self._active, key=lambda one: len(self._active[one]))
+                if request.attempts:
+                    self._on_trial.add(request)
                 key = next(self._keys)
                 self._active[instance][key] = request
                 self._places[request] = (instance, key)
@@ -211,6 +221,15 @@ class StepRunner(ModelLife[StepInstance]):
                     instance.busy_since = now
                 instance.join(key, self._inputs(request))
         self._arm(now)
+
+    def _place_for(self, request: InferRequest) -> StepInstance | None:
+        """The emptiest instance that has room for it, if one has."""
+        most = 1 if request.attempts else self.config.max_batch_size
+        free = self._active
+        if self._on_trial:
+            free = {i: a for i, a in free.items() if self._on_trial.isdisjoint(a.values())}
+        instance = min(free, key=lambda one: len(free[one]), default=None)
+        return None if instance is None or len(free[instance]) >= most else instance
 
     def _inputs(self, request: InferRequest) -> Columns:
         """The request's columns, its parameters among them."""
@@ -245,6 +264,7 @@ class StepRunner(ModelLife[StepInstance]):
         self._active.get(instance, {}).pop(key, None)
         self._joined_at.pop(request, None)
         self._last_at.pop(request, None)
+        self._on_trial.discard(request)
         return instance, key
 
     # Moments
@@ -295,6 +315,7 @@ class StepRunner(ModelLife[StepInstance]):
                 if (request := self._active[instance].get(share.key)) is not None
             ]
         if progress.active_requests:
+            instance.good_batches += 1
             self.statistics.stepped(progress.active_requests, progress.step_ns)
         for request, share in shares:
             try:
@@ -316,6 +337,8 @@ class StepRunner(ModelLife[StepInstance]):
         if share.failure is not None:
             self._fail(request, share.failure.as_exception())
         elif share.done and reply.claim():
+            if self._poisons.active:
+                self._poisons.survived([request])
             with self._changed:
                 started = self._joined_at.get(request, now)
                 self._forget_finished(request, now)
@@ -339,6 +362,9 @@ class StepRunner(ModelLife[StepInstance]):
             since = self._last_at.get(request, request.enqueued_at)
             if request in self._places:
                 self._last_at[request] = now
+            if request in self._on_trial:
+                self._on_trial.discard(request)
+                self._assign(now)
             count = self._counts.get(request)
         self.statistics.responded(now - since, first=first)
         if count is not None:
@@ -368,25 +394,43 @@ class StepRunner(ModelLife[StepInstance]):
     def _clear_queue(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 
-    def _lost(self, instance: StepInstance, error: WorkerDied) -> None:
+    def _lost(self, instance: StepInstance, error: WorkerDied) -> bool:
         """A worker died. Streams that had begun have failed; the others are tried once more."""
-        failed: list[InferRequest] = []
+        with self._lock:
+            had = list(self._active.get(instance, {}).values())
+        poison = self._blame(instance, had, error)
+        failed: list[tuple[InferRequest, WherryError]] = []
         with self._changed:
-            now = self._clock()
             active = self._active.pop(instance, {})
             for request in active.values():
                 begun = request in self._last_at
                 self._leave(request)
                 request.attempts += error.reached
-                if begun or request.attempts > 1 or self._closing:
-                    failed.append(request)
+                if begun or request.attempts > 1 or self._closing or request in poison:
+                    failed.append((request, poison.get(request, error)))
                     continue
                 self._counts.pop(request, None)
                 if not request.reply.settled:
                     self._queue.push(request)
-            self._assign(now)
-        for request in failed:
-            self._fail(request, error)
+            waiting = self._queue.waiting() if poison else ()
+        for request, reason in failed:
+            self._fail(request, reason)
+        self._without_poison(waiting)
+        with self._changed:
+            self._assign(self._clock())
+        return bool(poison)
+
+    def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+        """Those which may run; the others are refused."""
+        good: list[InferRequest] = []
+        for request in requests:
+            if (refusal := self._poisons.refusal(request)) is None:
+                good.append(request)
+                continue
+            with self._changed:
+                self.statistics.poisoned += 1
+            self._fail(request, refusal)
+        return good
 
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         if request.reply.claim():

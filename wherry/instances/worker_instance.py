@@ -199,11 +199,11 @@ class WorkerInstance(Instance):
         self, worker: WorkerProcess[Any], error: Exception, *, reached: bool = True
     ) -> WorkerDied:
         """See to it that the worker is gone, and say how it went."""
-        how = worker.end(error)
+        how, cause = worker.end(error)
         if self._aborted:
-            how = f"was stopped: {self._aborted}"
+            how, cause = f"was stopped: {self._aborted}", "hang"
         died = WorkerDied(f"worker {self.name} (pid {worker.process.pid}) {how}")
-        died.reached = reached
+        died.reached, died.cause = reached, cause
         return died
 
 

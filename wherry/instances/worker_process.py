@@ -60,7 +60,12 @@ class WorkerProcess(Generic[C]):
         connect: Connect[C],
     ) -> None:
         ours, theirs = socket.socketpair()
-        log_file, their_log = os.pipe()
+        try:
+            log_file, their_log = os.pipe()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         with theirs:
             try:
                 self.process = _spawn(command, environment, theirs, their_log)
@@ -129,18 +134,18 @@ class WorkerProcess(Generic[C]):
         """Has the process ended? A glance at its pidfd; without one the socket will tell."""
         return bool(self._end.poll(0))
 
-    def end(self, error: Exception) -> str:
-        """How it ended; it is killed if it did not."""
+    def end(self, error: Exception) -> tuple[str, str]:
+        """How it ended, for people and in a word; it is killed if it did not."""
         if isinstance(error, Garbage):
             self.process.kill()
             self.process.wait()
-            return f"wrote garbage to its connection, and was killed ({error})"
+            return f"wrote garbage to its connection, and was killed ({error})", "garbage"
         try:
             return _how(self.process.wait(_LAST_SECONDS))
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-            return f"closed its connection, and was killed ({type(error).__name__})"
+            return f"closed its connection, and was killed ({type(error).__name__})", "exit"
 
     def close(self) -> None:
         try:
@@ -232,9 +237,10 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
-def _how(status: int) -> str:
+def _how(status: int) -> tuple[str, str]:
     if status >= 0:
-        return f"ended with exit status {status}"
+        return f"ended with exit status {status}", "exit"
+    name = f"signal {-status}"
     with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"
+        name = signal.Signals(-status).name
+    return f"was killed by {name}", name

@@ -224,6 +224,7 @@ class ModelValues:
         self.labels = [loaded.name, loaded.version]
         self.ready = not loaded.not_ready_reason()
         runner = loaded.runner
+        self.next_try = getattr(runner, "next_try", lambda: None)()
         self.queued = runner.queued_requests
         self.running = len(runner.running())
         sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
@@ -245,6 +246,8 @@ class ModelValues:
                 "miss": (counted.cache_miss.count, counted.cache_miss.ns),
             }
             self.worker_restarts = counted.worker_restarts
+            self.worker_deaths = dict(counted.worker_deaths)
+            self.poisoned = counted.poisoned
             self.hopeless = counted.hopeless
             self.failures = {reason: counted.failures[reason] for reason in REASONS}
             self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
@@ -313,6 +316,22 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         "wherry_worker_restarts",
         "Instances that came back after they died.",
         lambda v: v.worker_restarts,
+    )
+    yield counter(
+        "wherry_worker_deaths",
+        "Instances that died, hung or could not be loaded again, by cause.",
+        lambda v: v.worker_deaths,
+        "cause",
+    )
+    yield counter(
+        "wherry_poisoned_requests",
+        "Requests refused since each worker that runs them dies.",
+        lambda v: v.poisoned,
+    )
+    yield gauge(
+        "wherry_model_next_try_seconds",
+        "Until an instance of a model that has none is tried again; 0 if it has some.",
+        lambda v: v.next_try or 0.0,
     )
     yield gauge(
         "wherry_worker_rss_bytes",

@@ -114,6 +114,10 @@ class ModelStatistics:
         self.cache_hit = Duration()
         self.cache_miss = Duration()
         self.worker_restarts = 0
+        #: By their cause: a signal's name, or a word.
+        self.worker_deaths: Counter[str] = Counter()
+        #: Requests refused since their workers die.
+        self.poisoned = 0
         #: Requests refused since they would have taken too long.
         self.hopeless = 0
         self._inlined = Duration()

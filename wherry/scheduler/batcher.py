@@ -47,6 +47,9 @@ class Batcher:
     def next_deadline(self) -> float | None:
         return self._queue.next_deadline
 
+    def waiting(self) -> Sequence[InferRequest]:
+        return self._queue.waiting()
+
     def clear(self) -> Sequence[InferRequest]:
         return self._queue.clear()
 

@@ -103,6 +103,10 @@ class Scheduler(Protocol):
         """What was learnt and decided, for people: names, numbers with units, short lists."""
         ...
 
+    def waiting(self) -> Sequence[InferRequest]:
+        """Everything that waits. Looks at all of it: for what happens rarely."""
+        ...
+
     def clear(self) -> Sequence[InferRequest]:
         """Give up everything that waits."""
         ...

@@ -254,9 +254,13 @@ class RequestQueue:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
 
+    def waiting(self) -> list[InferRequest]:
+        """Everything that waits."""
+        return [request for lane in self._lanes.values() for request in lane.in_turn()]
+
     def clear(self) -> list[InferRequest]:
         """Remove and return everything that waits."""
-        everything = [request for lane in self._lanes.values() for request in lane.in_turn()]
+        everything = self.waiting()
         for request in everything:
             request.queued = None
         self._lanes.clear()

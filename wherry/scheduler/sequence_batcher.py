@@ -239,9 +239,13 @@ class SequenceBatcher:
         broken, self._broken = self._broken, []
         return broken
 
+    def waiting(self) -> Sequence[InferRequest]:
+        taken = [s for place in self._places.values() for s in place.taken.values()]
+        return [request for s in (*taken, *self._backlog) for request in s.waiting]
+
     def clear(self) -> Sequence[InferRequest]:
         taken = [s for place in self._places.values() for s in place.taken.values()]
-        waiting = [request for s in (*taken, *self._backlog) for request in s.waiting]
+        waiting = self.waiting()
         for request in waiting:
             request.queued = None
         for sequence in taken:

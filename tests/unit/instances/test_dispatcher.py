@@ -3,7 +3,10 @@
 Clock and timer belong to the test, and the model waits at a gate: nothing here depends on speed.
 """
 
+import errno
+import itertools
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +28,7 @@ from wherry.errors import (
     ModelFailed,
     ModelNotReady,
     Overloaded,
+    PoisonRequest,
     QueueFull,
     WherryError,
     WorkerDied,
@@ -645,7 +649,7 @@ def test_a_request_whose_worker_died_is_tried_once_more() -> None:
 def test_a_request_that_kills_two_workers_is_answered_with_the_reason() -> None:
     with desk(echo(), make=Workers("run", "run")) as d:
         error = d.ask("killer").error()
-        assert isinstance(error, WorkerDied)
+        assert isinstance(error, PoisonRequest)
         assert "died in a batch" in str(error)
         assert d.ask("next").rows() == ["next"]
 
@@ -736,15 +740,171 @@ def test_a_batch_handed_to_a_worker_in_the_moment_of_its_death_is_not_lost() -> 
         worker.give = give  # type: ignore[method-assign] # back
 
 
-def test_a_worker_that_dies_too_often_is_given_up_with_the_cause() -> None:
-    with desk(echo(crash_budget=2), make=Workers(*["run"] * 10)) as d:
-        calls = [d.ask("a"), d.ask("b"), d.ask("c")]
-        assert {type(call.error()) for call in calls} <= {WorkerDied, ModelNotReady}
-        while d.dispatcher.state is not ModelState.UNAVAILABLE:
-            d.ask("once more").wait()
-        assert "died more than 2 times" in d.dispatcher.not_ready_reason()
-        assert "died in a batch" in d.dispatcher.not_ready_reason()
-        assert isinstance(d.ask("late").error(), ModelNotReady)
+def pass_time(d: Desk, until_this: Callable[[], bool], seconds: float = 0.1) -> None:
+    """Move the clock until that has happened."""
+
+    def step() -> bool:
+        d.timer.advance(seconds)
+        return until_this()
+
+    until(step)
+
+
+FOREVER = 1e9
+
+
+def test_a_model_whose_workers_die_in_every_batch_is_away_and_says_why_and_until_when() -> None:
+    with desk(echo(crash_budget=2, crash_window=FOREVER), make=Workers(*["run"] * 100)) as d:
+        asked = itertools.count()
+        while d.dispatcher.state is ModelState.READY:
+            call = d.ask(f"{next(asked)}")
+            pass_time(d, lambda call=call: call.answered)  # type: ignore[misc]
+            assert isinstance(call.error(), WorkerDied | ModelNotReady)
+        reason = d.dispatcher.not_ready_reason()
+        assert "died more than 2 times" in reason
+        assert "died in a batch" in reason
+        assert re.search(r"tried next in \d+\.\d s", reason)
+        refused = d.ask("late").error()
+        assert isinstance(refused, ModelNotReady)
+        assert refused.retry_after
+        assert refused.retry_after == d.dispatcher.next_try()
+
+
+def test_a_model_that_was_away_comes_back_by_itself_when_the_cause_is_gone() -> None:
+    workers = Workers()
+    with desk(echo(crash_budget=1, crash_window=FOREVER), make=workers) as d:
+        workers.deaths += ["load"] * 20
+        d.ask("a", stream=True).error()
+        pass_time(d, lambda: len(workers.deaths) < 10)
+        assert d.dispatcher.state is ModelState.UNAVAILABLE
+        assert isinstance(d.ask("b").error(), ModelNotReady)
+        pass_time(d, lambda: not d.dispatcher.not_ready_reason(), 10.0)
+        assert d.ask("c").rows() == ["c"]
+        assert d.dispatcher.statistics.worker_deaths == {"exit": 21}
+        assert d.dispatcher.next_try() is None
+
+
+def test_an_instance_that_lacks_a_descriptor_is_tried_until_there_is_one() -> None:
+    """Far more often than the budget allows crashes; it starts as if nothing had been."""
+
+    class Lacking(Worker):
+        def load(self) -> None:
+            if self.deaths and self.deaths[0] == "short":
+                self.deaths.pop(0)
+                raise OSError(errno.EMFILE, "Too many open files")
+
+    class LackingWorkers(Workers):
+        kind = Lacking
+
+    workers = LackingWorkers()
+    with desk(echo(crash_budget=1), make=workers) as d:
+        workers.deaths += ["run", *["short"] * 50]
+        lost = d.ask("a")
+        pass_time(d, lambda: d.dispatcher.state is ModelState.UNAVAILABLE)
+        assert "no file descriptor is left" in d.dispatcher.not_ready_reason()
+        assert isinstance(lost.error(), ModelNotReady)
+        pass_time(d, lambda: not d.dispatcher.not_ready_reason(), 5.0)
+        assert d.ask("b").rows() == ["b"]
+        assert d.dispatcher.statistics.worker_deaths == {"exit": 1}
+
+
+def test_one_instance_that_cannot_come_back_leaves_the_others_to_serve() -> None:
+    workers = Workers()
+    with desk(echo(instances=2, crash_budget=0), make=workers) as d:
+        workers.deaths += ["load"] * 1000
+        workers.made[0].die_idle()
+        pass_time(d, lambda: len(workers.deaths) < 990)
+        assert not d.dispatcher.not_ready_reason()
+        assert d.ask("a").rows() == ["a"]
+
+
+# Requests that kill their workers
+
+
+class Poisoned(Worker):
+    """Dies of every batch that holds the row "poison"."""
+
+    def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        rows = [row for request in requests for row in request.inputs["text"]]
+        if "cured" not in self.deaths and any("poison" in row for row in rows):
+            self.deaths.append("died")
+            raise WorkerDied("died of it")
+        return super().execute(requests)
+
+    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
+        if requests[0].inputs["text"] == ["poison"]:
+            self.deaths.append("died")
+            raise WorkerDied("died of it")
+        return [None for _ in requests]
+
+
+class PoisonedWorkers(Workers):
+    kind = Poisoned
+
+
+def test_a_request_that_has_killed_two_workers_is_refused_without_a_third() -> None:
+    workers = PoisonedWorkers()
+    with desk(echo(), make=workers) as d:
+        for _ in range(20):
+            error = d.ask("poison").error()
+            assert isinstance(error, PoisonRequest)
+            assert "do not send it again" in str(error)
+            assert d.ask("good").rows() == ["good"]
+        assert len(workers.deaths) == 2
+        assert d.dispatcher.statistics.poisoned == 19
+
+
+def test_what_waits_and_equals_a_poison_is_not_run() -> None:
+    """Each of them would have been retried alone, and have killed a worker of its own."""
+    workers = PoisonedWorkers()
+    with desk(echo(), make=workers) as d:
+        calls = d.ask_all(*["poison"] * 8, *["good"] * 8)
+        for call in calls[:8]:
+            assert isinstance(call.error(), PoisonRequest)
+        assert [call.rows() for call in calls[8:]] == [["good"]] * 8
+        assert len(workers.deaths) == 2
+
+
+def test_poison_does_not_count_against_the_model() -> None:
+    """A hundred different ones: the model is ready after each, and never waits."""
+    workers = PoisonedWorkers()
+    with desk(echo(crash_budget=2, crash_window=FOREVER), make=workers) as d:
+        for number in range(100):
+            assert isinstance(d.ask(f"poison {number}").error(), PoisonRequest)
+            assert d.ask("good").rows() == ["good"]
+        assert d.dispatcher.state is ModelState.READY
+        assert len(workers.deaths) == 200
+
+
+def test_a_poison_that_streams_is_refused_from_the_third_time_on() -> None:
+    """A stream is not tried again by us, but its client may."""
+    workers = PoisonedWorkers()
+    with desk(echo(), make=workers) as d:
+        errors = [type(d.ask("poison", stream=True).error()) for _ in range(4)]
+        assert errors == [WorkerDied, PoisonRequest, PoisonRequest, PoisonRequest]
+        d.ask("good", stream=True).wait()
+        assert len(workers.deaths) == 2
+
+
+def test_a_poison_is_tried_again_after_a_while() -> None:
+    workers = PoisonedWorkers()
+    with desk(echo(), make=workers) as d:
+        assert isinstance(d.ask("poison").error(), PoisonRequest)
+        d.timer.advance(61.0)
+        workers.deaths.append("cured")
+        assert d.ask("poison").rows() == ["poison"]
+        assert not d.dispatcher._poisons.active
+
+
+def test_a_request_whose_worker_was_killed_by_something_else_is_under_no_suspicion() -> None:
+    workers = Workers()
+    with desk(echo(crash_window=0.001), make=workers) as d:
+        for _ in range(10):  # with an answer between any two deaths
+            workers.deaths.append("run")
+            call = d.ask("the same each time")
+            pass_time(d, lambda call=call: call.answered)  # type: ignore[misc]
+            assert call.rows() == ["the same each time"]
+            assert not d.dispatcher._poisons.active
 
 
 def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
@@ -765,7 +925,7 @@ def test_a_drain_ends_when_the_last_worker_is_given_up() -> None:
         """Holds the serving thread, after it has gone down, until drain() has looked again."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            if record.getMessage() == "instance given up":
+            if record.getMessage() == "worker died, restarting" and in_load.is_set():
                 looked.acquire(timeout=PATIENCE)
 
     workers, handler = DyingWorkers("run"), GivenUp()

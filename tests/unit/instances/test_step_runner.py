@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads
+from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
 from wherry.errors import (
     BadModelOutput,
     Cancelled,
@@ -57,7 +57,7 @@ class Countdown(wherry.StepModel):
         self.gate.hold([counter.left for counter in active])
         if self.broken:
             raise RuntimeError("out of order")
-        if self.dead:
+        if self.dead or any(counter.left == 666 for counter in active):
             self.dead = False
             raise wherry.WorkerDied("the engine is gone")
         if any(counter.left == 1000 for counter in active):
@@ -231,6 +231,27 @@ def test_a_model_that_cannot_go_on_is_loaded_anew() -> None:
         assert isinstance(begun.error(), wherry.WorkerDied)
         assert responses(new) == [0]  # it had no response yet, and was tried once more
         assert (d.model.loads, d.runner.statistics.worker_restarts) == (2, 1)
+
+
+def test_a_request_that_ends_its_model_is_refused_and_its_neighbours_are_answered() -> None:
+    """Those that were there are tried one after the other, until each has a response."""
+    with desk() as d:
+        calls = [d.ask(n) for n in (1, 1, 666, 1, 666)]
+        d.gate.open(1000)
+        timer: ManualTimer = d.runner._timer  # type: ignore[assignment]
+
+        def all_answered() -> bool:
+            timer.advance(0.1)  # it may wait to be loaded again
+            return all(call.answered for call in calls)
+
+        until(all_answered)
+        assert [responses(calls[i]) for i in (0, 1, 3)] == [[0], [0], [0]]
+        for bad in (calls[2], calls[4], d.ask(666)):
+            assert isinstance(bad.error(), wherry.PoisonRequest)
+        assert d.model.loads <= 4
+        good = d.ask(1)
+        d.finish(good)
+        assert responses(good) == [0]
 
 
 def test_too_few_steps_are_named_as_the_models_mistake() -> None:

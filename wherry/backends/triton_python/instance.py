@@ -35,6 +35,7 @@ from wherry.config import ModelConfig
 from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import Answers, Instance, Respond
+from wherry.instances.restart import shortage
 from wherry.instances.sequence_inputs import WARM_UP
 from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
@@ -73,7 +74,9 @@ class PythonWorker(WorkerProcess[Channel]):
             if message[0] != "opened":
                 raise Garbage(f"{message[0]!r} instead of an opened model")
         except (EOFError, OSError, wire.Garbage, Garbage) as error:
-            how = self.end(error if isinstance(error, Garbage) else EOFError())
+            if shortage(error):  # of the server: nothing is wrong with the process
+                raise
+            how, _ = self.end(error if isinstance(error, Garbage) else EOFError())
             text = f"its process {how} while it imported the model; what it wrote is in the log"
             raise LoadFailed(text) from None
         finally:
