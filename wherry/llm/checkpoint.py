@@ -8,21 +8,43 @@ in the user's cache.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import torch
 from torch import Tensor
 
 from wherry.errors import ConfigError
+from wherry.llm.known import ANOTHER_ENGINE, refusals
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+#: What weights are stored as, in safetensors' words.
+FLOATS: Final = ("F32", "BF16", "F16")
+#: Tensors that older versions of transformers stored, which are no weights: masks, frequencies.
+NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
+#: A large config.json has 100 KiB, the index of a large checkpoint 10 MB.
+MOST_JSON_BYTES: Final = 32 << 20
+#: A file of 10,000 tensors has a header of 1 MB.
+MOST_HEADER_BYTES: Final = 16 << 20
+#: So many fields of a config.json are named at a time.
+MOST_REFUSALS: Final = 5
+#: Files that say that there is more to a checkpoint than its config.json.
+NOT_ALONE: Final = {
+    "adapter_config.json": "an adapter (LoRA): merge it into its model first",
+    **dict.fromkeys(
+        ("quantize_config.json", "quant_config.json", "hf_quant_config.json"),
+        "quantized weights are not computed here; use a checkpoint of floats, or " + ANOTHER_ENGINE,
+    ),
+}
+_SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
+_PLACE: Final = re.compile(r"(?<![\w.])~?/[^\s'\":,]{2,}")
 
 
 class Checkpoint:
@@ -48,43 +70,177 @@ class Checkpoint:
         return cls(_downloaded(source))
 
     def config(self) -> Any:
+        """What transformers reads in config.json; ConfigError names each field that the engine
+        does not compute exactly."""
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(self.folder, local_files_only=True)
+        for name, remedy in NOT_ALONE.items():
+            if (self.folder / name).exists():
+                raise ConfigError(f"{self.folder.name}: {name}: {remedy}")
+        if found := refusals(self._object("config.json")):
+            listed = "\n  ".join(map(str, found[:MOST_REFUSALS]))
+            raise ConfigError(f"{self.folder.name}: config.json:\n  {listed}")
+        try:
+            return AutoConfig.from_pretrained(
+                self.folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # transformers' checks of foreign values raise anything
+            raise ConfigError(f"{self.folder.name}: config.json: {brief(error)}") from error
 
     def generation_config(self) -> Mapping[str, Any]:
         """The author's own defaults: end-of-text tokens, temperature."""
-        file = self.folder / "generation_config.json"
-        found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-        return found
+        name = "generation_config.json"
+        return self._object(name) if (self.folder / name).is_file() else {}
+
+    def weight_files(self) -> list[Path]:
+        """The files that hold the weights: one, or those that the index names."""
+        one, index = self.folder / "model.safetensors", "model.safetensors.index.json"
+        if one.is_file():
+            return [one]
+        if not (self.folder / index).is_file():
+            raise ConfigError(
+                f"{self.folder.name}: no model.safetensors there, and no {index}; other formats"
+                " can run code: save the model with safetensors"
+            )
+        shards = self._object(index).get("weight_map")
+        if not isinstance(shards, dict) or not shards:
+            raise ConfigError(f"{self.folder.name}: {index}: weight_map must be an object of names")
+        files = []
+        for name in sorted({n if isinstance(n, str) else repr(n) for n in shards.values()}):
+            if not _SHARD.fullmatch(name):
+                raise ConfigError(
+                    f"{self.folder.name}: {index}: weight_map: {name[:80]!r} is no name of a"
+                    " .safetensors file in the checkpoint's own folder"
+                )
+            if not (self.folder / name).is_file():
+                raise ConfigError(f"{self.folder.name}: {index}: weight_map: {name} is missing")
+            files.append(self.folder / name)
+        return files
 
     @contextmanager
     def tensors(self) -> Iterator[Mapping[str, Any]]:
-        """The weights by name; each is read when it is asked for."""
+        """The weights by name; each is read when it is asked for. ConfigError names those that
+        are no floats, or are there twice."""
         from contextlib import ExitStack
 
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        files = sorted(self.folder.glob("*.safetensors"))
-        if not files:
-            raise ConfigError(
-                f"{self.folder.name}: no *.safetensors there; other formats can run code"
-            )
         with ExitStack() as stack:
             tensors: dict[str, Any] = {}
-            for file in files:
-                opened = stack.enter_context(safe_open(str(file), framework="pt"))
-                tensors.update(dict.fromkeys(opened.keys(), opened))
+            for file in self.weight_files():
+                _check_header(self.folder.name, file)
+                try:
+                    opened = stack.enter_context(safe_open(str(file), framework="pt"))
+                except (SafetensorError, OSError, ValueError) as error:
+                    raise ConfigError(
+                        f"{self.folder.name}: {file.name}: not read: {brief(error)}"
+                    ) from error
+                for name in opened.keys():  # noqa: SIM118 - not a dict
+                    if name in tensors:
+                        raise ConfigError(
+                            f"{self.folder.name}: {file.name}: tensor {name!r} is in another file,"
+                            " too"
+                        )
+                    tensors[name] = opened
+            self._check_types(tensors)
             yield tensors
 
+    def _check_types(self, tensors: Mapping[str, Any]) -> None:
+        for name, file in tensors.items():
+            stored = str(file.get_slice(name).get_dtype())
+            if stored not in FLOATS and not NO_WEIGHT.search(name):
+                raise ConfigError(
+                    f"{self.folder.name}: tensor {name!r} is stored as {stored}: only weights of"
+                    f" {', '.join(FLOATS)} are computed; dequantize the checkpoint, or"
+                    f" {ANOTHER_ENGINE}"
+                )
 
-def tensor(
-    tensors: Mapping[str, Any], name: str, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """One weight. KeyError if the checkpoint has none of that name."""
-    found: Tensor = tensors[name].get_tensor(name)
-    # A copy in any case: a view of the file would keep all of it in memory.
-    return found.to(device=device, dtype=dtype, copy=True)
+    def _object(self, name: str) -> dict[str, Any]:
+        """A JSON file of the folder that must hold an object."""
+        file = self.folder / name
+        with file.open("rb") as opened:
+            text = opened.read(MOST_JSON_BYTES + 1)
+        if len(text) > MOST_JSON_BYTES:
+            raise ConfigError(
+                f"{self.folder.name}: {name} has more than {MOST_JSON_BYTES >> 20} MiB"
+            )
+        try:
+            return msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{self.folder.name}: {name}: {brief(error)}") from error
+
+
+class Weights:
+    """A checkpoint's tensors as weights; each must be asked for, in its shape."""
+
+    def __init__(
+        self, name: str, tensors: Mapping[str, Any], dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self._name = name
+        self._tensors = tensors
+        self._dtype = dtype
+        self._device = device
+        self._taken: set[str] = set()
+
+    def __call__(self, name: str, *shape: int) -> Tensor:
+        """One weight. ConfigError if there is none of that name and shape."""
+        file = self._tensors.get(name)
+        if file is None:
+            raise ConfigError(f"{self._name}: tensor {name!r} is missing: download it again")
+        stored = tuple(file.get_slice(name).get_shape())
+        if stored != shape:
+            raise ConfigError(
+                f"{self._name}: tensor {name!r} has the shape {list(stored)}; by config.json it is"
+                f" {list(shape)}"
+            )
+        self._taken.add(name)
+        found: Tensor = file.get_tensor(name)
+        # A copy in any case: a view of the file would keep all of it in memory.
+        return found.to(device=self._device, dtype=self._dtype, copy=True)
+
+    def check_all_taken(self, *, tied: bool) -> None:
+        """ConfigError names tensors that are no part of what is computed."""
+        rest = [n for n in self._tensors if n not in self._taken and not NO_WEIGHT.search(n)]
+        if tied and "lm_head.weight" in rest:
+            head, embedding = (
+                self._tensors[name].get_tensor(name)
+                for name in ("lm_head.weight", "model.embed_tokens.weight")
+            )
+            if not torch.equal(head, embedding):
+                raise ConfigError(
+                    f"{self._name}: config.json: tie_word_embeddings = True, but lm_head.weight is"
+                    " not the embedding: set it to false if the head has weights of its own"
+                )
+            rest.remove("lm_head.weight")
+        refuse_unused(self._name, rest)
+
+
+def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
+    """ConfigError if there are tensors that nothing computes with."""
+    if names:
+        listed = ", ".join(sorted(names)[:MOST_REFUSALS])
+        raise ConfigError(
+            f"{checkpoint}: {len(names)} tensors are no part of the architecture that config.json"
+            f" names, so something would be left out: {listed}; {ANOTHER_ENGINE}"
+        )
+
+
+def brief(error: BaseException) -> str:
+    """What a library said about a file, without the places where it looked for it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = _PLACE.sub("...", " ".join(lines[:2]))
+    return f"{type(error).__name__}: {said[:200]}"
+
+
+def _check_header(folder: str, file: Path) -> None:
+    """Is the header's length plausible? The library would read a far longer one, too."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+    if length > MOST_HEADER_BYTES:
+        raise ConfigError(
+            f"{folder}: {file.name}: a header of {length} bytes; at most {MOST_HEADER_BYTES} are"
+            " read"
+        )
 
 
 def converted(gguf: Path) -> Path:

@@ -8,16 +8,20 @@ CPU.
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
-from wherry.llm.checkpoint import DTYPES, Checkpoint
+from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, brief, refuse_unused
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
+
+#: What transformers' modules tell an attention that is known here, or says nothing about it.
+OPTIONS: Final = {"position_ids", "sliding_window", "use_cache", "output_router_logits"}
 
 
 class TransformersNetwork:
@@ -29,20 +33,32 @@ class TransformersNetwork:
         # transformers keeps attention functions by name, in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
-        net: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder,
-            dtype=DTYPES[dtype],
-            local_files_only=True,
-            attn_implementation=name,
-        )
-        self._net = net.to(device).eval()
+        config = checkpoint.config()
+        self.shape = Shape.of(config)
+        _check_size(checkpoint, config)
+        load: Any = AutoModelForCausalLM.from_pretrained
         try:
-            self.shape = Shape.of(self._net.config)
-        except AttributeError as error:
+            net, found = load(
+                checkpoint.folder,
+                dtype=DTYPES[dtype],
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation=name,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by their names
+            )
+        except Exception as error:  # shapes that do not fit, and what else foreign files bring
             raise ConfigError(
-                f"{checkpoint.folder.name}: {type(self._net).__name__} cannot run in the engine:"
-                f" it is no decoder with attention ({error})"
+                f"{checkpoint.folder.name}: not loaded by transformers: {brief(error)}"
             ) from error
+        if missing := sorted({*found["missing_keys"], *(m[0] for m in found["mismatched_keys"])}):
+            raise ConfigError(
+                f"{checkpoint.folder.name}: {len(missing)} tensors are missing, or have another"
+                f" shape: {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
+            )
+        refuse_unused(checkpoint.folder.name, list(found["unexpected_keys"]))
+        self._net: Any = net.to(device).eval()
         self._now: tuple[StepInputs, Attention] | None = None
         self._attended = 0
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
@@ -88,15 +104,18 @@ class TransformersNetwork:
         """In transformers' place: [1, heads, tokens, features] in, [1, tokens, heads, features]
         out."""
         assert self._now is not None
-        if options.get("softcap"):
-            raise ConfigError("attention with soft caps is not supported")
+        if unknown := [n for n, v in options.items() if v is not None and n not in OPTIONS]:
+            raise ConfigError(f"its attention has {unknown[0]!r}, which is not computed here")
         step, attention = self._now
         self._attended += 1
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         size = q.shape[-1]
         if scaling is not None:  # ours is the usual one
             q = q * (scaling * size**0.5)
-        window = options.get("sliding_window") or getattr(module, "sliding_window", None)
+        if "sliding_window" in options:  # None says that this layer sees all
+            window = options["sliding_window"]
+        else:
+            window = getattr(module, "sliding_window", None)
         out = attention(module.layer_idx, q, k, v, step, window)
         return out.view(1, len(out), -1, size), None
 
@@ -125,6 +144,22 @@ class TransformersNetwork:
                 f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
                 f" {shape.layers} layers are attention"
             )
+
+
+def _check_size(checkpoint: Checkpoint, config: Any) -> None:
+    """Do the files hold about as many weights as config.json describes? transformers makes up
+    those that are missing, and takes the memory for them."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        described = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+    with checkpoint.tensors() as tensors:
+        stored = sum(prod(file.get_slice(name).get_shape()) for name, file in tensors.items())
+    if described > 2 * stored:
+        raise ConfigError(
+            f"{checkpoint.folder.name}: config.json describes {described} weights, its files hold"
+            f" {stored}"
+        )
 
 
 class _Product(torch.nn.Module):

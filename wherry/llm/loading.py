@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from wherry.llm.model import Decoder, Shape
 from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
 from wherry.observability.machine import Machine
+
+log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
 #: Of the memory that is free once the weights are there, if nobody says how large the cache is.
@@ -56,6 +58,11 @@ def load_engine(
         )
     network = load_network(checkpoint, dtype=precision, device=device, quantization=quantization)
     shape = network.shape
+    if shape.max_positions < config.max_position_embeddings:
+        log.warning(
+            "context shorter than the checkpoint's: longer ones would not be computed exactly",
+            extra={"model": name, "context_tokens": shape.max_positions},
+        )
     context = min(context_tokens or shape.max_positions, shape.max_positions)
     per_token = cache_bytes_per_token(shape, DTYPES[precision])
     room = _cache_bytes(cache_gb, device) // (per_token * block_size)
@@ -88,18 +95,17 @@ def load_engine(
         ends=ends,
         max_running=max_running,
         max_step_tokens=max_step_tokens,
-        context_per_token=_context_per_token(config, shape),
+        context_per_token=_context_per_token(shape),
     )
     return engine, tokenizer
 
 
-def _context_per_token(config: Any, shape: Shape) -> float:
+def _context_per_token(shape: Shape) -> float:
     """How long a context makes a prompt's token take twice as long? Its attention then has half as
     many multiplications as its products with the weights: so much slower they are, on a CPU."""
     attention = shape.heads * shape.head_size
     products = shape.hidden * (2 * attention + 2 * shape.kv_heads * shape.head_size)
-    feed_forward = getattr(config, "intermediate_size", None) or 4 * shape.hidden
-    products += 3 * shape.hidden * feed_forward
+    products += 3 * shape.hidden * shape.feed_forward
     return 0.5 * products / (2 * attention)
 
 
@@ -163,8 +169,8 @@ def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
     for named in (generation.get("eos_token_id"), getattr(config, "eos_token_id", None)):
         if isinstance(named, int):
             ends.add(named)
-        elif isinstance(named, Iterable):
-            ends.update(named)
+        elif isinstance(named, list):
+            ends.update(token for token in named if isinstance(token, int))
     if tokenizer.end is not None:
         ends.add(tokenizer.end)
     return frozenset(ends)

@@ -9,24 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.attention import Attention, StepInputs
+from wherry.llm.known import exact_positions
 from wherry.llm.linear import Linear, MakeLinear
 
-#: Finds a checkpoint's tensor by its name there.
-Weights = Callable[[str], Tensor]
+#: Gives a checkpoint's tensor of that name and shape, or refuses the checkpoint.
+Weights = Callable[..., Tensor]
 
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
+#: Positions whose rotations are kept at most: half a gigabyte for heads of 128 features.
+MOST_POSITIONS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +32,12 @@ class Shape:
 
     layers: int
     hidden: int
+    feed_forward: int
     heads: int
     kv_heads: int
     head_size: int
     vocabulary: int
+    #: Tokens up to which what is computed is what the checkpoint says.
     max_positions: int
     norm_eps: float
     #: Tokens that each layer looks back at; None: all.
@@ -50,13 +49,36 @@ class Shape:
         return cls(
             layers=config.num_hidden_layers,
             hidden=config.hidden_size,
+            feed_forward=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
             heads=heads,
             kv_heads=getattr(config, "num_key_value_heads", None) or heads,
             head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
             vocabulary=config.vocab_size,
-            max_positions=config.max_position_embeddings,
+            max_positions=min(
+                config.max_position_embeddings, exact_positions(config) or MOST_POSITIONS
+            ),
             norm_eps=getattr(config, "rms_norm_eps", 1e-6),
             windows=_windows(config),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a layer has beside its matrices."""
+
+    qkv_bias: bool
+    output_bias: bool
+    feed_forward_bias: bool
+    head_norms: bool
+
+    @classmethod
+    def of(cls, config: Any) -> Parts:
+        bias = bool(getattr(config, "attention_bias", False))
+        return cls(
+            qkv_bias=bias or config.model_type == "qwen2",
+            output_bias=bias,
+            feed_forward_bias=bool(getattr(config, "mlp_bias", False)),
+            head_norms=config.model_type == "qwen3",
         )
 
 
@@ -75,16 +97,19 @@ class Decoder:
         first_step: tuple[StepInputs, Attention] | None = None,
     ) -> None:
         self.shape = shape = Shape.of(config)
-        self.embedding = weights("model.embed_tokens.weight")
-        self.rotary = Rotary(config, shape.head_size, self.embedding)
-        self.norm = weights("model.norm.weight")
-        tied = getattr(config, "tie_word_embeddings", False)
-        self.head = linear(self.embedding if tied else weights("lm_head.weight"), None)
+        parts = Parts.of(config)
+        self.embedding = weights("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
+        self.rotary = Rotary(config, shape.head_size, shape.max_positions, self.embedding)
+        self.norm = weights("model.norm.weight", shape.hidden)
+        head = self.embedding
+        if not config.tie_word_embeddings:
+            head = weights("lm_head.weight", shape.vocabulary, shape.hidden)
+        self.head = linear(head, None)
         self.layers: list[Layer] = []
 
         def reading() -> Iterator[Layer]:
             for number in range(shape.layers):
-                self.layers.append(Layer(shape, weights, f"model.layers.{number}.", linear))
+                self.layers.append(Layer(shape, parts, weights, f"model.layers.{number}.", linear))
                 yield self.layers[-1]
 
         if first_step is None:
@@ -109,32 +134,33 @@ class Layer:
     """Attention, then the gated feed-forward network, each added to what came in."""
 
     def __init__(
-        self,
-        shape: Shape,
-        weights: Weights,
-        name: str,
-        linear: MakeLinear,
+        self, shape: Shape, parts: Parts, weights: Weights, name: str, linear: MakeLinear
     ) -> None:
-        def optional(*names: str) -> list[Tensor]:
-            try:
-                return [weights(name + n) for n in names]
-            except KeyError:
-                return []
+        hidden, size = shape.hidden, shape.head_size
+        queries, keys, inner = shape.heads * size, shape.kv_heads * size, shape.feed_forward
 
-        def joined(*names: str) -> Linear:
-            """Several linear layers of the same input as one."""
-            weight = torch.cat([weights(f"{name}{n}.weight") for n in names])
-            biases = optional(*(f"{n}.bias" for n in names))
-            return linear(weight, torch.cat(biases) if biases else None)
+        def joined(columns: int, bias: bool, rows: dict[str, int]) -> Linear:
+            """Several linear layers of the same input as one: their names and outputs."""
+            weight = [weights(f"{name}{n}.weight", count, columns) for n, count in rows.items()]
+            biases = [weights(f"{name}{n}.bias", count) for n, count in rows.items() if bias]
+            return linear(torch.cat(weight), torch.cat(biases) if bias else None)
 
         self.shape = shape
-        self.attention_norm = weights(name + "input_layernorm.weight")
-        self.qkv = joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self.head_norms = optional("self_attn.q_norm.weight", "self_attn.k_norm.weight")  # Qwen 3
-        self.output = joined("self_attn.o_proj")
-        self.mlp_norm = weights(name + "post_attention_layernorm.weight")
-        self.gate_up = joined("mlp.gate_proj", "mlp.up_proj")
-        self.down = joined("mlp.down_proj")
+        self.attention_norm = weights(name + "input_layernorm.weight", hidden)
+        self.qkv = joined(
+            hidden,
+            parts.qkv_bias,
+            {"self_attn.q_proj": queries, "self_attn.k_proj": keys, "self_attn.v_proj": keys},
+        )
+        self.head_norms: list[Tensor] = []
+        if parts.head_norms:
+            norms = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+            self.head_norms = [weights(name + norm, size) for norm in norms]
+        self.output = joined(queries, parts.output_bias, {"self_attn.o_proj": hidden})
+        self.mlp_norm = weights(name + "post_attention_layernorm.weight", hidden)
+        bias = parts.feed_forward_bias
+        self.gate_up = joined(hidden, bias, {"mlp.gate_proj": inner, "mlp.up_proj": inner})
+        self.down = joined(inner, bias, {"mlp.down_proj": hidden})
 
     def forward(
         self,
@@ -164,9 +190,9 @@ class Layer:
 class Rotary:
     """Positions as rotations of pairs of features, computed once for every position."""
 
-    def __init__(self, config: Any, head_size: int, like: Tensor) -> None:
+    def __init__(self, config: Any, head_size: int, positions: int, like: Tensor) -> None:
         frequencies, self._scale = _frequencies(config, head_size)
-        angles = torch.arange(config.max_position_embeddings).float()[:, None] * frequencies
+        angles = torch.arange(positions).float()[:, None] * frequencies
         self._cos = (angles.cos() * self._scale).to(like)
         self._sin = (angles.sin() * self._scale).to(like)
 

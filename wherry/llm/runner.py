@@ -11,9 +11,10 @@ from torch import Tensor
 
 from wherry.llm import int8
 from wherry.llm.attention import Attention, Span, StepInputs
-from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
+from wherry.llm.checkpoint import DTYPES, Checkpoint, Weights
+from wherry.llm.families import FAMILIES
 from wherry.llm.linear import best_for
-from wherry.llm.model import ARCHITECTURES, Decoder, Shape
+from wherry.llm.model import Decoder, Shape
 from wherry.llm.scheduler import Chunk
 from wherry.llm.tokenizer import Tokenizer
 
@@ -93,27 +94,27 @@ def load_network(
 ) -> Network:
     """The decoder of a checkpoint, in the given precision; its weights in 8 bits if "int8"."""
     config = checkpoint.config()
-    kind = (getattr(config, "architectures", None) or ["?"])[0]
+    kind = config.architectures[0]
     precision = DTYPES[dtype]
-    if kind not in ARCHITECTURES:
+    if not FAMILIES[kind].own:
         from wherry.llm.fallback import TransformersNetwork
 
         log.warning("no model of our own for this architecture", extra={"architecture": kind})
-        network = TransformersNetwork(checkpoint, dtype=dtype, device=device)
+        foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device)
         if quantization is not None:
-            network.exchange_products(int8.best_for(device))
+            foreign.exchange_products(int8.best_for(device))
             with torch.inference_mode():
-                network.forward(*first_step(checkpoint, network.shape, precision, device))
-        return network
+                foreign.forward(*first_step(checkpoint, foreign.shape, precision, device))
+        return foreign
     with checkpoint.tensors() as tensors, torch.inference_mode():
-
-        def weights(name: str) -> Tensor:
-            return tensor(tensors, name, precision, device)
-
+        weights = Weights(checkpoint.folder.name, tensors, precision, device)
         if quantization is None:
-            return Decoder(config, weights, best_for(device, precision))
-        first = first_step(checkpoint, Shape.of(config), precision, device)
-        return Decoder(config, weights, int8.best_for(device), first)
+            network = Decoder(config, weights, best_for(device, precision))
+        else:
+            first = first_step(checkpoint, Shape.of(config), precision, device)
+            network = Decoder(config, weights, int8.best_for(device), first)
+        weights.check_all_taken(tied=config.tie_word_embeddings)
+        return network
 
 
 def first_step(

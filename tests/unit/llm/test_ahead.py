@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm.ahead import MOST_SECONDS, compile_programs
-from wherry.llm.checkpoint import DTYPES, Checkpoint, tensor
+from wherry.llm.checkpoint import Checkpoint, Weights
 from wherry.llm.linear import Linear
 from wherry.llm.model import Decoder
 
@@ -35,10 +35,7 @@ class Products:
 def decoder(folder: Path, products: Products) -> Decoder:
     checkpoint = Checkpoint.find(str(folder))
     with checkpoint.tensors() as tensors:
-
-        def weights(name: str) -> Tensor:
-            return tensor(tensors, name, DTYPES["float32"], torch.device("cpu"))
-
+        weights = Weights("tiny", tensors, torch.float32, torch.device("cpu"))
         return Decoder(checkpoint.config(), weights, products.linear)
 
 

@@ -17,8 +17,11 @@ from transformers.utils import logging
 
 from tests.unit.llm import tiny
 from wherry.errors import ConfigError
+from wherry.llm import known
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.engine import Engine
+from wherry.llm.fallback import TransformersNetwork
+from wherry.llm.families import FAMILIES, FIELDS, Family
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.runner import Runner, load_network
 from wherry.llm.sampling import Sampling
@@ -66,13 +69,28 @@ def test_their_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("config", "problem"),
+    "config",
     [
-        (Gemma2Config(**WITH_HEAD_SIZE), "soft caps"),
-        (MambaConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2), "no decoder with"),
+        Gemma2Config(**WITH_HEAD_SIZE),
+        MambaConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2),
     ],
 )
-def test_what_would_give_wrong_tokens_is_refused(config: Any, problem: str, tmp_path: Path) -> None:
+def test_an_architecture_that_is_not_computed_exactly_is_refused(
+    config: Any, tmp_path: Path
+) -> None:
     folder = saved(config, tmp_path / "other")
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=r"architectures = .*another engine"):
         load_network(Checkpoint(folder), dtype="float32", device=CPU)
+
+
+def test_an_attention_with_an_option_that_is_not_known_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should a family come into the table that does not belong there."""
+    family = Family("gemma2", FAMILIES["Gemma3ForCausalLM"].fields, only={
+        "attn_logit_softcapping": FIELDS["final_logit_softcapping"],
+    })  # fmt: skip
+    monkeypatch.setattr(known, "FAMILIES", {"Gemma2ForCausalLM": family})
+    folder = saved(Gemma2Config(**WITH_HEAD_SIZE), tmp_path / "other")
+    with pytest.raises(ConfigError, match="its attention has 'softcap'"):
+        TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU)

@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
+    GemmaConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
@@ -53,6 +54,7 @@ FAMILIES: dict[str, Any] = {
     "mistral": MistralConfig(**SIZES, head_dim=8, sliding_window=24),
     "qwen2": Qwen2Config(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
+    "gemma": GemmaConfig(**SIZES, head_dim=8),
 }
 
 

@@ -1,0 +1,108 @@
+"""Does every architecture that is accepted give the logits of transformers, token by token?"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers.utils import logging
+
+from tests.unit.llm.exact import FORMS
+from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.engine import Engine
+from wherry.llm.families import FAMILIES, Only
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.runner import Runner, load_network
+from wherry.llm.sampling import Sampling
+from wherry.llm.scheduler import Chunk
+from wherry.llm.sequence import Sequence
+
+CPU = torch.device("cpu")
+NEW_TOKENS = 8
+#: Names that a config.json may have although its class calls them otherwise, or computes them.
+OTHER_NAMES = {
+    "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base",
+    "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern", "n_ctx",
+    "num_local_experts", "num_key_value_heads", "head_dim",
+}  # fmt: skip
+
+
+def saved(kind: str, form: dict[str, Any], folder: Path) -> Path:
+    """A checkpoint with random weights, large enough that attention is not the same everywhere."""
+    torch.manual_seed(0)
+    logging.disable_progress_bar()
+    config = CONFIG_MAPPING[FAMILIES[kind].model_type](**form)
+    net = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, parameter in net.named_parameters():
+        if "bias" in name or "norm" in name:  # else they are all zeros or ones
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        elif parameter.dim() > 1:
+            parameter.data *= 3
+    net.save_pretrained(folder)
+    return folder
+
+
+def answers(folder: Path, prompts: list[list[int]]) -> list[tuple[Sequence, dict[int, Tensor]]]:
+    """Greedy answers from the engine, each with its logits by position: prompts in chunks, several
+    at once, and each once more when its beginning is known."""
+    network = load_network(Checkpoint(folder), dtype="float32", device=CPU)
+    runner = Runner(network, cache_tokens=480, block_size=4, dtype=torch.float32, device=CPU)
+    logits: dict[Sequence, dict[int, Tensor]] = {}
+
+    def run(chunks: list[Chunk]) -> Tensor:
+        rows = runner.run(chunks)
+        places = [(c, c.start + c.count - c.asked + n) for c in chunks for n in range(c.asked)]
+        for row, (chunk, place) in zip(rows, places, strict=True):
+            logits.setdefault(chunk.sequence, {})[place] = row.clone()
+        return rows
+
+    engine = Engine(
+        run,  # type: ignore[arg-type]
+        KVCache(120, 4),
+        name="tiny",
+        vocabulary=300,
+        context_tokens=network.shape.max_positions,
+        max_step_tokens=16,
+    )
+    wish = Sampling(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True)
+    sequences = []
+    for known in (False, True):
+        sequences += [engine.add(prompt, wish)[0] for prompt in prompts]
+        while engine.busy:
+            engine.step()
+        assert (engine.cache.hit_tokens > 0) == known
+    return [(sequence, logits[sequence]) for sequence in sequences]
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [(kind, form) for kind, forms in FORMS.items() for form in forms]
+)
+def test_the_logits_are_those_of_transformers(kind: str, form: str, tmp_path: Path) -> None:
+    folder = saved(kind, FORMS[kind][form], tmp_path / "tiny")
+    reference = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    dice = torch.Generator().manual_seed(4)
+    prompts = [torch.randint(3, 300, (length,), generator=dice).tolist() for length in (5, 30, 60)]
+    for sequence, logits in answers(folder, prompts):
+        with torch.inference_mode():
+            whole = reference(torch.tensor([sequence.tokens[:-1]]), use_cache=False).logits[0]
+        assert len(logits) == NEW_TOKENS
+        for place, row in logits.items():
+            assert (row - whole[place]).abs().max() < 1e-4
+            assert sequence.tokens[place + 1] == whole[place].argmax()
+
+
+def test_every_architecture_that_is_accepted_is_held_to_that() -> None:
+    assert list(FORMS) == list(FAMILIES)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_field_that_is_accepted_is_one_that_transformers_reads(kind: str) -> None:
+    config = CONFIG_MAPPING[FAMILIES[kind].model_type]
+    read = {field.name for field in dataclasses.fields(config)} | config.attribute_map.keys()
+    unread = {name for name, rule in FAMILIES[kind].only.items() if isinstance(rule, Only)}
+    assert FAMILIES[kind].fields - read - unread <= OTHER_NAMES

@@ -1,0 +1,261 @@
+"""Does the engine compute exactly what this config.json says, and if not, which field is why?
+
+What is known is listed (`families.py`), everything else is refused: a field that nobody here reads
+may be the one that decides about every token. Pure: what was read from the file comes in, refusals
+come out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from wherry.llm.families import (
+    FAMILIES,
+    FIELDS,
+    FIXED,
+    HEAD_SIZE,
+    ROPE_FIELDS,
+    ROPE_RULES,
+    WITHOUT_EFFECT,
+    Derived,
+    Family,
+    ListOf,
+    Number,
+    Numbers,
+    OneOf,
+    Only,
+    Rule,
+    Whole,
+)
+
+DTYPES = ("float32", "bfloat16", "float16")
+#: Fields that say that the weights are no floats. Others of their kind are refused as unknown.
+QUANTIZED = ("quantization_config", "compression_config", "quantization")
+ANOTHER_ENGINE = "serve it with another engine (vllm:..., llama-cpp:FILE.gguf)"
+#: Characters of a value that are shown.
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One field of config.json that the engine does not compute, and what to do."""
+
+    field: str
+    value: Any
+    remedy: str
+
+    def __str__(self) -> str:
+        shown = repr(self.value)
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}..."
+        return f"{self.field} = {shown}: {self.remedy}"
+
+
+def refusals(config: Mapping[str, Any]) -> list[Refusal]:
+    """What of a config.json is not computed exactly; nothing if it may be loaded."""
+    return list(_refusals(config))
+
+
+def exact_positions(config: Any) -> int | None:
+    """Most tokens for which the rotations are those of transformers; None: all of them.
+
+    "longrope" changes the rotations of all keys, of those in the cache too, when a sequence grows
+    longer than the original context: up to there they are fixed.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        return int(rope["original_max_position_embeddings"])
+    return None
+
+
+def _refusals(config: Mapping[str, Any]) -> Iterator[Refusal]:
+    for name in QUANTIZED:
+        if config.get(name) is not None:
+            yield Refusal(
+                name,
+                config[name],
+                "quantized weights are not computed here; use a checkpoint of floats"
+                f" (float32, bfloat16 or float16), or {ANOTHER_ENGINE}",
+            )
+    if config.get("auto_map") is not None:
+        yield Refusal(
+            "auto_map",
+            config["auto_map"],
+            "the checkpoint brings code of its own, which is never run; if it only repeats what"
+            " transformers has for this model_type, delete the field",
+        )
+    kinds = config.get("architectures")
+    kind = kinds[0] if isinstance(kinds, list) and len(kinds) == 1 else None
+    family = FAMILIES.get(kind) if isinstance(kind, str) else None
+    if family is None:
+        yield Refusal("architectures", kinds, f"not computed exactly here; {ANOTHER_ENGINE}")
+        return
+    if config.get("model_type") != family.model_type:
+        yield Refusal("model_type", config.get("model_type"), f"of {kind} is {family.model_type!r}")
+    for name in ("dtype", "torch_dtype"):
+        if config.get(name) not in (None, *DTYPES):
+            yield Refusal(name, config[name], f"must be one of {', '.join(DTYPES)}")
+    for name, value in config.items():
+        yield from _field(name, value, family, config)
+    yield from _shapes(config)
+    yield from _ropes(config, family)
+
+
+def _field(name: str, value: Any, family: Family, config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """One field of a known architecture, by itself."""
+    if name in WITHOUT_EFFECT or name in QUANTIZED or name == "auto_map":
+        return
+    if name in ("rope_scaling", "rope_parameters") and family.ropes:
+        return  # looked at as a whole
+    if name in family.fields:
+        rule = family.only.get(name) or FIELDS[name]
+        if problem := _problem(rule, value, config):
+            yield Refusal(name, value, problem)
+    elif value is None:
+        return  # absent, and transformers has no such field either
+    elif name not in FIXED:
+        yield Refusal(
+            name,
+            value,
+            f"not known for {family.model_type!r}, so it would be ignored; {ANOTHER_ENGINE}, or"
+            " delete the field if you are sure that it does not change what is computed",
+        )
+    elif not any(_same(value, allowed) for allowed in FIXED[name]):
+        yield Refusal(name, value, f"only {FIXED[name][0]!r} is computed here; {ANOTHER_ENGINE}")
+
+
+def _shapes(config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Fields that must fit each other."""
+    heads = config.get("num_attention_heads", config.get("n_head"))
+    hidden = config.get("hidden_size", config.get("n_embd"))
+    kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
+    if _whole(heads) and _whole(kv_heads) and kv_heads and heads % kv_heads:
+        yield Refusal("num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})")
+    if _whole(heads) and _whole(hidden) and head_dim is None and heads and hidden % heads:
+        yield Refusal("num_attention_heads", heads, f"must divide the hidden size ({hidden})")
+    if _whole(head_dim) and head_dim % 2:
+        yield Refusal("head_dim", head_dim, "must be even")
+    experts, local_experts = config.get("num_experts"), config.get("num_local_experts")
+    if experts is not None and local_experts is not None and experts != local_experts:
+        yield Refusal("num_experts", experts, f"num_local_experts is {local_experts!r}")
+    if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
+        yield Refusal("sliding_window", 0, "0 goes only with use_sliding_window = False")
+    kinds = config.get("layer_types")
+    if kinds is None and "_sliding_window_pattern" in config:
+        yield Refusal("layer_types", None, "goes with _sliding_window_pattern: which layers slide?")
+    if isinstance(kinds, list) and "sliding_attention" in kinds:
+        if "sliding_window" in config and config["sliding_window"] is None:
+            yield Refusal("layer_types", kinds, "has sliding_attention, but sliding_window is null")
+        if config.get("use_sliding_window") is False:
+            yield Refusal(
+                "layer_types", kinds, "has sliding_attention, but use_sliding_window is false"
+            )
+
+
+def _ropes(config: Mapping[str, Any], family: Family) -> Iterator[Refusal]:
+    """How positions become rotations."""
+    given = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
+    if not family.ropes or not given:
+        return
+    name = given[0]
+    ropes = config[name]
+    if len(given) > 1:
+        yield Refusal(name, ropes, "there is rope_parameters, too: delete one of them")
+        return
+    if not isinstance(ropes, dict):
+        yield Refusal(name, ropes, "must be an object")
+        return
+    by_layer_type = [k for k in ropes if k in ("full_attention", "sliding_attention")]
+    if family.ropes_by_layer_type and by_layer_type and len(by_layer_type) == len(ropes):
+        for kind in by_layer_type:
+            yield from _rope(f"{name}.{kind}", ropes[kind], config, family)
+    else:
+        yield from _rope(name, ropes, config, family)
+
+
+def _rope(name: str, rope: Any, config: Mapping[str, Any], family: Family) -> Iterator[Refusal]:
+    if not isinstance(rope, dict):
+        yield Refusal(name, rope, "must be an object")
+        return
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if rope.get("type", kind) != kind:
+        yield Refusal(f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them")
+        return
+    if not isinstance(kind, str) or kind not in family.ropes:
+        yield Refusal(
+            f"{name}.rope_type", kind, f"must be one of {', '.join(family.ropes)}; {ANOTHER_ENGINE}"
+        )
+        return
+    needed, further = ROPE_FIELDS[kind]
+    known = needed | further | {"rope_type", "type", "rope_theta"}
+    if "partial_rotary_factor" in family.fields or "rotary_pct" in family.fields:
+        known |= {"partial_rotary_factor"}
+    for field in sorted(needed - rope.keys()):
+        yield Refusal(f"{name}.{field}", None, f"rope_type {kind!r} needs it")
+    for field, value in rope.items():
+        if field not in known:
+            yield Refusal(
+                f"{name}.{field}", value, f"not known for rope_type {kind!r}; {ANOTHER_ENGINE}"
+            )
+        elif field not in ("rope_type", "type"):
+            if problem := _problem(ROPE_RULES[field], value, config):
+                yield Refusal(f"{name}.{field}", value, problem)
+            elif config.get(field, value) != value:
+                yield Refusal(
+                    f"{name}.{field}", value, f"{field} beside it is {config[field]!r}: delete one"
+                )
+
+
+def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
+    """What is wrong with a value; "" if nothing is."""
+    match rule:
+        case Whole(least, most, or_null):
+            fine = (value is None and or_null) or (_whole(value) and least <= value <= most)
+            return "" if fine else f"must be a whole number from {least} to {most}"
+        case Number(least, most, or_null):
+            fine = (value is None and or_null) or (_number(value) and least <= value <= most)
+            return "" if fine else f"must be a number from {least:g} to {most:g}"
+        case OneOf(values):
+            fine = any(_same(value, allowed) for allowed in values)
+            return "" if fine else f"must be {' or '.join(map(repr, values))}; {ANOTHER_ENGINE}"
+        case Numbers():
+            fine = value is None or (
+                isinstance(value, list) and all(_number(v) and 0 <= v <= 1e6 for v in value)
+            )
+            return "" if fine else "must be a list of positive numbers"
+        case ListOf(values, or_null):
+            if value is None and or_null:
+                return ""
+            layers = config.get("num_hidden_layers")
+            if not isinstance(value, list) or len(value) != layers:
+                return f"must be a list with one entry for each of {layers} layers"
+            odd = [v for v in value if not any(_same(v, allowed) for allowed in values)]
+            return f"{odd[0]!r} in it is not computed here; {ANOTHER_ENGINE}" if odd else ""
+
+        case Only(beside, wanted):
+            fine = _same(config.get(beside, wanted), wanted)
+            return "" if fine else f"is known only with {beside} = {wanted!r}; {ANOTHER_ENGINE}"
+        case Derived(what):
+            heads = config.get("num_attention_heads", config.get("n_head"))
+            if what == HEAD_SIZE:
+                hidden = config.get("hidden_size")
+                right = hidden // heads if _whole(heads) and heads and _whole(hidden) else None
+            else:
+                right = heads if config.get("multi_query") is False else 1
+            return "" if value == right else f"must be {what}: {right}"
+
+
+def _same(value: Any, allowed: Any) -> bool:
+    """JSON's true is not its 1."""
+    return type(value) is type(allowed) and bool(value == allowed)
+
+
+def _whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
