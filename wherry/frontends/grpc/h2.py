@@ -14,6 +14,7 @@ from typing import Final, cast
 
 import numpy as np
 
+from wherry.frontends.gathered import gathered_write
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
@@ -161,6 +162,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._write_gathered = gathered_write(self._transport)
         self.peer = _peer(transport.get_extra_info("peername"))
         self.shared.add(self)
         self.write(
@@ -668,7 +670,7 @@ class Connection(asyncio.BufferedProtocol):
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         if not self._over:
             self._written_bytes += sum(map(len, buffers))
-            self._transport.writelines(buffers)
+            self._write_gathered(buffers)
 
     def header_frames(self, stream_id: int, flags: int, block: bytes) -> bytes:
         block, self._table_update = self._table_update + block, b""

@@ -15,6 +15,7 @@ from typing import Final, cast
 import httptools
 import numpy as np
 
+from wherry.frontends.gathered import gathered_write
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -174,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         "_url",
         "_wait",
         "_waiting_since",
+        "_write_gathered",
         "_written_bytes",
         "exchanges",
         "writing_paused",
@@ -234,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._write_gathered = gathered_write(self._transport)
         self._peer = address_text(transport.get_extra_info("peername"))
         self._shared.add(self)
         if len(self._shared.open) > self._limits.max_connections:
@@ -536,7 +539,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._written_bytes += total_bytes(buffers)
-        self._transport.writelines(buffers)
+        self._write_gathered(buffers)
 
     def answered(self, exchange: "_Exchange") -> None:
         """An answer is complete. If it has its turn, it is written: go on to those behind it."""
