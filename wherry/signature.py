@@ -6,9 +6,10 @@
     Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
     Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
 
-Several parameters are several inputs; one with a default is optional. A TypedDict, NamedTuple or
-dataclass as the return type names several outputs; a tuple numbers them. Without `list[...]`
-(`text: str`) the function takes one row at a time. A generator streams.
+An alias (`type Vector = ...`) is read as what it stands for. Several parameters are several inputs;
+one with a default is optional. A TypedDict, NamedTuple or dataclass as the return type names
+several outputs; a tuple numbers them. Without `list[...]` (`text: str`) the function takes one row
+at a time. A generator streams.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import numpy as np
 
+from wherry.annotations import hints_of, without_aliases
 from wherry.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.errors import ConfigError
 
@@ -69,7 +71,7 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
     `returns` stands in for its own return annotation.
     """
     try:
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = hints_of(function)
     except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         remedy = "; import that name at module level" if isinstance(error, NameError) else ""
         raise ConfigError(
@@ -77,7 +79,7 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
             f"{remedy}"
         ) from None
     if returns is not None:
-        hints["return"] = returns
+        hints["return"] = without_aliases(returns)
     parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
     inputs: list[TensorSpec] = []
     row_wise: set[bool] = set()
@@ -143,7 +145,7 @@ def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, .
     elif isinstance(hint, type) and (
         typing.is_typeddict(hint) or hasattr(hint, "_fields") or is_dataclass(hint)
     ):
-        named = typing.get_type_hints(hint, include_extras=True)
+        named = hints_of(hint)
         if is_dataclass(hint):
             named = {field.name: named[field.name] for field in fields(hint)}
         returns = "named"
@@ -178,14 +180,11 @@ def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
 
 def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpec, bool | None]:
     """The tensor an annotation describes, and whether it is one row (None: an array is both)."""
-    if get_origin(hint) in (Union, types.UnionType):
-        choices = [arg for arg in get_args(hint) if arg is not type(None)]
-        if len(choices) != 1:
-            raise ConfigError(f"{where}: {hint} is a union; an input has one type")
-        hint = choices[0]
+    hint = _not_none(hint, where)
     marker: TensorType | None = None
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
+        hint = _not_none(hint, where)
         for extra in extras:
             if isinstance(extra, Datatype):
                 marker = TensorType(extra, ())
@@ -220,6 +219,16 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
         f"{where}: {hint!r} is no tensor; use list[str], list[bytes], list[int], list[float],"
         " list[bool], list[dict], or Annotated[np.ndarray, wherry.FP32[...]]"
     )
+
+
+def _not_none(hint: Any, where: str) -> Any:
+    """The X of `X | None`, or `hint` itself. ConfigError: there is more than one."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    choices = [arg for arg in get_args(hint) if arg is not type(None)]
+    if len(choices) != 1:
+        raise ConfigError(f"{where}: {hint} is a union; an input has one type")
+    return choices[0]
 
 
 def _is_json(hint: Any) -> bool:

@@ -15,11 +15,11 @@ calls of the network, and every call may serve all answers that are under way.
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, get_args, get_origin
 
+from wherry.annotations import hints_of
 from wherry.config import ModelConfig
 from wherry.errors import ConfigError
 from wherry.model import Model
@@ -97,7 +97,7 @@ class StepModel(Model):
     def _responses(self, name: str) -> Any:
         """What a request's answer is: an iterator of step()'s responses."""
         try:
-            hint = typing.get_type_hints(self.step, include_extras=True).get("return")
+            hint = hints_of(self.step).get("return")
         except (NameError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"model {name!r}: an annotation of step() cannot be read: {error}"
