@@ -71,7 +71,8 @@ class Caller:
             self._reader, self._writer = await asyncio.open_connection(
                 self._address.hostname, self._address.port
             )
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Length: {len(data)}\r\n"
         self._writer.write(f"{head}\r\n".encode() + data)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         status = int(lines[0].split()[1])

@@ -30,9 +30,11 @@ from wherry.frontends.admission import Admission
 from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
-from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits
+from wherry.frontends.http.cors import Cors
+from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, PassedOn
 from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.origins import Origins
 from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
 from wherry.model import Model
@@ -82,6 +84,8 @@ class Server:
         port: int = 8000,
         grpc_port: int | None = None,
         uds: str | os.PathLike[str] | None = None,
+        allowed_hosts: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
         api_keys: Sequence[str] = (),
         ssl_certfile: str | os.PathLike[str] | None = None,
         ssl_keyfile: str | os.PathLike[str] | None = None,
@@ -120,6 +124,7 @@ class Server:
         self._grpc_tls = (grpc_ssl_certfile, grpc_ssl_keyfile, grpc_ssl_client_ca)
         if grpc_ssl_certfile is None:
             self._grpc_tls = self._tls
+        self._origins = Origins(allowed_hosts, cors_origins)
         self._api_keys = tuple(api_keys)
         self._limits = limits or Limits()
         #: For every frontend.
@@ -299,11 +304,11 @@ class Server:
         application: Application = AccessLog(app) if self._access_log else app
         public = application
         if self._management_port is not None:
-            self._operators["management"] = Listener(application, self._limits)
+            self._operators["management"] = self._listener(application)
             public = Without(application, MANAGEMENT)
         if self._metrics_port is not None:
-            self._operators["metrics"] = Listener(Only(application, {"metrics"}), self._limits)
-        listener = Listener(public, self._limits)
+            self._operators["metrics"] = self._listener(Only(application, {"metrics"}))
+        listener = self._listener(public)
         try:
             await self._listen(listener)
             try:
@@ -324,6 +329,11 @@ class Server:
     def _name(self) -> str:
         # The clients of a Triton repository ask for its server by name.
         return "triton" if self.control.repositories else "wherry"
+
+    def _listener(self, application: Application) -> Listener:
+        if self._origins:
+            application = Cors(application, self._origins)
+        return Listener(application, self._limits, self._origins)
 
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address
@@ -469,19 +479,16 @@ class AccessLog:
             self._application(_LoggedExchange(exchange, self._log))
 
 
-class _LoggedExchange(Exchange):
-    """Hands everything on to the transport's exchange, and logs its end."""
+class _LoggedExchange(PassedOn):
+    """Logs the end of the transport's exchange."""
 
-    __slots__ = ("_inner", "_log", "_started", "_status")
+    __slots__ = ("_log", "_started", "_status")
 
     def __init__(self, inner: Exchange, log: logging.Logger) -> None:
-        super().__init__(inner.request)
-        self._inner = inner
+        super().__init__(inner)
         self._log = log
         self._started = time.monotonic()
         self._status = 0
-        inner.on_disconnect = self._left
-        inner.on_drain = self._drained
 
     def respond(self, status: int, *args: Any, **kwargs: Any) -> None:
         self._inner.respond(status, *args, **kwargs)
@@ -491,25 +498,13 @@ class _LoggedExchange(Exchange):
         self._status = status
         self._inner.start(status, **kwargs)
 
-    def send(self, chunk: bytes) -> None:
-        self._inner.send(chunk)
-
     def finish(self) -> None:
         self._inner.finish()
         self._end(self._status)
 
-    @property
-    def congested(self) -> bool:
-        return self._inner.congested
-
     def _left(self) -> None:
-        if self.on_disconnect is not None:
-            self.on_disconnect()
+        super()._left()
         self._end(499)
-
-    def _drained(self) -> None:
-        if self.on_drain is not None:
-            self.on_drain()
 
     def _end(self, status: int) -> None:
         if self._phase is LEFT:

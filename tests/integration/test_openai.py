@@ -281,7 +281,9 @@ def test_a_body_that_does_not_come_to_its_end_costs_nobody_anything(
     server: wherry.Server, client: openai.OpenAI, cut: int
 ) -> None:
     body = json.dumps({"model": "parrot", "messages": user("x"), "stream": True}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     address = urlsplit(server.url)
     with socket.create_connection((address.hostname, address.port)) as connection:
         connection.sendall(head.encode() + body[:cut])

@@ -108,7 +108,7 @@ def ask(
 ) -> Answer:
     if not isinstance(body, bytes):
         body = json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", "Connection: close"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     lines += [f"Content-Length: {len(body)}", "", ""]
     with socket.create_connection(address, PATIENCE) as connection:

@@ -328,3 +328,48 @@ def test_a_model_that_cannot_be_loaded_fails_the_lifespan() -> None:
                 pass
 
     asyncio.run(use())
+
+
+def ask(url: str, path: str, **headers: str) -> int:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url + path, headers=named)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return int(response.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_every_port_looks_at_hosts_and_origins() -> None:
+    page = "https://app.example.com"
+    with wherry.Server(
+        upper,
+        port=0,
+        management_port=0,
+        metrics_port=0,
+        allowed_hosts=["models.example.com"],
+        cors_origins=[page],
+    ) as server:
+        for url in (server.url, server.management_url, server.metrics_url):
+            path = "/metrics" if url == server.metrics_url else "/"
+            assert ask(url, path) == 200
+            assert ask(url, path, Host="models.example.com") == 200
+            assert ask(url, path, Host="evil.example") == 421
+            assert ask(url, path, Origin="https://evil.example") == 403
+            assert ask(url, path, Origin=page) == 200
+            assert ask(url, path, Sec_Fetch_Site="cross-site") == 403
+
+
+def test_what_is_not_found_and_not_allowed_an_allowed_page_may_read() -> None:
+    page = "https://app.example.com"
+    with wherry.Server(
+        upper, port=0, metrics_port=0, api_keys=["k" * 16], cors_origins=[page]
+    ) as server:
+        for url, status in ((server.url + "/v2", 401), (server.metrics_url + "/v2", 404)):
+            request = urllib.request.Request(url, headers={"Origin": page})
+            with pytest.raises(HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=PATIENCE)
+            with refused.value as answer:
+                assert answer.code == status
+                assert answer.headers["Access-Control-Allow-Origin"] == page

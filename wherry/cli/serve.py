@@ -98,6 +98,8 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         port=server.port,
         grpc_port=server.grpc_port,
         uds=server.uds,
+        allowed_hosts=server.allowed_host,
+        cors_origins=server.cors_origin,
         api_keys=settings.api_keys(),
         ssl_certfile=server.ssl_certfile,
         ssl_keyfile=server.ssl_keyfile,

@@ -41,6 +41,15 @@ class ServerSettings:
         None, "speak gRPC, too, on this port (8001 is usual); 0 takes a free one", "PORT"
     )
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
+    allowed_host: tuple[str, ...] = option(
+        (), "answer to this host name, too (*.NAME: to all below; *: to any); may be repeated",
+        "NAME",
+    )  # fmt: skip
+    cors_origin: tuple[str, ...] = option(
+        (), "let web pages of this origin call, as https://app.example.com; *: of any; may be"
+        " repeated",
+        "ORIGIN",
+    )  # fmt: skip
     api_key: tuple[str, ...] = option(
         (), "a bearer key that clients must send, health excepted; may be repeated", "KEY"
     )
@@ -150,6 +159,8 @@ class ServerSettings:
 
 #: Settings that may be repeated, and what stands between them in a variable.
 REPEATED = {
+    "allowed_host": ",",
+    "cors_origin": ",",
     "api_key": ",",
     "model_repository": ":",
     "load_model": ",",

@@ -164,6 +164,55 @@ class Exchange(ABC):
             )
 
 
+class PassedOn(Exchange):
+    """What stands between an application and a transport's exchange: hands everything on."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Exchange) -> None:
+        super().__init__(inner.request)
+        self._inner = inner
+        inner.on_disconnect = self._left
+        inner.on_drain = self._drained
+
+    def respond(
+        self,
+        status: int,
+        body: bytes | Sequence[Buffer] = b"",
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._inner.respond(status, body, content_type=content_type, headers=headers)
+
+    def start(
+        self,
+        status: int,
+        *,
+        content_type: str = "application/json",
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._inner.start(status, content_type=content_type, headers=headers)
+
+    def send(self, chunk: bytes) -> None:
+        self._inner.send(chunk)
+
+    def finish(self) -> None:
+        self._inner.finish()
+
+    @property
+    def congested(self) -> bool:
+        return self._inner.congested
+
+    def _left(self) -> None:
+        if self.on_disconnect is not None:
+            self.on_disconnect()
+
+    def _drained(self) -> None:
+        if self.on_drain is not None:
+            self.on_drain()
+
+
 Application = Callable[[Exchange], None]
 """Called for each request on the event loop's thread; must not block, may answer later."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
 from wherry.frontends.http.wire import address_text
+from wherry.frontends.origins import Binding, OriginCheck, Origins, binding_of
 from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG = 2048
@@ -23,8 +24,15 @@ class Listener:
     Belongs to the event loop that it is started in; works on asyncio's own and on uvloop.
     """
 
-    def __init__(self, application: Application, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        limits: Limits | None = None,
+        origins: Origins | None = None,
+    ) -> None:
+        """Without `origins` any host and any page is answered."""
         self._connections = Connections(application, limits or Limits())
+        self._origins = origins
         self._server: asyncio.Server | None = None
         self._backlog: Backlog | None = None
         self._passed = False
@@ -57,11 +65,21 @@ class Listener:
             sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
         if sock is not None and sock.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(
-                self._connect, sock=sock, ssl=ssl, ssl_handshake_timeout=handshake, backlog=BACKLOG
+                self._connect,
+                sock=sock,
+                ssl=ssl,
+                ssl_handshake_timeout=handshake,
+                backlog=BACKLOG,
+                start_serving=False,
             )
         elif sock is not None:
             self._server = await loop.create_server(
-                self._connect, sock=sock, ssl=ssl, ssl_handshake_timeout=handshake, backlog=BACKLOG
+                self._connect,
+                sock=sock,
+                ssl=ssl,
+                ssl_handshake_timeout=handshake,
+                backlog=BACKLOG,
+                start_serving=False,
             )
         else:
             self._server = await loop.create_server(
@@ -72,10 +90,16 @@ class Listener:
                 ssl_handshake_timeout=handshake,
                 backlog=BACKLOG,
                 reuse_port=reuse_port or None,
+                start_serving=False,
             )
         self._backlog = Backlog(
             self._server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake
         )
+        if self._origins is not None:  # the first connection finds the rules in place
+            self._connections.origin_check = OriginCheck(
+                self._origins, self.binding, tls=ssl is not None, own_name=host or ""
+            )
+        await self._server.start_serving()
 
     @property
     def addresses(self) -> list[str]:
@@ -83,6 +107,12 @@ class Listener:
         if self._server is None:
             return []
         return [address_text(s.getsockname()) or "" for s in self._server.sockets]
+
+    @property
+    def binding(self) -> Binding:
+        """Where it can be reached from."""
+        sockets = self._server.sockets if self._server is not None else ()
+        return binding_of(s.getsockname() for s in sockets)
 
     @property
     def url(self) -> str:

@@ -8,7 +8,7 @@ share: the application, the limits, the receive buffer, and one timer that looks
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from enum import Enum, auto
 from typing import Final, cast
 
@@ -36,10 +36,12 @@ from wherry.frontends.http.wire import (
     header_lines,
     header_name,
     split_target,
+    target_authority,
     text_of,
     total_bytes,
 )
 from wherry.frontends.open_connections import OpenConnections
+from wherry.frontends.origins import OriginCheck
 from wherry.frontends.sockets import has_unread, unacknowledged
 
 RECEIVE_BYTES: Final = 64 * 2**10
@@ -103,6 +105,8 @@ class Connections(OpenConnections["Connection"]):
         self.header_names = Memo(header_name)
         self.methods = Memo(text_of)
         self.targets = Memo(split_target)
+        #: Which hosts and pages are answered; without it, any.
+        self.origin_check: OriginCheck | None = None
         self._waits = {
             Wait.BEGIN: limits.idle_timeout,
             Wait.HEAD: limits.header_timeout,
@@ -152,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         "_heads",
         "_http10",
         "_joined_bytes",
+        "_known_hosts",
         "_large_body",
         "_large_body_bytes",
         "_limits",
@@ -160,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         "_max_header_bytes",
         "_max_pipelined",
         "_methods",
+        "_origin_check",
         "_parser",
         "_peer",
         "_persistent",
@@ -193,6 +199,8 @@ class Connection(asyncio.BufferedProtocol):
         self._header_names = shared.header_names
         self._methods = shared.methods
         self._targets = shared.targets
+        self._origin_check = check = shared.origin_check
+        self._known_hosts: Set[str] = check.known if check is not None else frozenset()
         self._transport = cast(asyncio.Transport, None)
         self._peer: str | None = None
 
@@ -342,15 +350,19 @@ class Connection(asyncio.BufferedProtocol):
         headers = self._headers
         if self._fed_bytes > self._max_header_bytes:
             self._check_head_size()
-        if not self._url.startswith(b"/"):
-            self._check_method()
         self._persistent = self._parser.should_keep_alive()
         # Asking for the version is slow, and this much is true of HTTP/1.1 alone.
         self._http10 = False
         if not self._persistent or "connection" in headers:
             self._check_version()
-        if "host" not in headers and not self._http10:
-            raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
+        if not self._url.startswith(b"/"):
+            self._check_target(headers)
+        if (
+            headers.get("host") not in self._known_hosts
+            or "origin" in headers
+            or "sec-fetch-site" in headers
+        ):
+            self._check_origin(headers)
         if "upgrade" in headers and self._parser.should_upgrade():
             return  # the parser stops at the end of this head: see _parse
         if "transfer-encoding" in headers:
@@ -451,9 +463,22 @@ class Connection(asyncio.BufferedProtocol):
             431, f"the request's headers exceed the limit of {limit} bytes; send fewer or shorter"
         )
 
-    def _check_method(self) -> None:
+    def _check_target(self, headers: dict[str, str]) -> None:
         if self._parser.get_method() == b"CONNECT":
             raise Refused(501, "CONNECT is not supported: this is no proxy")
+        authority = target_authority(self._url)
+        if authority is not None:
+            self._check_origin(headers)
+            headers["host"] = authority  # it is what counts: RFC 9112, 3.2.2
+
+    def _check_origin(self, headers: dict[str, str]) -> None:
+        if "host" not in headers and not self._http10:
+            raise Refused(400, "the request has no Host header, which HTTP/1.1 requires")
+        if self._origin_check is not None:
+            method = self._methods[self._parser.get_method()]
+            refusal = self._origin_check.refusal(method, headers)
+            if refusal is not None:
+                raise Refused(refusal.status, refusal.message)
 
     def _check_version(self) -> None:
         version = self._parser.get_http_version()
@@ -508,13 +533,17 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, refused: Refused) -> None:
         """Answer in turn with an error; read nothing more; close."""
         method = self._parser.get_method().decode("latin-1") if self._requests else "GET"
+        headers = refused.headers
+        if self._origin_check is not None:  # a page that may call shall see why not
+            given = self._headers if self._head is None else self._head
+            headers = (*headers, *self._origin_check.origins.answer_headers(given))
         self._reading = OVER
         self._large_body = self._rest = None
         self._body = b""
         self._lingering = True
         exchange = _Exchange(HttpRequest(method, ""), self, http10=False)
         self.exchanges.append(exchange)
-        exchange.respond(refused.status, error_body(str(refused)), headers=refused.headers)
+        exchange.respond(refused.status, error_body(str(refused)), headers=headers)
 
     # Answers out
 

@@ -1,5 +1,6 @@
 """What do the lines of an HTTP/1.1 message look like? (Pure text, no connection.)"""
 
+import re
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
@@ -51,6 +52,12 @@ def split_target(target: bytes) -> tuple[str, str]:
     return unquote(path), query
 
 
+def target_authority(target: bytes) -> str | None:
+    """Host and port of a request target in absolute form; None in any other."""
+    _, absolute, rest = target.decode("latin-1").partition("://")
+    return re.split("[/?#]", rest, maxsplit=1)[0] if absolute else None
+
+
 def first_lines(status: int, content_type: str, persistence: str) -> bytes:
     """The head of an answer as far as it can be used again within a second."""
     try:
@@ -59,7 +66,8 @@ def first_lines(status: int, content_type: str, persistence: str) -> bytes:
         reason = ""
     fields = [("Server", "wherry"), ("Date", formatdate(usegmt=True))]
     if status not in BODILESS:
-        fields.append(("Content-Type", content_type))
+        # A browser shall not take an answer for a page or a script that it is not.
+        fields += [("Content-Type", content_type), ("X-Content-Type-Options", "nosniff")]
     if persistence:
         fields.append(("Connection", persistence))
     return f"HTTP/1.1 {status} {reason}\r\n".encode("latin-1") + header_lines(fields)
