@@ -1,9 +1,11 @@
 """What does a caller see when a worker process fails, and is everything well again after it?"""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -778,3 +781,39 @@ def test_under_load_no_request_is_lost_while_workers_are_killed(
         success = rt.model("obedient").statistics.success.count
 
     assert success == sum(answered)
+
+
+# Descriptors
+
+SERVE = "ulimit -n 100; exec {python} -m wherry serve {app} --port 0 --ready-fd {ready}"
+
+
+def test_a_worker_comes_back_although_connections_hold_every_descriptor(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import os, wherry\n@wherry.model\ndef whoami(x: int) -> int:\n    return os.getpid()\n"
+    )
+    ready, told = os.pipe()
+    command = SERVE.format(python=sys.executable, app=app, ready=told)
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(["sh", "-c", command], pass_fds=[told], stderr=log) as server,
+        contextlib.ExitStack() as connections,
+    ):
+        os.close(told)
+        with os.fdopen(ready) as file:
+            url = file.readline().strip()
+        try:
+            with wherry.Client(url) as client:
+                pid = client.infer("whoami", x=1)
+                address = urlsplit(url)
+                for _ in range(150):
+                    connections.enter_context(
+                        socket.create_connection((str(address.hostname), address.port))
+                    )
+                kill(pid)
+                assert client.infer("whoami", x=2) != pid
+                assert server.poll() is None
+        finally:
+            server.terminate()
+    assert server.returncode == 0

@@ -14,6 +14,7 @@ from typing import Any
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
+from wherry.frontends.descriptors import for_connections, raise_limit
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.frontends.http.exchange import Limits
 from wherry.model import Model
@@ -36,6 +37,14 @@ def serve(flags: Mapping[str, Any]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         tell_ignored(flags)
+        if not raise_limit(settings.server.max_connections):
+            log.warning(
+                "max_connections does not fit into the limit of open files",
+                extra={
+                    "max_connections": settings.server.max_connections,
+                    "fit": for_connections(),
+                },
+            )
         targets, settings = split_targets(flags["target"], settings)
         server = make_server(settings, load_targets(targets))
         return server.run()

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
+from wherry.frontends import descriptors
+
 SWEEP_INTERVAL: Final = 0.5
 DRAIN_SWEEP_INTERVAL: Final = 0.05
 """While the server waits for its connections to end."""
@@ -34,6 +36,7 @@ class OpenConnections(ABC, Generic[C]):
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
+        self._descriptors = descriptors.for_connections()
         self.open: set[C] = set()
         self.draining = False
         self._sweep_interval = SWEEP_INTERVAL
@@ -46,6 +49,15 @@ class OpenConnections(ABC, Generic[C]):
         self._all_closed.clear()
         if self._timer is None:
             self._schedule_sweep()
+
+    def are_too_many(self, newest: asyncio.BaseTransport, most: int) -> bool:
+        """Is the newest of them one more than there may be, or than there are descriptors for?"""
+        return len(self.open) > most or self.lacks_descriptors(newest)
+
+    def lacks_descriptors(self, newest: asyncio.BaseTransport) -> bool:
+        """Does it have one that is kept for something else?"""
+        sock = newest.get_extra_info("socket")
+        return sock is not None and bool(sock.fileno() >= self._descriptors)
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)

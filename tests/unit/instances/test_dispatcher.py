@@ -44,6 +44,19 @@ from wherry.reply import StreamReply
 from wherry.request import Batch, InferRequest
 
 
+def pass_time(d: Desk, until_this: Callable[[], bool], seconds: float = 0.1) -> None:
+    """Move the clock until that has happened."""
+
+    def step() -> bool:
+        d.timer.advance(seconds)
+        return until_this()
+
+    until(step)
+
+
+FOREVER = 1e9
+
+
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
@@ -531,8 +544,9 @@ def test_an_instance_that_comes_back_in_the_moment_it_is_given_up_stays(
         assert len(d.dispatcher.instances) == 1
 
 
-def test_an_instance_that_hangs_again_and_again_is_given_up(gate: Gate) -> None:
-    settings = {"execution_timeout": 1.0, "crash_budget": 1, "crash_window": 1000.0}
+def test_threads_that_hang_are_replaced_while_they_are_few(gate: Gate) -> None:
+    """Each holds a copy of the model. When one of them ends, there is room for another."""
+    settings = {"execution_timeout": 1.0, "crash_budget": 1, "crash_window": FOREVER}
     with desk(gated(gate, **settings), gate=gate) as d:
         for n in range(2):
             call = d.ask(str(n))
@@ -542,6 +556,12 @@ def test_an_instance_that_hangs_again_and_again_is_given_up(gate: Gate) -> None:
         error = d.ask("waits for an instance that does not come").error()
         assert isinstance(error, ModelNotReady)
         assert "execution_timeout" in d.dispatcher.not_ready_reason()
+        d.timer.advance(1000.0)
+        assert d.dispatcher.not_ready_reason()
+        gate.open()
+        pass_time(d, lambda: not d.dispatcher.not_ready_reason())
+        d.ask("a")
+        gate.started()
 
 
 def test_a_model_that_is_stuck_in_one_batch_is_not_ready_until_it_goes_on(gate: Gate) -> None:
@@ -738,19 +758,6 @@ def test_a_batch_handed_to_a_worker_in_the_moment_of_its_death_is_not_lost() -> 
         worker.give = die_first  # type: ignore[method-assign] # the race, played
         assert d.ask("a").rows() == ["a"]
         worker.give = give  # type: ignore[method-assign] # back
-
-
-def pass_time(d: Desk, until_this: Callable[[], bool], seconds: float = 0.1) -> None:
-    """Move the clock until that has happened."""
-
-    def step() -> bool:
-        d.timer.advance(seconds)
-        return until_this()
-
-    until(step)
-
-
-FOREVER = 1e9
 
 
 def test_a_model_whose_workers_die_in_every_batch_is_away_and_says_why_and_until_when() -> None:

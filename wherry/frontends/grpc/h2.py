@@ -174,8 +174,10 @@ class Connection(asyncio.BufferedProtocol):
             })
             + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
         )  # fmt: skip
-        if len(self.shared.open) > self.shared.limits.max_connections:
+        if self.shared.are_too_many(transport, self.shared.limits.max_connections):
             self._fail(frames.ENHANCE_YOUR_CALM, "too many connections; raise max_connections")
+            if self.shared.lacks_descriptors(transport):
+                transport.close()
         elif self.shared.draining:
             self.drain()
 

@@ -247,15 +247,17 @@ class Connection(asyncio.BufferedProtocol):
         self._write_gathered = gathered_write(self._transport)
         self._peer = address_text(transport.get_extra_info("peername"))
         self._shared.add(self)
-        if len(self._shared.open) > self._limits.max_connections:
+        if self._shared.are_too_many(transport, self._limits.max_connections):
             self._refuse(
                 Refused(
                     503,
-                    f"the server has its limit of {self._limits.max_connections} connections;"
-                    " retry later, or raise max_connections",
+                    f"the server has its limit of {len(self._shared.open) - 1} connections;"
+                    " retry later, or raise max_connections and the limit of open files",
                     ("Retry-After", "1"),
                 )
             )
+            if self._shared.lacks_descriptors(transport):
+                transport.close()  # without waiting for the client to have read it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reading = OVER

@@ -578,6 +578,26 @@ def test_past_the_limit_of_connections_a_client_is_told_to_come_back(
     run(main(), loop_factory)
 
 
+def test_a_connection_that_takes_a_reserved_descriptor_is_refused(
+    loop_factory: LoopFactory,
+) -> None:
+    """However few there are: workers need descriptors, too."""
+
+    async def main() -> None:
+        async with serving(echo) as service, connected(service.address) as first:
+            first.post(b"one")
+            assert (await first.answer()).body == b"one"
+            (only,) = service.connections.open
+            taken = only._transport.get_extra_info("socket").fileno()
+            service.connections._descriptors = taken + 1
+            async with connected(service.address) as second:
+                answer = await second.answer()
+                assert answer.status == 503
+                assert "limit of open files" in answer.error
+
+    run(main(), loop_factory)
+
+
 def test_draining_finishes_what_has_begun_and_closes_the_idle(loop_factory: LoopFactory) -> None:
     async def main() -> None:
         desk = Desk()

@@ -1,0 +1,41 @@
+"""How many file descriptors may connections take?
+
+The system gives each new one the lowest free number. A connection that gets one of the highest is
+refused: those are for workers that start again, files that models open, and answers of refusal.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.platform != "win32":
+    import resource
+
+#: Kept free: a quarter of what there is, and at most so many.
+MOST_RESERVED = 128
+
+
+def for_connections() -> int:
+    """The lowest number that no connection may have."""
+    limit = _limits()[0]
+    return limit - min(MOST_RESERVED, limit // 4)
+
+
+def raise_limit(connections: int) -> bool:
+    """Have this process use more descriptors, where it may. False: so many connections do not
+    fit all the same."""
+    soft, hard = _limits()
+    # Several listeners have so many each.
+    wanted = min(hard, max(soft, 4 * connections + 4 * MOST_RESERVED))
+    if sys.platform != "win32" and wanted > soft:
+        _, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, unchanged))
+    return for_connections() > connections
+
+
+def _limits() -> tuple[int, int]:
+    if sys.platform == "win32":
+        return sys.maxsize, sys.maxsize
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = [sys.maxsize if one == resource.RLIM_INFINITY else one for one in (soft, hard)]
+    return most[0], most[1]
