@@ -172,7 +172,8 @@ class ModelConfig:
     #: Requests that may wait; one more is refused (429). None: no bound.
     max_queue_size: int | None = 1024
     #: Seconds that a request without a timeout may have to wait; one that would have to wait
-    #: longer, by what was learnt, and longer than for 8 batches, is refused (429). None: no bound.
+    #: longer, by what was learnt, and longer than for 8 batches, is refused (429), and so is one
+    #: that waits already when the model turns out to be that slow. 0 or None: no bound.
     max_queue_wait: float | None = 30.0
     #: Default timeout of a request, seconds; None: none.
     request_timeout: float | None = None
@@ -227,12 +228,12 @@ class ModelConfig:
             )
         if not re.fullmatch(r"[1-9][0-9]*", self.version):
             self._fail("version", "must be a whole number from 1 up, as a string")
-        for field in ("max_batch_size", "max_queue_delay", "crash_budget"):
+        for field in ("max_batch_size", "max_queue_delay", "max_queue_wait", "crash_budget"):
             value = getattr(self, field)
             if value is not None and not value >= 0:  # nan too
                 self._fail(field, "must not be negative")
         times = ("request_timeout", "execution_timeout", "stall_timeout", "unload_timeout")
-        for field in ("max_queue_wait", "crash_window", "max_restart_delay", *times):
+        for field in ("crash_window", "max_restart_delay", *times):
             value = getattr(self, field)
             if value is not None and not value > 0:
                 self._fail(field, "must be more than 0 seconds")

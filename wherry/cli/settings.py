@@ -3,7 +3,8 @@
 A flag wins over its WHERRY_ variable, that over the file, that over the default. The same table
 (`ServerSettings`) makes the flags, the variables and the keys of `[server]`. `[models.NAME]` in
 the file holds fields of ModelConfig; a flag or variable that is also such a field (isolation,
-instances, request_timeout) is said by the operator, so it wins over the model's own code.
+instances, request_timeout, max_queue_wait) is said by the operator, so it wins over the model's own
+code.
 
 The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml here.
 """
@@ -24,7 +25,7 @@ from wherry.errors import ConfigError
 PREFIX = "WHERRY_"
 
 #: Settings of the server that are also settings of every model it serves.
-OF_EVERY_MODEL = ("isolation", "instances", "request_timeout")
+OF_EVERY_MODEL = ("isolation", "instances", "request_timeout", "max_queue_wait")
 
 
 def option(default: Any, help: str, metavar: str | None = None) -> Any:
@@ -99,6 +100,11 @@ class ServerSettings:
     inline: bool = option(False, "no worker processes: everything here, for a debugger")
     instances: int | None = option(None, "instances of every model", "N")
     request_timeout: float | None = option(None, "default timeout of a request", "SECONDS")
+    max_queue_wait: float = option(
+        30.0,
+        "refuse (429) requests without a timeout that would have to wait for longer; 0: never",
+        "SECONDS",
+    )
     max_in_flight: int | None = option(None, "requests at once; one more is refused (429)", "N")
     max_body_size: int = option(64 * 2**20, "largest body, in bytes or as 64MiB", "SIZE")
     cache_size: int = option(
@@ -187,6 +193,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "cache_size": (0, float("inf")),
     "max_connections": (1, float("inf")),
     "request_timeout": (1e-3, float("inf")),
+    "max_queue_wait": (0, float("inf")),
     "idle_timeout": (1e-3, float("inf")),
     "drain_timeout": (0, float("inf")),
     "ready_fd": (0, float("inf")),

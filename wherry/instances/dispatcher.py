@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from math import inf
 from time import perf_counter_ns
 from typing import Any
 
@@ -39,16 +40,11 @@ from wherry.reply import StreamReply
 from wherry.request import Batch, Columns, InferRequest, InferResponse, gather
 from wherry.scheduler.arrival_order import ArrivalOrder
 from wherry.scheduler.device_share import Claim
+from wherry.scheduler.door import PATIENCE, refusal, too_slow
 from wherry.scheduler.policy import Dispatch, Scheduler, Wait
 from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
 
 log = logging.getLogger("wherry")
-
-#: A request is refused if its timeout is shorter than so many times what it would take: work that
-#: is finished too late is done for nobody, and makes the next one late as well.
-SAFETY = 1.2
-#: Nobody is refused who has to wait for fewer batches than this: so far ahead `Runtime.map` asks.
-PATIENCE = 8
 
 
 class Dispatcher(ModelLife[Instance]):
@@ -78,6 +74,7 @@ class Dispatcher(ModelLife[Instance]):
         #: The same, if the model's requests are steps of sequences, and what they get beside.
         self._sequences = scheduler if isinstance(scheduler, SequenceBatcher) else None
         self._sequence_inputs = sequence_inputs
+        self._longest = config.max_queue_wait or None
         self._idle: list[Instance] = []
         #: Answers that must not overtake others, and whose turn it is to deliver them.
         self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
@@ -423,35 +420,37 @@ class Dispatcher(ModelLife[Instance]):
 
     def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
         """Refuse at the door what could not be finished in time: it would only be in the way."""
-        if request.deadline is None:
-            longest = self.config.max_queue_wait
-            if longest is None or self._scheduler.is_short(longest):
-                return None
-            return self._endless(request, longest)
-        seconds = self._scheduler.predicted_seconds(request)
-        if now + SAFETY * seconds < request.deadline:
+        scheduler, left = self._scheduler, None
+        turns: float = 0.0
+        within = inf
+        if request.deadline is not None:
+            left = request.deadline - now
+        elif self._longest is None or request.follows or scheduler.is_short(self._longest):
             return None
-        return Overloaded(
-            f"model {self.config.name!r}: this request would take about {seconds:.3f} s, too long"
-            f" for its timeout ({request.deadline - now:.3f} s); retry later, or add instances",
-            retry_after=seconds,
+        seconds = scheduler.predicted_seconds(request)
+        if left is None:
+            _, of_a_batch = scheduler.head() or (0.0, 0.0)
+            turns = scheduler.queued_requests
+            if turns >= PATIENCE:
+                turns = seconds / of_a_batch if of_a_batch else inf
+            within = scheduler.turns_within(self._longest or inf)
+        return refusal(
+            self.config.name,
+            seconds,
+            left=left,
+            longest=self._longest,
+            turns=turns,
+            within=within,
         )
 
-    def _endless(self, request: InferRequest, longest: float) -> Overloaded | None:
-        """Refuse what has set itself no time, where hardly anybody would wait so long."""
-        if request.follows or self._scheduler.queued_requests < PATIENCE:
-            return None
-        seconds = self._scheduler.predicted_seconds(request)
-        if seconds <= longest:
-            return None
-        _, of_a_batch = self._scheduler.head() or (0.0, 0.0)
-        if seconds <= PATIENCE * of_a_batch:
-            return None
-        return Overloaded(
-            f"model {self.config.name!r}: this request would have to wait for about {seconds:.0f} s"
-            f" (max_queue_wait is {longest:g} s); retry later, give it a timeout, or add instances",
-            retry_after=seconds - longest,
-        )
+    def _give_up(self) -> Sequence[tuple[InferRequest, WherryError]]:
+        """Under the lock, after a batch: what waits and is now known to wait for too long."""
+        longest = self._longest
+        if longest is None or self._scheduler.is_short(longest):
+            return ()
+        given_up = self._scheduler.give_up(self._scheduler.turns_within(longest))
+        self.statistics.hopeless += len(given_up)
+        return [(request, too_slow(self.config.name, longest)) for request in given_up]
 
     def explain(self) -> dict[str, Any]:
         """What the scheduler has learnt and decides."""
@@ -740,6 +739,7 @@ class Dispatcher(ModelLife[Instance]):
     def _next(self, instance: Instance) -> None:
         """This instance is free: give it what it should run, if something waits."""
         handed: Sequence[tuple[Instance, Batch]] = ()
+        given_up: Sequence[tuple[InferRequest, WherryError]] = ()
         with self._lock:
             self._ended(instance)
             instance.busy_since = None
@@ -751,10 +751,13 @@ class Dispatcher(ModelLife[Instance]):
                     self._changed.notify_all()
                 self._idle.append(instance)
                 if self._scheduler.queued_requests or self._sequences is not None:
+                    given_up = self._give_up()
                     handed = self._assign(self._clock())
                 else:
                     self._return_grants()
         self._hand_over(handed)
+        for request, error in given_up:
+            self._fail(request, error)
 
     def _ended(self, instance: Instance, started: float | None = None) -> None:
         """Under the lock: tell the scheduler, once, that the batch of this instance has ended, and

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from math import inf
 from typing import Any
 
 from wherry.config import ModelConfig
@@ -18,7 +19,6 @@ from wherry.errors import (
     Cancelled,
     DeadlineExceeded,
     ModelNotReady,
-    Overloaded,
     QueueFull,
     Unsupported,
     WherryError,
@@ -31,6 +31,7 @@ from wherry.instances.timer import Timer
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.reply import StreamReply
 from wherry.request import Columns, InferRequest, InferResponse
+from wherry.scheduler.door import refusal, too_slow
 from wherry.scheduler.first_responses import FirstResponses
 from wherry.scheduler.queue import RequestQueue
 
@@ -64,6 +65,7 @@ class StepRunner(ModelLife[StepInstance]):
         self._takes_parameters = takes_parameters
         self._queue = RequestQueue()
         self._first = FirstResponses()
+        self._longest = config.max_queue_wait or None
         self._keys = count(1)
         #: The requests that are active in each loaded instance, by their numbers there.
         self._active: dict[StepInstance, dict[int, InferRequest]] = {}
@@ -176,7 +178,7 @@ class StepRunner(ModelLife[StepInstance]):
     # Under the lock
 
     def _refusal(self, request: InferRequest, now: float) -> WherryError | None:
-        name, limit = self.config.name, self.config.max_queue_wait
+        name = self.config.name
         if request.rows != 1:
             return Unsupported(
                 f"model {name!r} works in steps: send each of the {request.rows} rows as a"
@@ -190,14 +192,15 @@ class StepRunner(ModelLife[StepInstance]):
             return None
         if self._queue.is_full(self.config.max_queue_size, request):
             return QueueFull(name, self._queue.queued_requests, seconds or 1.0)
-        for most, what in ((left, "its timeout"), (limit, "max_queue_wait")):
-            if most is not None and seconds > most:
-                return Overloaded(
-                    f"model {name!r}: the first response would take about {seconds:.1f} s, longer"
-                    f" than {what} ({most:.1f} s); retry later, or add instances",
-                    retry_after=max(1.0, seconds - most),
-                )
-        return None
+        return refusal(
+            name,
+            seconds,
+            left=left,
+            longest=self._longest,
+            turns=self._queue.queued_requests,
+            within=self._first.turns.within(self._longest or inf),
+            what="its first response",
+        )
 
     def _has_room(self) -> bool:
         return any(len(active) < self.config.max_batch_size for active in self._active.values())
@@ -367,9 +370,21 @@ class StepRunner(ModelLife[StepInstance]):
                 self._assign(now)
             count = self._counts.get(request)
         self.statistics.responded(now - since, first=first)
+        if first:
+            self._give_up()
         if count is not None:
             for _ in range(responses):
                 count.responded(now)
+
+    def _give_up(self) -> None:
+        """After a first response: those who wait, and are now known to wait for theirs too long."""
+        if self._longest is None:
+            return
+        with self._changed:
+            given_up = self._queue.cut(self._first.turns.within(self._longest))
+            self.statistics.hopeless += len(given_up)
+        for request in given_up:
+            self._fail(request, too_slow(self.config.name, self._longest))
 
     def _count_end(self, request: InferRequest, now: float, reason: str | None = None) -> None:
         """Under the lock: it has ended, and why if it has failed."""

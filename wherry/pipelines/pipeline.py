@@ -31,12 +31,8 @@ from wherry.observability.tracing import Span, Traces
 from wherry.pipelines.fan_out import gather
 from wherry.reply import StreamReply
 from wherry.request import Columns, InferRequest, InferResponse, concatenate, rows_of
+from wherry.scheduler.door import PATIENCE, refusal
 from wherry.scheduler.pace import Pace
-
-#: A request is refused if its timeout is shorter than so many times what it would take.
-SAFETY = 1.2
-#: Nobody who sets no timeout is refused beside fewer others than these.
-PATIENCE = 8
 
 
 class LoopThread:
@@ -141,6 +137,7 @@ class PipelineRunner:
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
         #: What of it is not answered yet. Whoever has an answer may be back before its task ends.
         self._unanswered: set[InferRequest] = set()
+        self._longest = config.max_queue_wait or None
         self._quiet = threading.Condition()
         self._traces = Traces()
         self._pace = Pace()
@@ -202,21 +199,15 @@ class PipelineRunner:
         """Refuse at the door what would take too long: half of its way it would be in the way of
         others for nothing."""
         here = len(self._unanswered)
+        left = None if request.deadline is None else request.deadline - now
         seconds = self._pace.predicted_seconds(here)
-        if request.deadline is not None:
-            left, whose = request.deadline - now, "its timeout"
-            if SAFETY * seconds < left:
-                return None
-        elif self.config.max_queue_wait is None or here < PATIENCE:
-            return None
-        else:
-            left, whose = self.config.max_queue_wait, "max_queue_wait"
-            if seconds <= left:
-                return None
-        return Overloaded(
-            f"model {self.config.name!r}: this request would take about {seconds:.3f} s beside"
-            f" {here} others, too long for {whose} ({left:.3f} s); retry later",
-            retry_after=seconds,
+        return refusal(
+            self.config.name,
+            seconds,
+            left=left,
+            longest=self._longest,
+            turns=here,
+            within=PATIENCE,
         )
 
     def cancel(self, request: InferRequest) -> bool:

@@ -28,9 +28,10 @@ _KINDS: Final[Mapping[str, str]] = {
 def scheduling(triton: TritonConfig, folder: str) -> dict[str, Any]:
     """Settings of a ModelConfig. Files of initial states are read from the model's `folder`.
 
-    Triton bounds no queue unless it is told to, and knows no priorities: neither does this.
+    Triton bounds no queue unless it is told to, and knows no priorities: neither does this, but
+    for `max_queue_wait` (decision 17).
     """
-    settings: dict[str, Any] = {"max_queue_size": None, "max_queue_wait": None}
+    settings: dict[str, Any] = {"max_queue_size": None}
     if triton.response_cache is not None:
         settings["response_cache"] = triton.response_cache.enable
     if triton.sequence_batching is not None:

@@ -63,6 +63,12 @@ class Batcher:
         ahead = self._queue.rows_ahead(request.priority, request.tenant)
         return self.forecast.answer_seconds(ahead, self.max_batch_size)
 
+    def turns_within(self, seconds: float) -> float:
+        return self.forecast.turns.within(seconds)
+
+    def give_up(self, turns: float) -> Sequence[InferRequest]:
+        return self._queue.cut(turns * self.instances * self.max_batch_size, self.max_batch_size)
+
     def head(self) -> tuple[float, float] | None:
         lane = self._queue.oldest()
         if lane is None:

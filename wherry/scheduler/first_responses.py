@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from wherry.scheduler.door import Turns
+
 #: How much of the past remains with each first response.
 FADING = 0.95
 
@@ -18,6 +20,8 @@ class FirstResponses:
     """Those who wait for their first response, and how fast they are served."""
 
     def __init__(self) -> None:
+        #: What the first response of one request takes.
+        self.turns = Turns()
         self._waiting: dict[Hashable, float] = {}
         self._work = 0.0
         self._seconds = 0.0
@@ -39,7 +43,9 @@ class FirstResponses:
         if cost is None:
             return False
         self._work = FADING * self._work + cost
-        self._seconds = FADING * self._seconds + max(0.0, now - self._since)
+        seconds = max(0.0, now - self._since)
+        self._seconds = FADING * self._seconds + seconds
+        self.turns.ended(seconds)
         self._since = now
         return True
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from wherry.request import InferRequest
 from wherry.scheduler.curve import BatchCurve
+from wherry.scheduler.door import Turns
 
 
 class Forecast:
@@ -19,6 +20,7 @@ class Forecast:
     def __init__(self, instances: int = 1) -> None:
         self.instances = instances
         self.curve = BatchCurve()
+        self.turns = Turns()
         self.busy = 0
         self.running_rows = 0
         #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
@@ -43,6 +45,7 @@ class Forecast:
     def learn(self, work: float, seconds: float) -> None:
         if seconds > 0:  # a coarse clock may not have moved
             self.curve.learn(max(1, round(work)), seconds)
+            self.turns.ended(seconds)
             self.known_rows_within = None
 
     def batch_seconds(self, rows: float) -> float:

@@ -90,6 +90,15 @@ class Scheduler(Protocol):
         same `seconds` each time."""
         ...
 
+    def turns_within(self, seconds: float) -> float:
+        """How many batches of each instance surely run in that time (see door.py)."""
+        ...
+
+    def give_up(self, turns: float) -> Sequence[InferRequest]:
+        """Forget the waiting requests without a timeout that more batches than these, of
+        each instance, come before: the latest first."""
+        ...
+
     def head(self) -> tuple[float, float] | None:
         """When the oldest waiting request came, and the seconds that its batch would take (0.0:
         not known); None if nothing waits."""

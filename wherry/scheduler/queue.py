@@ -221,6 +221,31 @@ class RequestQueue:
         self._leave(lane, request)
         return True
 
+    def cut(self, rows: float, most: int = 1) -> list[InferRequest]:
+        """Remove requests until at most so many rows are left, of batches of at most `most`: those
+        of the worst priority first, of these the last ones of each tenant. Who has a timeout
+        stays."""
+        if self.queued_rows <= rows:
+            return []
+        places: Counter[tuple[int, str]] = Counter()
+        waiting = []
+        left = 0
+        for lane in self._lanes.values():
+            for request in lane.in_turn():
+                left += min(request.rows, most)  # a larger one is a batch of its own
+                whose = (request.priority, request.tenant)
+                places[whose] += 1
+                if request.deadline is None:
+                    waiting.append((request.priority, places[whose], request.enqueued_at, request))
+        waiting.sort(key=lambda entry: entry[:3])
+        removed = []
+        while waiting and left > rows:
+            request = waiting.pop()[3]
+            left -= min(request.rows, most)
+            self.remove(request)
+            removed.append(request)
+        return removed
+
     def expire(self, now: float) -> list[InferRequest]:
         """Return the unanswered requests whose deadline has passed, waiting or running."""
         expired = []

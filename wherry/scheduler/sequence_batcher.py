@@ -276,6 +276,12 @@ class SequenceBatcher:
         earlier = len(sequence.waiting) if sequence is not None else 0
         return seconds + earlier * self.forecast.batch_seconds(min(ready + 1, self.max_batch_size))
 
+    def turns_within(self, seconds: float) -> float:
+        return self.forecast.turns.within(seconds)
+
+    def give_up(self, turns: float) -> Sequence[InferRequest]:
+        return ()  # a sequence that was begun is not cut short
+
     def head(self) -> tuple[float, float] | None:
         waiting = [s.waiting[0] for place in self._places.values() for s in place.ready]
         if not waiting:

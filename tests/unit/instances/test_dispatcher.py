@@ -1334,6 +1334,11 @@ def ten_second_batches(gate: Gate) -> Callable[[Desk], None]:
         d.clock.now += 10.0
         gate.open()
         first.wait()
+        second = d.ask("second")
+        gate.started()
+        d.clock.now += 10.0
+        gate.open()
+        second.wait()
         d.ask("running")
         gate.started()
 
@@ -1349,7 +1354,7 @@ def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybo
         assert not any(call.answered for call in waiting)  # the last of them waits for 75 s
         error = d.ask("too many").error()
         assert isinstance(error, Overloaded)
-        assert "would have to wait for about 95 s (max_queue_wait is 85 s)" in str(error)
+        assert "would take about 95.000 s, longer than max_queue_wait (85 s)" in str(error)
         assert error.retry_after == pytest.approx(10.0)
         assert d.dispatcher.statistics.hopeless == 1
         gate.open(10)
@@ -1381,6 +1386,59 @@ def test_a_long_queue_of_worse_priority_or_of_another_tenant_is_no_reason_to_ref
         polite.request.tenant = "polite"
         d.dispatcher.submit([polite.request])
         assert not polite.answered
+
+
+def test_what_waits_is_given_up_once_the_model_turns_out_to_be_too_slow_for_it(gate: Gate) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_wait=30.0), gate=gate) as d:
+        asked = [d.ask(str(n)) for n in range(1024)]
+        patient = d.ask("patient", timeout=5000.0)
+        for call in asked[:2]:
+            gate.started()
+            d.clock.now += 1.0
+            gate.open()
+            call.wait()
+        gate.started()
+        for call in asked[31:]:  # 30 are left, the patient one among them
+            error = call.error()
+            assert isinstance(error, Overloaded)
+            assert error.retry_after == pytest.approx(30.0)
+        assert not any(call.answered for call in (*asked[2:31], patient))
+        assert d.dispatcher.statistics.hopeless == len(asked[31:])
+        gate.open(1024)
+        assert [call.rows() for call in asked[2:31]] == [[str(n)] for n in range(2, 31)]
+        patient.rows()
+
+
+def test_a_first_batch_that_compiles_for_a_minute_is_held_against_nobody(gate: Gate) -> None:
+    with desk(gated(gate, max_batch_size=4, max_queue_wait=30.0), gate=gate) as d:
+        first = d.ask("first")
+        gate.started()
+        waiting = [d.ask(str(n)) for n in range(500)]
+        d.clock.now += 60.0
+        gate.open()
+        first.wait()
+        more = [d.ask(str(n)) for n in range(100)]
+        for _ in range(3):
+            gate.started()
+            d.clock.now += 0.05
+            gate.open()
+        more += [d.ask(str(n)) for n in range(100)]
+        gate.open(1000)
+        assert all(len(call.rows()) == 1 for call in (*waiting, *more))
+
+
+@pytest.mark.parametrize("longest", [None, 0.0])
+def test_without_max_queue_wait_nobody_is_given_up(gate: Gate, longest: float | None) -> None:
+    with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
+        asked = [d.ask(str(n)) for n in range(100)]
+        for call in asked[:4]:
+            gate.started()
+            d.clock.now += 100.0
+            gate.open()
+            call.wait()
+        assert not any(call.answered for call in asked[4:])
+        assert not d.ask("one more").answered
+        gate.open(100)
 
 
 def test_repr_tells_what_an_instance_does(gate: Gate) -> None:

@@ -290,23 +290,37 @@ def test_a_full_queue_refuses() -> None:
 
 
 def test_who_would_wait_too_long_for_the_first_response_is_refused() -> None:
-    with desk(max_batch_size=1, max_queue_wait=10.0) as d:
-        slow = d.ask(1)
-        d.gate.started()
-        d.clock.now += 4.0  # so long takes a first response
-        d.gate.open()
-        slow.wait()
-        accepted = [d.ask(1), d.ask(1)]
-        refused = d.ask(1)
-        error = refused.error()
+    with desk(max_batch_size=1, max_queue_wait=42.0) as d:
+        for _ in range(2):
+            slow = d.ask(1)
+            d.gate.started()
+            d.clock.now += 4.0  # so long takes a first response
+            d.gate.open()
+            slow.wait()
+        accepted = [d.ask(1) for _ in range(12)]
+        error = d.ask(1).error()
         assert isinstance(error, Overloaded)
-        assert "the first response would take about 12.0 s, longer than max_queue_wait" in str(
-            error
-        )
-        assert error.retry_after == pytest.approx(2.0)
+        text = "its first response would take about 52.000 s, longer than max_queue_wait (42 s)"
+        assert text in str(error)
+        assert error.retry_after == pytest.approx(10.0)
         assert isinstance(d.ask(1, timeout=3.0).error(), Overloaded)
-        d.gate.open(2)
-        assert [responses(call) for call in accepted if call.wait()] == [[0], [0]]
+        d.gate.open(12)
+        assert [responses(call) for call in accepted if call.wait()] == [[0]] * 12
+
+
+def test_who_waits_already_is_given_up_once_first_responses_turn_out_to_be_slow() -> None:
+    with desk(max_batch_size=1, max_queue_wait=40.0) as d:
+        asked = [d.ask(1) for _ in range(100)]
+        for call in asked[:2]:
+            d.gate.started()
+            d.clock.now += 4.0
+            d.gate.open()
+            call.wait()
+        for call in asked[-80:]:
+            assert isinstance(call.error(), Overloaded)
+        assert not any(call.answered for call in asked[2:11])
+        d.gate.open(98)
+        assert [responses(call) for call in asked[2:11] if call.wait()] == [[0]] * 9
 
 
 def test_several_rows_are_refused() -> None:

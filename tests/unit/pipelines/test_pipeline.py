@@ -510,13 +510,39 @@ def test_what_would_take_too_long_beside_the_others_is_refused_at_the_door(gate:
 
             others = [asyncio.ensure_future(rt.ainfer("letters", "x")) for _ in range(9)]
             await asyncio.to_thread(gate.started)
-            with pytest.raises(Overloaded, match=r"would take about 20\.000 s beside 9") as refused:
+            with pytest.raises(
+                Overloaded, match=r"would take about 20\.000 s, too long"
+            ) as refused:
                 await rt.ainfer("letters", "x", timeout=20.0)
-            assert refused.value.retry_after == 20.0
+            assert refused.value.retry_after == pytest.approx(4.0)
             patient = asyncio.ensure_future(rt.ainfer("letters", "x", timeout=25.0))
             careless = asyncio.ensure_future(rt.ainfer("letters", "x"))
             gate.open(20)
             assert [await task for task in (*others, patient, careless)] == ["X"] * 11
+
+        asyncio.run(main())
+
+
+def test_what_is_in_a_pipeline_is_given_up_once_it_turns_out_to_be_too_slow(gate: Gate) -> None:
+    clock = ManualClock(100.0)
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline, clock=clock) as rt:  # type: ignore[attr-defined] # set above
+
+        async def main() -> None:
+            asked = [asyncio.ensure_future(rt.ainfer("letters", "x")) for _ in range(100)]
+            for call in asked[:2]:
+                await asyncio.to_thread(gate.started)
+                clock.advance(2.0)
+                gate.open(1)
+                assert await call == "X"
+            for call in asked[20:]:
+                assert isinstance(await refusal(call), Overloaded)
+            gate.open(200)
+            assert [await call for call in asked[2:12]] == ["X"] * 10
+
+        async def refusal(call: asyncio.Future[Any]) -> BaseException | None:
+            await asyncio.wait({call})
+            return call.exception()
 
         asyncio.run(main())
 

@@ -31,7 +31,6 @@ def sequence(text: str, folder: str = FOLDER) -> SequenceBatching:
 def test_nothing_said_is_one_request_at_a_time_as_in_triton() -> None:
     assert settings("max_batch_size: 4") == {
         "max_queue_size": None,
-        "max_queue_wait": None,
         "priority_levels": 0,
         "share_batches": False,
     }

@@ -407,3 +407,20 @@ def test_rows_ahead_are_those_of_better_priority_and_one_turn_of_every_other_ten
     queue.push(request("urgent", 7, tenant="polite", priority=1))
     assert queue.rows_ahead(1, "greedy") == 7
     assert queue.rows_ahead(5, "polite") == pytest.approx(110 * 5 / 102)
+
+
+def test_a_queue_is_cut_from_the_worst_priority_and_each_tenants_end() -> None:
+    queue = RequestQueue()
+    kept = [Call("k", deadline=9.0).request, Call("k").request, Call("k").request]
+    large = Call(*"abcdefgh", priority=9).request
+    polite = Call("p").request
+    polite.tenant = "polite"
+    greedy = [Call(str(n)).request for n in range(10)]
+    for n, one in enumerate((*kept, *greedy, polite, large)):
+        one.enqueued_at = float(n)
+        queue.push(one)
+    assert queue.cut(100) == []
+    assert queue.cut(15, most=2) == [large]
+    assert queue.cut(6) == greedy[:1:-1]
+    assert queue.cut(0) == [greedy[1], greedy[0], kept[2], kept[1], polite]
+    assert queue.queued_requests == 1
