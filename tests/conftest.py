@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 from blockbuster import blockbuster_ctx
@@ -27,6 +28,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(
             "an object's address in a test's name: give it an id\n" + changing[0]
         )
+
+
+#: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
+_OPTIONAL = frozenset({
+    "PIL", "aiohttp", "cv2", "gevent", "google", "grpc", "h2", "hpack", "httpx", "hyperframe",
+    "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "openai", "starlette", "tokenizers", "torch",
+    "transformers", "tritonclient", "uvicorn",
+})  # fmt: skip
+
+
+def _is_optional(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] in _OPTIONAL
+
+
+class _Module(pytest.Module):
+    """A file of tests, skipped as a whole where a package that it imports is not installed."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            missing = error.__cause__
+            if isinstance(missing, ModuleNotFoundError) and _is_optional(missing.name):
+                pytest.skip(
+                    f"needs {missing.name}, which is not installed", allow_module_level=True
+                )
+            raise
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return _Module.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(autouse=True)

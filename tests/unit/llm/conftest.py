@@ -1,23 +1,26 @@
 """What the tests of the engine share: tiny checkpoints, each made once."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-
-from tests.unit.llm import tiny
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """The models are so small that threads only get in each other's way."""
-    torch.set_num_threads(1)
+    with contextlib.suppress(ModuleNotFoundError):
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a checkpoint of a family."""
+    from tests.unit.llm import tiny  # here: the tests of what is pure need no torch
+
     made: dict[str, Path] = {}
 
     def find(family: str = "llama") -> Path:
