@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.errors import ConfigError
 from wherry.frontends.admission import Admission
+from wherry.frontends.api_keys import ApiKeys
 from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
@@ -126,6 +127,7 @@ class Server:
             self._grpc_tls = self._tls
         self._origins = Origins(allowed_hosts, cors_origins)
         self._api_keys = tuple(api_keys)
+        ApiKeys(api_keys)  # what is wrong with them is said before anything is started
         self._limits = limits or Limits()
         #: For every frontend.
         self._admission = Admission(max_in_flight)
@@ -517,6 +519,7 @@ class _LoggedExchange(PassedOn):
                 "status": status,
                 "seconds": round(time.monotonic() - self._started, 6),
                 "peer": request.peer,
+                **({"key": request.caller} if request.caller else {}),
                 **_trace_context(request.headers),
             },
         )

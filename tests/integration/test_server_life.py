@@ -445,17 +445,23 @@ def test_tls_and_clients_with_a_certificate(tmp_path: Path) -> None:
 
 def test_an_api_key_covers_everything_but_health(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("one\ntwo\n")
-    with server(f"{MODELS}:echo", "--api-key-file", str(keys)) as running:
+    one, two = "one-" + 20 * "1", "two-" + 20 * "2"
+    keys.write_text(f"# ops team\n{one}\nours: {two}\n")
+    with server(f"{MODELS}:echo", "--api-key-file", str(keys), "--access-log") as running:
         assert get(f"{running.url}/v2/health/live")[0] == 200
         assert get(f"{running.url}/v2/health/ready")[0] == 200
         for path in ("/", "/metrics", "/v2", "/v2/models", "/v2/models/echo", "/nothing"):
             assert get(running.url + path)[0] == 401, path
-            assert get(running.url + path, Authorization="Bearer three")[0] == 401, path
-        assert get(f"{running.url}/v2", Authorization="Bearer two")[0] == 200
-        with wherry.Client(running.url, api_key="one") as client:
+            for wrong in ("three", "ops", "team", "#", "ours:", "ours"):
+                assert get(running.url + path, Authorization=f"Bearer {wrong}")[0] == 401, path
+        assert get(f"{running.url}/v2", Authorization=f"Bearer {two}")[0] == 200
+        wait_until(lambda: "key=ours" in running.log, "the key's name is in the access log")
+        with wherry.Client(running.url, api_key=one) as client:
             assert client.infer("echo", text="let me in") == "let me in"
-        assert "one" not in Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
+        wait_until(lambda: "key 1" in running.log, "a key without a name has its number")
+        assert one not in running.log
+        assert two not in running.log
+        assert one not in Path(f"/proc/{running.pid}/cmdline").read_text().split("\0")
 
 
 # Under load

@@ -52,10 +52,14 @@ class ServerSettings:
         "ORIGIN",
     )  # fmt: skip
     api_key: tuple[str, ...] = option(
-        (), "a bearer key that clients must send, health excepted; may be repeated", "KEY"
+        (),
+        "a bearer key that clients must send, health excepted; may be repeated",
+        "[NAME: ]KEY",
     )
     api_key_file: str | None = option(
-        None, "file with one key a line (other users can read a process's flags)", "PATH"
+        None,
+        "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags)",
+        "PATH",
     )
     ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", "PATH")
     ssl_keyfile: str | None = option(None, "its private key, if not in the same file", "PATH")
@@ -251,17 +255,15 @@ class Settings:
         return said
 
     def api_keys(self) -> tuple[str, ...]:
+        """All keys, each as KEY or NAME: KEY. ConfigError shows none of them."""
+        from wherry.cli.key_file import checked, keys_of  # not for --help
+
+        said = self.server.api_key
+        checked(said, self.origins.get("api_key", "api_key"))
         path = self.server.api_key_file
         if path is None:
-            return self.server.api_key
-        try:
-            lines = Path(path).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"api_key_file {path}: {error}") from None
-        if not lines:
-            # Somebody wanted keys: an empty file must not open the server to everyone.
-            raise ConfigError(f"api_key_file {path} holds no key")
-        return (*self.server.api_key, *lines)
+            return said
+        return (*said, *keys_of(Path(path)))
 
 
 def read_settings(

@@ -20,7 +20,7 @@ def show_settings(flags: Mapping[str, Any]) -> int:
         value = getattr(settings.server, name)
         if name == "api_key":
             value = f"({len(value)} keys)" if value else "(none)"  # logs and tickets are read
-        elif name == "http_restricted_api":
+        elif name in ("http_restricted_api", "grpc_restricted_protocol"):
             value = tuple(rule.partition("=")[0] + "=..." for rule in value)
         rows.append((name, shown(value), settings.origins.get(name, "default")))
     print_table(rows)

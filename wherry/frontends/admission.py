@@ -72,12 +72,16 @@ def timeout_of(headers: Mapping[str, str], parameters: Mapping[str, Any] | None)
 _LONGEST = 365 * 86400.0
 
 
-def tenant_of(headers: Mapping[str, str]) -> str:
-    """Whom the request is for, if it says so; else who sends it, by its key; else "".
+def tenant_of(headers: Mapping[str, str], caller: str = "") -> str:
+    """Whom the request is for, if it says so; else whose key it has, by the key's name; else "".
 
-    Not the connection: a proxy's are everybody's.
+    A key that is not ours to check (a proxy does) counts, too, without its text: the tenant may be
+    shown. Not the connection: a proxy's are everybody's.
     """
     tenant = headers.get("x-tenant-id")
-    if tenant is None:
-        tenant = headers.get("authorization") or headers.get("x-api-key")
-    return tenant or ""
+    if tenant is not None:
+        return tenant
+    if caller:
+        return caller
+    key = headers.get("authorization") or headers.get("x-api-key")
+    return f"#{hash(key):x}" if key else ""

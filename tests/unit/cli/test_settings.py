@@ -200,12 +200,50 @@ def test_keys_come_from_the_file_and_the_flags_and_an_empty_file_opens_no_door(
     tmp_path: Path,
 ) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("b\n\nc\n")
-    assert settings(tmp_path, {"api_key": ["a"], "api_key_file": str(keys)}).api_keys() == (
-        "a",
-        "b",
-        "c",
-    )
-    keys.write_text("\n")
-    with pytest.raises(ConfigError, match="holds no key"):
+    a, b, c = (16 * letter for letter in "abc")
+    keys.write_text(f"# ops team\n{b}\n\nours: {c}\n")
+    merged = settings(tmp_path, {"api_key": [a], "api_key_file": str(keys)})
+    assert merged.api_keys() == (a, b, f"ours: {c}")
+    for text in ("", "\n", "\ufeff\n", "# ops team\n", "  # a\r\n\t\r\n"):
+        keys.write_text(text)
+        with pytest.raises(ConfigError, match="holds no key"):
+            settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+
+
+@pytest.mark.parametrize("make", ["nothing", "folder", "bytes"])
+def test_a_key_file_that_cannot_be_read_opens_no_door(make: str, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    if make == "folder":
+        keys.mkdir()
+    elif make == "bytes":
+        keys.write_bytes(b"\xff" * 20)
+    with pytest.raises(ConfigError, match="api_key_file"):
         settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "where"),
+    [
+        ({"api_key": ["short-secret"]}, {}, "--api-key"),
+        ({}, {"WHERRY_API_KEY": f"{20 * 'a'},short-secret"}, "WHERRY_API_KEY .key 2"),
+        ({"api_key": ["two short-secret words"]}, {}, "--api-key"),
+    ],
+)
+def test_a_key_that_can_be_guessed_is_refused_and_not_shown(
+    flags: dict[str, Any], variables: dict[str, str], where: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=where) as refused:
+        settings(tmp_path, flags, variables).api_keys()
+    assert "secret" not in str(refused.value).partition(" -c ")[0]
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_key_file_that_every_user_can_read_is_warned_of(
+    mode: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(20 * "k")
+    keys.chmod(mode)
+    settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
+    assert ("every user" in caplog.text) is warned
+    assert 20 * "k" not in caplog.text

@@ -115,9 +115,12 @@ class GrpcApp:
 
     def __call__(self, rpc: Rpc) -> None:
         method = _name(rpc.path)
-        if method not in OPEN and not self._keys.allow(rpc.metadata):
-            rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
-            return
+        if self._keys and method not in OPEN:
+            caller = self._keys.name_of(rpc.metadata)
+            if caller is None:
+                rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
+                return
+            rpc.caller = caller
         try:
             if self._restrictions is not None:
                 group = GROUPS.get(method, "health")

@@ -53,6 +53,7 @@ class Call(Rpc):
     ) -> None:
         self.path = head.path
         self.metadata = head.metadata
+        self.caller = ""
         self.timeout = head.timeout
         self.message = b""
         self.ended = False

@@ -120,7 +120,7 @@ class Entry:
             parameters=of_the_model,
             sequence=sequence_of(parameters) if parameters else None,
             wanted=decoded.output_names,
-            tenant=tenant_of(rpc.metadata),
+            tenant=tenant_of(rpc.metadata, rpc.caller),
         )
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)

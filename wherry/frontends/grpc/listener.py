@@ -121,4 +121,6 @@ class GrpcListener:
         begun_at = call.begun_at or 0.0
         seconds = round(self._connections.clock() - begun_at, 6)
         fields = {"status": call.status, "seconds": seconds, "peer": connection.peer}
+        if call.caller:
+            fields["key"] = call.caller
         self._access_log.info(call.path, extra=fields)

@@ -34,7 +34,8 @@ class Rpc(ABC):
     """
 
     __slots__ = (
-        "ended", "message", "metadata", "on_half_close", "on_leave", "on_message", "path", "timeout"
+        "caller", "ended", "message", "metadata", "on_half_close", "on_leave", "on_message", "path",
+        "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +49,8 @@ class Rpc(ABC):
         self.path = path
         #: Names are in lower case; binary values are left out.
         self.metadata = metadata or {}
+        #: The name of the key that it was made with, once that was found right.
+        self.caller = ""
         #: What is left of the client's deadline, in seconds.
         self.timeout = timeout
         #: The request, where the method takes one.

@@ -104,9 +104,12 @@ class HttpApp:
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
         handlers = self._known.get(request.path)
-        if self._keys and request.path not in self._open and not self._keys.allow(request.headers):
-            self._refuse_without_key(exchange)
-            return
+        if self._keys and request.path not in self._open:
+            caller = self._keys.name_of(request.headers)
+            if caller is None:
+                self._refuse_without_key(exchange)
+                return
+            request.caller = caller
         if handlers is None:
             handlers = self._find(request.path)
         handler = handlers.get(request.method)

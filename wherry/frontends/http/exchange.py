@@ -38,10 +38,11 @@ class HttpRequest:
 
     `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
     repeated headers are joined by ", ". `body` is as it came: a Content-Encoding is not undone.
-    A body above 64 KiB is a writable memoryview that belongs to this request alone.
+    A body above 64 KiB is a writable memoryview that belongs to this request alone. `caller` is the
+    name of the key that it was sent with, once that was found right.
     """
 
-    __slots__ = ("body", "headers", "method", "path", "peer", "query")
+    __slots__ = ("body", "caller", "headers", "method", "path", "peer", "query")
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class HttpRequest:
         self.headers = {} if headers is None else headers
         self.body = body
         self.peer = peer
+        self.caller = ""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {self.path}: {len(self.body)} bytes>"

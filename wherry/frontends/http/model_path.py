@@ -90,7 +90,7 @@ class Entry:
                 reply,
                 id=request_id,
                 wanted=decoded.output_names,
-                tenant=tenant_of(headers),
+                tenant=tenant_of(headers, exchange.request.caller),
             )
         else:
             of_the_model = for_the_model(parameters)
@@ -106,7 +106,7 @@ class Entry:
                 parameters=of_the_model,
                 sequence=sequence_of(parameters),
                 wanted=decoded.output_names,
-                tenant=tenant_of(headers),
+                tenant=tenant_of(headers, exchange.request.caller),
             )
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)

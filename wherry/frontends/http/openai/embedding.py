@@ -40,7 +40,7 @@ class Embedding:
             len(texts),
             reply,
             timeout=timeout_of(headers, {}),
-            tenant=tenant_of(headers),
+            tenant=tenant_of(headers, self._exchange.request.caller),
         )
         self._entry.admission.enter()
         self._exchange.on_disconnect = lambda: self._cancel(request)

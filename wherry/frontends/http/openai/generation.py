@@ -49,7 +49,7 @@ class Generation:
 
     def submit(self, prompts: Sequence[dict[str, Any]]) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
-        headers, port = self._exchange.request.headers, self._entry.port()
+        request, port = self._exchange.request, self._entry.port()
         for number, inputs in enumerate(prompts):
             columns = self._loaded.row_columns((), self._known(inputs))
             self._open.append(
@@ -58,15 +58,15 @@ class Generation:
                     1,
                     self._reply(number),
                     id=self._answer.id,
-                    timeout=timeout_of(headers, {}),
+                    timeout=timeout_of(request.headers, {}),
                     priority=self._wanted.priority or 0,
-                    tenant=tenant_of(headers),
+                    tenant=tenant_of(request.headers, request.caller),
                 )
             )
         self._exchange.on_disconnect = self._cancel
-        for request in self._open:
+        for each in self._open:
             self._entry.admission.enter()
-            port.submit(self._loaded, request)
+            port.submit(self._loaded, each)
         if self._events is not None:
             self._events.keep_alive()
 
