@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ from wherry.config import ModelConfig, SequenceBatching
 from wherry.datatypes import Form
 from wherry.errors import Cancelled, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import Failure
+from wherry.instances.failure_log import FailureLog
 from wherry.instances.life import Loadable
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
@@ -28,6 +30,7 @@ class Runner(Protocol):
 
     config: ModelConfig
     statistics: ModelStatistics
+    failures: FailureLog
     successor: Callable[[Sequence[InferRequest]], None] | None
 
     @property
@@ -285,6 +288,7 @@ class LoadedModel:
             ]
         except Exception as error:  # the user's code: anything may come
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
+            self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
             raise ModelFailed(text) from error
         return max(1e-9, *costs)
 

@@ -501,6 +501,17 @@ def test_a_process_that_dies_is_replaced_and_its_request_told(do: str) -> None:
         assert rt.model("faulty").statistics.worker_restarts == 2
 
 
+def test_the_log_says_where_execute_has_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with running("faulty") as rt:
+        for _ in range(3):
+            with pytest.raises(ModelFailed):
+                fault(rt, "raise")
+    failed, more = [r.__dict__ for r in caplog.records if "model failed" in r.getMessage()]
+    assert "in answer" in failed["traceback"]
+    assert failed["instance"] == "faulty_0"
+    assert more["like_it"] == "2"
+
+
 PLACES = """
 import os
 import triton_python_backend_utils as pb_utils

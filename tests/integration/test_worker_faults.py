@@ -327,7 +327,7 @@ def test_sys_exit_in_a_model_is_a_failure_and_not_the_end_of_its_worker() -> Non
 
 
 def test_a_row_that_raises_fails_alone_with_the_workers_traceback(
-    callers: ThreadPoolExecutor, fifo: str
+    callers: ThreadPoolExecutor, fifo: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with runtime(obedient) as rt:
         held = callers.submit(rt.infer, "obedient", f"wait {fifo}")
@@ -340,6 +340,9 @@ def test_a_row_that_raises_fails_alone_with_the_workers_traceback(
             bad.result()
         assert "in _raise" in caught.value.__notes__[0]
         held.result()
+    (failed,) = [r.__dict__ for r in caplog.records if r.getMessage() == "model failed"]
+    assert "in _raise" in failed["traceback"]
+    assert (failed["model"], failed["instance"]) == ("obedient", "obedient_0")
 
 
 # A worker hangs

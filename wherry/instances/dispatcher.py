@@ -570,7 +570,7 @@ class Dispatcher(ModelLife[Instance]):
         good: list[tuple[InferRequest, InferResponse]] = []
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                self._fail(request, outcome.as_exception())
+                self._fail_with(request, outcome, instance.name)
             elif request.reply.claim():
                 said = execution.parameters.get(request)
                 good.append((request, InferResponse(outcome, request.rows, said)))
@@ -610,6 +610,10 @@ class Dispatcher(ModelLife[Instance]):
 
     def fail(self, request: InferRequest, error: WherryError) -> None:
         self._fail(request, error)
+        self._calm_down()
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        self._fail_with(request, failure, instance)
         self._calm_down()
 
     def _calm_down(self) -> None:
@@ -719,10 +723,10 @@ class Dispatcher(ModelLife[Instance]):
             if request.sequence is NOT_READY or self._reschedules(request, outcome):
                 continue
             if isinstance(outcome, Failure):
-                error = outcome.as_exception()
                 left = request.reply.settled
-                count.ended(self._clock(), Cancelled.reason if left else error.reason)
-                self._fail(request, error)
+                reason = Cancelled.reason if left else outcome.as_exception().reason
+                count.ended(self._clock(), reason)
+                self._fail_with(request, outcome, instance.name)
             elif request.reply.claim():
                 count.ended(self._clock())
                 self.statistics.succeeded([request], self._clock())

@@ -63,6 +63,11 @@ class Failure:
     #: Of an InvalidRequest: what of the request is to blame.
     field: str | None = None
 
+    @property
+    def is_the_models(self) -> bool:
+        """Must the model's author act, and not the caller?"""
+        return issubclass(BY_NAME.get(self.error, ModelFailed), ModelFailed)
+
     def as_exception(self) -> WherryError:
         error = BY_NAME.get(self.error, ModelFailed)(self.message)
         if isinstance(error, InvalidRequest):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from wherry.errors import WherryError
-from wherry.instances.executable import Execution, Outcome
+from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.model import Device
 from wherry.request import Batch, Columns, InferRequest, InferResponse
 
@@ -35,6 +35,10 @@ class Answers(Protocol):
         ...
 
     def fail(self, request: InferRequest, error: WherryError) -> None: ...
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """`fail` for what the model itself has done wrong."""
+        ...
 
     def run(self, instance: Instance, batch: Batch) -> None:
         """Run what the instance was given, and give it what is next. Raises WorkerDied.

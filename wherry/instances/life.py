@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Generic, Protocol, TypeVar
 
 from wherry.config import ModelConfig
 from wherry.errors import LoadFailed, ModelNotReady, PoisonRequest, WherryError, WorkerDied
-from wherry.instances.executable import model_errors
+from wherry.instances.executable import Failure, model_errors
+from wherry.instances.failure_log import FailureLog
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.restart import RestartPolicy, shortage
 from wherry.instances.timer import Timer
@@ -46,6 +48,7 @@ class Loss:
     explained: bool = False
     #: What the system was short of when it was to be started.
     short_of: str = ""
+    traceback: str = ""
 
 
 class Loadable(Protocol):
@@ -115,6 +118,7 @@ class ModelLife(ABC, Generic[InstanceT]):
             for _ in make_instances
         ]
         self._poisons = PoisonWatch(config.name, clock)
+        self.failures = FailureLog(config.name, config.version, clock)
         self._starting = 0
         #: When those that crash too often, or cannot be started, are tried next, by their numbers.
         self._away: dict[int, float] = {}
@@ -186,6 +190,7 @@ class ModelLife(ABC, Generic[InstanceT]):
             return list(self._alive)
 
     def _join(self, timeout: float | None) -> None:
+        self.failures.close()
         ends_at = None if timeout is None else self._clock() + timeout
         for thread in self._threads:
             thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
@@ -223,7 +228,9 @@ class ModelLife(ABC, Generic[InstanceT]):
                     self._could_not_load(error)
                     return
                 cause = error.cause if isinstance(error, WorkerDied) else "load"
-                loss = Loss(_said(error), cause, short_of=shortage(error))
+                loss = Loss(
+                    _said(error), cause, short_of=shortage(error), traceback=_traceback(error)
+                )
             else:
                 self._came_up(number, instance, first)
                 first = False
@@ -305,6 +312,7 @@ class ModelLife(ABC, Generic[InstanceT]):
                 "instance": number,
                 "why": loss.why,
                 "next_try_seconds": round(restart.delay, 3),
+                **({"traceback": loss.traceback} if loss.traceback else {}),
             },
         )
         if gone is not None:
@@ -356,6 +364,14 @@ class ModelLife(ABC, Generic[InstanceT]):
                 self._policies[one].excused()
         return poison
 
+    def _fail_with(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """The model itself has failed: its author finds in the log where."""
+        if failure.is_the_models:
+            self.failures.tell(
+                failure.message, failure.traceback, request_id=request.id, instance=instance
+            )
+        self._fail(request, failure.as_exception())
+
     def _fail_waiting(self, error: WherryError) -> None:
         with self._changed:
             waiting = self._clear_queue()
@@ -403,6 +419,13 @@ class ModelLife(ABC, Generic[InstanceT]):
     @abstractmethod
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         """Answer a request with an error, if it has no answer yet."""
+
+
+def _traceback(error: BaseException) -> str:
+    """Of what the model's own code raised; "" if it is no error of it."""
+    if isinstance(error, WherryError):
+        return "\n".join(getattr(error, "__notes__", ()))  # of a worker
+    return "".join(traceback.format_exception(error)).rstrip()
 
 
 def _said(error: BaseException) -> str:

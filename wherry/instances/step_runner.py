@@ -322,12 +322,12 @@ class StepRunner(ModelLife[StepInstance]):
             self.statistics.stepped(progress.active_requests, progress.step_ns)
         for request, share in shares:
             try:
-                self._give(request, share, now)
+                self._give(request, share, now, instance.name)
             except Exception:  # our own bug: its neighbours must be answered all the same
                 log.exception("internal error", extra={"model": self.config.name})
                 self._fail(request, WherryError("internal error; see the server's log"))
 
-    def _give(self, request: InferRequest, share: Share, now: float) -> None:
+    def _give(self, request: InferRequest, share: Share, now: float, instance: str) -> None:
         reply = request.reply
         assert isinstance(reply, StreamReply)
         if share.responses:
@@ -338,7 +338,7 @@ class StepRunner(ModelLife[StepInstance]):
                 self._fail(request, Cancelled(f"model {self.config.name!r}: {text}"))
                 return
         if share.failure is not None:
-            self._fail(request, share.failure.as_exception())
+            self._fail_with(request, share.failure, instance)
         elif share.done and reply.claim():
             if self._poisons.active:
                 self._poisons.survived([request])

@@ -19,12 +19,14 @@ from wherry.config import ModelConfig
 from wherry.errors import (
     Cancelled,
     DeadlineExceeded,
+    ModelFailed,
     ModelNotReady,
     Overloaded,
     QueueFull,
     WherryError,
 )
 from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.failure_log import FailureLog
 from wherry.model import Call, Caller, current_call
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import Span, Traces
@@ -140,6 +142,7 @@ class PipelineRunner:
         self._longest = config.max_queue_wait or None
         self._quiet = threading.Condition()
         self._traces = Traces()
+        self.failures = FailureLog(config.name, config.version, clock)
         self._pace = Pace()
         self._reason = ""
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
@@ -236,6 +239,7 @@ class PipelineRunner:
             self._thread.loop.call_soon_threadsafe(self._stop, request)
         with self._quiet:
             self._quiet.wait_for(lambda: not self._tasks, timeout)
+        self.failures.close()
 
     # In the loop
 
@@ -296,13 +300,17 @@ class PipelineRunner:
         except WherryError as error:  # of a model it called: its code is the caller's code
             if isinstance(error, DeadlineExceeded) and self._remaining(request) == 0.0:
                 return self._late()  # their deadlines are its own: they may have seen it first
+            if isinstance(error, ModelFailed):  # its traceback, if it has one, is told of there
+                self.failures.tell(str(error), "", request_id=request.id)
             return error
         except model_errors() as error:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
                 return self._late()
-            return self._body.failure(error).as_exception()
+            failure = self._body.failure(error)
+            self.failures.tell(failure.message, failure.traceback, request_id=request.id)
+            return failure.as_exception()
 
     def _late(self) -> DeadlineExceeded:
         return DeadlineExceeded(

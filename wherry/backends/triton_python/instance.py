@@ -568,7 +568,7 @@ class PythonInstance(WorkerInstance):
         if body is not None:
             outcome = self._outcome(request, body, incoming)
             if isinstance(outcome, Failure):
-                answers.fail(request, outcome.as_exception())
+                answers.failed(request, outcome, self.name)
                 wanted = False
             elif self._decoupled:
                 outcome.final = final
@@ -666,6 +666,10 @@ class PythonInstance(WorkerInstance):
 class ErrorResponse(Failure):
     """An error that the model has given to one request, with a code of its own."""
 
+    @property
+    def is_the_models(self) -> bool:
+        return False
+
     def as_exception(self) -> WherryError:
         assert isinstance(self.exception, WherryError)
         return self.exception
@@ -685,6 +689,9 @@ class _Unnoticed:
 
     def fail(self, request: InferRequest, error: WherryError) -> None:
         request.reply.settle(error)
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        request.reply.settle(failure.as_exception())
 
     def run(self, instance: Instance, batch: Batch) -> None:
         raise NotImplementedError  # a warm-up has no batches

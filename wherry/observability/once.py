@@ -1,0 +1,47 @@
+"""Is this news, or one more of what was just told?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+#: Seconds in which one cause is told of once.
+INTERVAL = 60.0
+#: Causes that are told apart; all others together are one more.
+MOST = 64
+
+
+class OncePerCause:
+    """Pure: time comes in as an argument. Not for several threads at once."""
+
+    def __init__(self, interval: float = INTERVAL, most: int = MOST) -> None:
+        self.interval = interval
+        self._most = most
+        #: When each cause was told of, and how often it has come since.
+        self._told: dict[Hashable, tuple[float, int]] = {}
+
+    def came(self, cause: Hashable, now: float) -> int | None:
+        """How many like it came since the last one that was told of; None: this is one more."""
+        if cause not in self._told and len(self._told) >= self._most:
+            self._forget(now)
+            if len(self._told) >= self._most:
+                cause = None
+        told_at, more = self._told.get(cause, (now - self.interval, 0))
+        if now - told_at < self.interval:
+            self._told[cause] = (told_at, more + 1)
+            return None
+        self._told[cause] = (now, 0)
+        return more
+
+    def untold(self) -> dict[Hashable, int]:
+        """Those that came since and were not told of, by their causes: once each."""
+        left = {cause: more for cause, (_, more) in self._told.items() if more}
+        self._told = {cause: (told_at, 0) for cause, (told_at, _) in self._told.items()}
+        return left
+
+    def _forget(self, now: float) -> None:
+        """Those of which there is nothing to say any more."""
+        self._told = {
+            cause: (told_at, more)
+            for cause, (told_at, more) in self._told.items()
+            if more or now - told_at < self.interval
+        }
