@@ -35,6 +35,7 @@ from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, PassedOn
 from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.open_connections import holdings_of
 from wherry.frontends.origins import Origins
 from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
@@ -129,6 +130,7 @@ class Server:
         self._api_keys = tuple(api_keys)
         ApiKeys(api_keys)  # what is wrong with them is said before anything is started
         self._limits = limits or Limits()
+        self._holdings = holdings_of(self._limits)
         #: For every frontend.
         self._admission = Admission(max_in_flight)
         self._common = Common(allow_shared_memory=allow_shared_memory, trace_config=trace_config)
@@ -335,7 +337,7 @@ class Server:
     def _listener(self, application: Application) -> Listener:
         if self._origins:
             application = Cors(application, self._origins)
-        return Listener(application, self._limits, self._origins)
+        return Listener(application, self._limits, self._origins, self._holdings)
 
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address
@@ -374,6 +376,7 @@ class Server:
             self._limits,
             compression=compression,
             access_log=logging.getLogger("wherry.access") if self._access_log else None,
+            holdings=self._holdings,
         )
 
     async def _listen_grpc(self) -> None:

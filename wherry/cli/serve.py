@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from wherry.budget import share_of_memory
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
@@ -20,6 +21,7 @@ from wherry.frontends.http.exchange import Limits
 from wherry.model import Model
 from wherry.model_control import ModelControl
 from wherry.observability.logging import configure
+from wherry.observability.machine import Machine
 from wherry.repository.layout import names as repository_names
 from wherry.runtime import Runtime
 from wherry.server import NOT_DRAINED, Server
@@ -100,6 +102,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
     """The server that the settings describe; the address is not taken yet."""
     server = settings.server
     runtime = runtime_of(settings, models)
+    share = share_of_memory(Machine().memory_limit_bytes()) // 2
     return Server(
         runtime,
         control=control_of(settings, runtime),
@@ -118,6 +121,10 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
             max_body_bytes=server.max_body_size,
             max_connections=server.max_connections,
             idle_timeout=server.idle_timeout,
+            max_unsent_bytes=server.max_unsent_bytes or share,
+            max_connection_unsent_bytes=server.max_connection_unsent_bytes,
+            max_received_bytes=server.max_received_bytes or share,
+            max_connection_received_bytes=server.max_connection_received_bytes,
         ),
         max_in_flight=server.max_in_flight,
         allow_shared_memory=server.allow_client_shm,

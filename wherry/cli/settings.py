@@ -115,6 +115,24 @@ class ServerSettings:
         0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
     )
     max_connections: int = option(4096, "connections at once; one more is refused (503)", "N")
+    max_unsent_bytes: int | None = option(
+        None,
+        "memory for answers that clients do not take, of all connections; beyond it the one that"
+        " holds its oldest longest is cut off; an eighth of the machine's if not said",
+        "SIZE",
+    )
+    max_connection_unsent_bytes: int = option(
+        64 * 2**20, "of one connection: beyond it no more of its requests are taken", "SIZE"
+    )
+    max_received_bytes: int | None = option(
+        None,
+        "memory for requests that have not come in full, of all connections; beyond it the one"
+        " with the oldest is cut off; an eighth of the machine's if not said",
+        "SIZE",
+    )
+    max_connection_received_bytes: int = option(
+        256 * 2**20, "of one gRPC connection: beyond it a call is refused", "SIZE"
+    )
     idle_timeout: float = option(75.0, "close a connection unused for so long", "SECONDS")
     allow_client_shm: bool = option(
         False, "let clients on this machine, which must be trusted, pass tensors in shared memory"
@@ -196,6 +214,10 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_body_size": (1, float("inf")),
     "cache_size": (0, float("inf")),
     "max_connections": (1, float("inf")),
+    "max_unsent_bytes": (1, float("inf")),
+    "max_connection_unsent_bytes": (1, float("inf")),
+    "max_received_bytes": (1, float("inf")),
+    "max_connection_received_bytes": (1, float("inf")),
     "request_timeout": (1e-3, float("inf")),
     "max_queue_wait": (0, float("inf")),
     "idle_timeout": (1e-3, float("inf")),
@@ -323,7 +345,7 @@ def _checked(key: str, value: Any, where: str, *, text: bool = True) -> Any:
     import msgspec  # not for --help
 
     hint = typing.get_type_hints(ServerSettings)[key]
-    if key in ("max_body_size", "cache_size") and isinstance(value, str):
+    if OPTIONS[key].metadata["metavar"] == "SIZE" and isinstance(value, str):
         try:
             value = bytes_of(value)
         except ValueError:

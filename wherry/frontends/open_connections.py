@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 from wherry.frontends import descriptors
+from wherry.frontends.held import Held, Holdings
+from wherry.frontends.http.exchange import Limits
+
+log = logging.getLogger("wherry")
 
 SWEEP_INTERVAL: Final = 0.5
 DRAIN_SWEEP_INTERVAL: Final = 0.05
@@ -34,9 +39,13 @@ class OpenConnections(ABC, Generic[C]):
     """Calls `sweep` twice a second while anything is open. With no connection there is no timer:
     an idle server uses no CPU."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], limits: Limits, holdings: Holdings[Client] | None = None
+    ) -> None:
         self.clock = clock
         self._descriptors = descriptors.for_connections()
+        self.limits = limits
+        self.holdings = holdings or holdings_of(limits)
         self.open: set[C] = set()
         self.draining = False
         self._sweep_interval = SWEEP_INTERVAL
@@ -61,6 +70,8 @@ class OpenConnections(ABC, Generic[C]):
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
+        self.holdings.unsent.forget(connection)
+        self.holdings.received.forget(connection)
         if not self.open:
             self._all_closed.set()
             if self._timer is not None:
@@ -96,6 +107,16 @@ class OpenConnections(ABC, Generic[C]):
         for connection in tuple(self.open):
             connection.abort()
 
+    def note_unsent(self, connection: C, count: int) -> None:
+        """So many bytes of answers wait for this client."""
+        for one in self.holdings.unsent.note(connection, count, self.clock()):
+            cut_off(one, "answers that it does not take need more memory than max_unsent_bytes")
+
+    def note_received(self, connection: C, count: int) -> None:
+        """So many bytes of requests that have not come in full are held for this client."""
+        for one in self.holdings.received.note(connection, count, self.clock()):
+            cut_off(one, "requests that it does not end need more memory than max_received_bytes")
+
     @abstractmethod
     def sweep(self) -> None:
         """Enforce the time limits."""
@@ -105,4 +126,19 @@ class OpenConnections(ABC, Generic[C]):
 
     def _sweep_again(self) -> None:
         self._schedule_sweep()
+        for one in self.holdings.unsent.stalled(self.clock(), self.limits.write_timeout):
+            cut_off(one, "it holds more than max_connection_unsent_bytes and takes nothing")
         self.sweep()
+
+
+def holdings_of(limits: Limits) -> Holdings[Client]:
+    return Holdings(
+        unsent=Held(limits.max_unsent_bytes, limits.max_connection_unsent_bytes),
+        received=Held(limits.max_received_bytes, limits.max_connection_received_bytes),
+    )
+
+
+def cut_off(connection: Client, why: str) -> None:
+    """End a connection that costs too much; its client must open another."""
+    log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
+    connection.abort()

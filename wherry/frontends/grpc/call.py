@@ -25,6 +25,9 @@ STREAM_WINDOW: Final = 2**20
 AT_ONCE: Final = 64
 """Messages of a stream that are handed on before anybody else has a turn."""
 
+MESSAGE_BYTES: Final = 128
+"""What a message that waits costs besides its own bytes."""
+
 JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
 """Up to here, copying a message into one piece costs less than sending two."""
 
@@ -37,8 +40,8 @@ class Call(Rpc):
 
     __slots__ = (
         "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_queue",
-        "_trailers", "_waiting", "begun_at", "coding", "deadline", "half_closed", "id", "method",
-        "paused", "receive_window", "send_window", "status",
+        "_trailers", "_waiting", "_waiting_bytes", "begun_at", "coding", "counted", "deadline",
+        "half_closed", "id", "method", "paused", "receive_window", "send_window", "status",
     )  # fmt: skip
 
     def __init__(
@@ -74,7 +77,10 @@ class Call(Rpc):
         self.paused = False
         self._assembly: Assembly | None = None
         self._has_message = False
-        self._waiting: deque[tuple[bool, Buffer]] = deque()
+        self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
+        #: What the connection believes to be `held`.
+        self.counted = 0
         self._end_waits = False
 
         # Out
@@ -119,14 +125,30 @@ class Call(Rpc):
         try:
             for count, message in enumerate(messages):
                 if self.paused or self._waiting:
-                    self._waiting.append(message)
+                    self._wait(message)
                 elif count >= AT_ONCE:
-                    self._waiting.append(message)
+                    self._wait(message)
                     self._catch_up_soon()
                 else:
                     self._hand_on(*message)
         except BadMessage as error:
             self._refuse(error)
+
+    def _wait(self, message: Message) -> None:
+        self._waiting.append(message)
+        self._waiting_bytes += len(message[1]) + MESSAGE_BYTES
+
+    @property
+    def held(self) -> int:
+        """Bytes of messages that the application has not got."""
+        if self.ended:
+            return 0
+        held = self._waiting_bytes
+        if self._assembly is not None:
+            held += self._assembly.filled
+        if self.begun_at is None:
+            held += len(self.message)
+        return held
 
     def _hand_on(self, compressed: bool, message: Buffer) -> None:
         if compressed:
@@ -183,10 +205,14 @@ class Call(Rpc):
         try:
             for _ in range(min(AT_ONCE, len(self._waiting))):
                 if self.paused or self.ended:
-                    return
-                self._hand_on(*self._waiting.popleft())
+                    break
+                message = self._waiting.popleft()
+                self._waiting_bytes -= len(message[1]) + MESSAGE_BYTES
+                self._hand_on(*message)
         except BadMessage as error:
             self._refuse(error)
+        if self.counted:
+            self._connection.recount(self)
         if self.paused or self.ended:
             return
         if self._waiting:
@@ -198,10 +224,13 @@ class Call(Rpc):
             self.tell(self.on_half_close)
 
     def _refuse(self, error: BadMessage) -> None:
+        self.refuse(error.code, str(error))
+
+    def refuse(self, code: str, text: str) -> None:
         """The client's stream cannot be read: its call ends, and so does what it has begun."""
         if not self.ended:
             self.tell(self.on_leave)
-            self.fail(error.code, str(error))
+            self.fail(code, text)
 
     def expire(self, now: float) -> None:
         """End the call if its deadline has passed: the client may not be there to do that."""
@@ -249,6 +278,7 @@ class Call(Rpc):
         else:
             self._queue.append((memoryview(prefix), None))
             self._queue.append((memoryview(payload), sent))
+        connection.waits(len(prefix) + len(payload))
         connection.want_to_write(self)
 
     def finish(self) -> None:
@@ -263,9 +293,17 @@ class Call(Rpc):
         self.ended = True
         self.status = status
         self._trailers = block
+        self._forget_messages()
         if not self._queue:
             self._write_end()
         self.forget()
+
+    def _forget_messages(self) -> None:
+        self._assembly = None
+        self._waiting.clear()
+        self.message = b""
+        if self.counted:
+            self._connection.recount(self)
 
     def _write_end(self) -> None:
         assert self._trailers is not None
@@ -302,6 +340,7 @@ class Call(Rpc):
         self.send_window -= size
         self._connection.write_buffers(pieces)
         self._connection.sent(size)
+        self._connection.waits(-size)
         if self._trailers is not None and not queue:
             self._write_end()
         for sent in taken:
@@ -309,6 +348,8 @@ class Call(Rpc):
 
     def drop(self) -> None:
         """The stream is gone: nothing more of it goes out or comes in."""
-        self._queue.clear()
-        self._waiting.clear()
+        if self._queue:
+            self._connection.waits(-sum(len(buffer) for buffer, _ in self._queue))
+            self._queue.clear()
         self.leave()
+        self._forget_messages()

@@ -26,8 +26,9 @@ from wherry.frontends.grpc.hpack import (
     header_bytes,
 )
 from wherry.frontends.grpc.rpc import Application, Buffer
+from wherry.frontends.held import FREE_BYTES, Holdings
 from wherry.frontends.http.exchange import Limits
-from wherry.frontends.open_connections import OpenConnections
+from wherry.frontends.open_connections import Client, OpenConnections
 
 RECEIVE_BYTES: Final = 2**16
 """One read at most; what a message lacks of more than that is read straight into it."""
@@ -77,10 +78,10 @@ class Connections(OpenConnections["Connection"]):
         coding: str = "identity",
         ended: Callable[[Connection, Call], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        holdings: Holdings[Client] | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, limits, holdings)
         self.application = application
-        self.limits = limits
         self.coding = coding
         self.ended = ended
         #: How many calls the application has.
@@ -130,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._cut: dict[int, None] = {}  # what we ended first; the client may not know yet
         self._to_credit = 0
         self._resets = self._noise = 0
+        self._received = 0  # bytes of messages that are not whole, or not with the application
         # The DATA frame that is being read
         self._data_call: Call | None = None
         self._data_id = self._data_left = self._padding_left = 0
@@ -138,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
 
         # Out
         self.writing_paused = False
+        self._unsent = 0  # bytes of answers that wait for the client's windows
         self._send_window = self._initial_window = frames.DEFAULT_WINDOW
         self._max_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._table_update = b""
@@ -431,6 +434,8 @@ class Connection(asyncio.BufferedProtocol):
                 return  # the client knows, or will in a moment
             if len(self.calls) >= MAX_CALLS:
                 raise StreamFault(frames.REFUSED_STREAM, "too many calls at once")
+            if self._unsent > FREE_BYTES and self.shared.holdings.unsent.is_full(self):
+                raise self._owed_too_much()
             self._served_id = stream_id
             self._open(stream_id, head)
         except (heads.Refusal, TooManyHeaders) as error:
@@ -445,6 +450,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _too_many(self, error: TooManyHeaders) -> heads.Refusal:
         text = f"metadata of {error.size} bytes, of at most {self._max_header_bytes}"
+        return heads.refusal("RESOURCE_EXHAUSTED", text)
+
+    def _owed_too_much(self) -> heads.Refusal:
+        text = (
+            f"{self._unsent} bytes of answers wait on this connection for their client to take"
+            " them; read those first, or raise max_connection_unsent_bytes"
+        )
         return heads.refusal("RESOURCE_EXHAUSTED", text)
 
     def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
@@ -521,6 +533,8 @@ class Connection(asyncio.BufferedProtocol):
         call.begun_at = shared.clock()
         if call.deadline is not None:
             call.timeout = call.deadline - call.begun_at
+        if call.counted:
+            self.recount(call)
         try:
             shared.application(call)
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave a client waiting
@@ -593,8 +607,28 @@ class Connection(asyncio.BufferedProtocol):
     def _account(self, nbytes: int) -> None:
         if self._data_id:
             self._credit(nbytes)
-        if self._data_call is not None:
-            self._data_call.grant()
+        call = self._data_call
+        if call is not None:
+            call.grant()
+            if not self._data_ends or self._data_left:  # else the application gets it at once
+                self.recount(call)
+
+    def recount(self, call: Call) -> None:
+        """A call may hold more or less than before of what its client has sent."""
+        held = call.held
+        change = held - call.counted
+        if not change:
+            return
+        call.counted = held
+        before, self._received = self._received, self._received + change
+        if before > FREE_BYTES or self._received > FREE_BYTES:
+            self.shared.note_received(self, self._received)
+            if change > 0 and self.shared.holdings.received.is_full(self):
+                call.refuse(
+                    "RESOURCE_EXHAUSTED",
+                    f"{self._received} bytes of messages wait on this connection to be whole, or"
+                    " to be read; send fewer at a time, or raise max_connection_received_bytes",
+                )
 
     def _end_data(self) -> None:
         stream_id, self._data_id, self._data_call = self._data_id, 0, None
@@ -623,6 +657,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def sent(self, nbytes: int) -> None:
         self._send_window -= nbytes
+
+    def waits(self, nbytes: int) -> None:
+        """More of answers waits for the client, or (below 0) less."""
+        before, self._unsent = self._unsent, self._unsent + nbytes
+        if before > FREE_BYTES or self._unsent > FREE_BYTES:
+            self.shared.note_unsent(self, self._unsent)
 
     def want_to_write(self, call: Call) -> None:
         self._writers[call] = None
@@ -685,6 +725,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.calls.pop(call.id, None) is None:
             return
         self._writers.pop(call, None)
+        if call.counted:
+            self.recount(call)
         if not call.half_closed:
             self._cut_off(call.id)
         if call.begun_at is not None:

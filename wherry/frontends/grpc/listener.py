@@ -12,7 +12,9 @@ from typing import Final
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
+from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.open_connections import Client
 from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG: Final = 2048
@@ -32,6 +34,7 @@ class GrpcListener:
         *,
         compression: str = "none",
         access_log: logging.Logger | None = None,
+        holdings: Holdings[Client] | None = None,
     ) -> None:
         self._application = application
         self._access_log = access_log
@@ -40,6 +43,7 @@ class GrpcListener:
             limits or Limits(),
             coding="identity" if compression == "none" else compression,
             ended=None if access_log is None else self._log,
+            holdings=holdings,
         )
         self._backlog: Backlog | None = None
         #: host:port, once it listens.

@@ -19,6 +19,12 @@ Message = tuple[bool, Buffer]
 PREFIX: Final = struct.Struct(">BL")
 
 
+FIRST_ROOM: Final = 2**18
+"""Of a message that is announced: an announcement costs nothing, and so it must cost us little."""
+GROWTH: Final = 4
+"""Times as much room as has come; the copies add up to a third of a message."""
+
+
 class BadMessage(Exception):
     """What the client sent is no message, or none that is taken: a gRPC code and a text."""
 
@@ -30,19 +36,25 @@ class BadMessage(Exception):
 class Assembly:
     """Puts a stream's messages together, however they were cut."""
 
-    __slots__ = ("_compressed", "_filled", "_max_bytes", "_message", "_prefix")
+    __slots__ = ("_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._prefix = b""
         self._compressed = False
-        self._message: memoryview | None = None
+        self._message: memoryview | None = None  # as much of it as there is room for by now
+        self._length = 0
         self._filled = 0
 
     @property
     def missing(self) -> int:
         """How many bytes of a message that has begun are still to come."""
-        return 0 if self._message is None else len(self._message) - self._filled
+        return 0 if self._message is None else self._length - self._filled
+
+    @property
+    def filled(self) -> int:
+        """How many bytes there are of a message that has begun."""
+        return 0 if self._message is None else self._filled
 
     @property
     def between(self) -> bool:
@@ -53,7 +65,7 @@ class Assembly:
         """The messages that these bytes complete. BadMessage if one is too large, or none."""
         while data:
             if self._message is not None:
-                piece = data[: self.missing]
+                piece = data[: len(self._message) - self._filled]
                 self._message[self._filled : self._filled + len(piece)] = piece
                 data = data[len(piece) :]
                 yield from self.placed(len(piece))
@@ -77,8 +89,8 @@ class Assembly:
                 data = data[length:]
             else:
                 self._compressed = flag == 1
-                # Not bytearray(n): that writes n zeros first, and an announcement cost memory.
-                self._message = np.empty(length, np.uint8).data
+                self._length = length
+                self._message = _room(min(length, FIRST_ROOM))
                 self._filled = 0
 
     def place(self) -> memoryview | None:
@@ -89,9 +101,19 @@ class Assembly:
         """The message that is complete with them, if it is."""
         self._filled += count
         message = self._message
-        if message is not None and self._filled == len(message):
-            self._message = None
-            yield self._compressed, message
+        if message is None or self._filled < len(message):
+            return
+        if self._filled < self._length:
+            self._message = _room(min(self._length, GROWTH * self._filled))
+            self._message[: self._filled] = message
+            return
+        self._message = None
+        yield self._compressed, message
+
+
+def _room(size: int) -> memoryview:
+    # Not bytearray(n): that writes n zeros first.
+    return np.empty(size, np.uint8).data
 
 
 def check_size(length: int, max_bytes: int) -> None:

@@ -31,6 +31,12 @@ class Limits:
     body_timeout: float = 30.0
     idle_timeout: float = 75.0
     write_timeout: float = 30.0
+    # Answers that clients have not taken, of all connections and of one.
+    max_unsent_bytes: int = 2**30
+    max_connection_unsent_bytes: int = 64 * 2**20
+    # Requests that have not come in full, of all connections and of one.
+    max_received_bytes: int = 2**30
+    max_connection_received_bytes: int = 256 * 2**20
 
 
 class HttpRequest:

@@ -9,9 +9,11 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
 from wherry.frontends.http.wire import address_text
+from wherry.frontends.open_connections import Client
 from wherry.frontends.origins import Binding, OriginCheck, Origins, binding_of
 from wherry.frontends.sockets import HANDSHAKES, Backlog
 
@@ -29,9 +31,10 @@ class Listener:
         application: Application,
         limits: Limits | None = None,
         origins: Origins | None = None,
+        holdings: Holdings[Client] | None = None,
     ) -> None:
         """Without `origins` any host and any page is answered."""
-        self._connections = Connections(application, limits or Limits())
+        self._connections = Connections(application, limits or Limits(), holdings=holdings)
         self._origins = origins
         self._server: asyncio.Server | None = None
         self._backlog: Backlog | None = None

@@ -16,6 +16,7 @@ import httptools
 import numpy as np
 
 from wherry.frontends.gathered import gathered_write
+from wherry.frontends.held import FREE_BYTES, Holdings
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -40,7 +41,7 @@ from wherry.frontends.http.wire import (
     text_of,
     total_bytes,
 )
-from wherry.frontends.open_connections import OpenConnections
+from wherry.frontends.open_connections import Client, OpenConnections
 from wherry.frontends.origins import OriginCheck
 from wherry.frontends.sockets import has_unread, unacknowledged
 
@@ -95,10 +96,10 @@ class Connections(OpenConnections["Connection"]):
         limits: Limits,
         *,
         clock: Callable[[], float] = time.monotonic,
+        holdings: Holdings[Client] | None = None,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(clock, limits, holdings)
         self.application = application
-        self.limits = limits
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.heads: dict[tuple[int, str, str], bytes] = {}
@@ -148,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         "_application",
         "_body",
         "_discarded_bytes",
+        "_early_bytes",
         "_expects_continue",
         "_fed_bytes",
         "_head",
@@ -166,6 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         "_max_pipelined",
         "_methods",
         "_origin_check",
+        "_owed_much",
         "_parser",
         "_peer",
         "_persistent",
@@ -229,6 +232,8 @@ class Connection(asyncio.BufferedProtocol):
         self.exchanges: deque[_Exchange] = deque()  # not fully answered, in order of arrival
         self.writing_paused = False
         self._written_bytes = 0
+        self._early_bytes = 0  # of answers that wait for those before them
+        self._owed_much = False  # the client is; somebody counts it
 
         # What sweeps have seen
         self._wait: tuple[Wait, int] | None = None
@@ -276,6 +281,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.writing_paused = False
+        if self._owed_much:
+            self._note_unsent()
         self._regulate()
         if self.exchanges:
             self.exchanges[0].drained()
@@ -395,6 +402,8 @@ class Connection(asyncio.BufferedProtocol):
             self._request_complete(body)
 
     def _request_complete(self, body: Buffer) -> None:
+        if len(body) > FREE_BYTES:
+            self._shared.note_received(self, 0)
         path, query = self._targets[self._url]
         method = self._methods[self._parser.get_method()]
         request = HttpRequest(method, path, query, self._head or self._headers, body, self._peer)
@@ -414,7 +423,10 @@ class Connection(asyncio.BufferedProtocol):
     def _fill(self, rest: memoryview, nbytes: int) -> None:
         """The large body has grown in place. No byte beyond it can have been read."""
         self._rest = rest[nbytes:]
-        if not self._rest:
+        if self._rest:
+            whole = cast(memoryview, self._large_body)
+            self._shared.note_received(self, len(whole) - len(self._rest))
+        else:
             body, self._large_body, self._rest = cast(memoryview, self._large_body), None, None
             self._large_body_bytes = 0
             self._request_complete(body)
@@ -425,8 +437,11 @@ class Connection(asyncio.BufferedProtocol):
         """A read ended inside a request."""
         if self._large_body is not None:
             self._rest = self._large_body[self._large_body_bytes :]
+            self._shared.note_received(self, self._large_body_bytes)
         elif len(self._body) != self._seen_body_bytes:
             self._seen_body_bytes = len(self._body)
+            if self._seen_body_bytes > FREE_BYTES:
+                self._shared.note_received(self, self._seen_body_bytes)
             self._fed_bytes = 0
             self._expects_continue = False
         elif self._fed_bytes > self._max_header_bytes:
@@ -542,6 +557,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = OVER
         self._large_body = self._rest = None
         self._body = b""
+        self._shared.note_received(self, 0)
         self._lingering = True
         exchange = _Exchange(HttpRequest(method, ""), self, http10=False)
         self.exchanges.append(exchange)
@@ -567,10 +583,26 @@ class Connection(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         self._written_bytes += len(data)
         self._transport.write(data)
+        if self.writing_paused:
+            self._note_unsent()
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._written_bytes += total_bytes(buffers)
         self._write_gathered(buffers)
+        if self.writing_paused:
+            self._note_unsent()
+
+    def waits(self, nbytes: int) -> None:
+        """More of answers waits for its turn, or (below 0) less."""
+        self._early_bytes += nbytes
+        if self._owed_much or self._early_bytes > FREE_BYTES:
+            self._note_unsent()
+            self._regulate()
+
+    def _note_unsent(self) -> None:
+        unsent = self._early_bytes + self._transport.get_write_buffer_size()
+        self._owed_much = unsent > FREE_BYTES
+        self._shared.note_unsent(self, unsent)
 
     def answered(self, exchange: "_Exchange") -> None:
         """An answer is complete. If it has its turn, it is written: go on to those behind it."""
@@ -644,6 +676,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read no more while the client is owed too much, or does not take what it was given."""
         owed = len(self.exchanges)
         hold = owed > self._limits.max_pipelined or (self.writing_paused and not owed)
+        hold = hold or (self._owed_much and self._shared.holdings.unsent.is_full(self))
         if hold != self._reading_held and not self._transport.is_closing():
             self._reading_held = hold
             if hold:
@@ -664,6 +697,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float, timeouts: dict[Wait, float]) -> None:
         """Act if the client has let us wait too long without any progress."""
+        if self._owed_much:
+            self._note_unsent()
         wait = self._awaited()
         if wait != self._wait:
             self._wait, self._waiting_since = wait, now
@@ -792,12 +827,15 @@ class _Exchange(Exchange):
         """All answers before this one are written: write what there is; say if it is complete."""
         if self._early:
             early, self._early = self._early, []
+            self._connection.waits(-total_bytes(early))
             self._connection.write_buffers(early)
             self.drained()
         return self._phase is ANSWERED
 
     def leave(self) -> None:
-        self._early = []
+        if self._early:
+            self._connection.waits(-total_bytes(self._early))
+            self._early = []
         super().leave()
 
     def give_up(self) -> None:
@@ -817,6 +855,7 @@ class _Exchange(Exchange):
             self._connection.write(data)
         else:
             self._early.append(data)
+            self._connection.waits(len(data))
 
     def _write_all(self, head: bytes, status: int, body: Sequence[Buffer]) -> None:
         length = total_bytes(body)
@@ -830,3 +869,4 @@ class _Exchange(Exchange):
             self._connection.write_buffers(buffers)
         else:
             self._early.extend(buffers)
+            self._connection.waits(total_bytes(buffers))

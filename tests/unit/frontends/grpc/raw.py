@@ -1,5 +1,7 @@
 """A client of HTTP/2 in memory, by the hand of another library: what the transport tests share."""
 
+from __future__ import annotations
+
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Iterable
@@ -157,16 +159,22 @@ class Peer:
         limits: Limits = LIMITS,
         coding: str = "identity",
         draining: bool = False,
+        beside: Peer | None = None,
     ) -> None:
+        """With `beside`, on the same listener."""
         self.desk = desk
         self.now = 1000.0
         self.ended: list[Call] = []
-        self.connections = Connections(
-            desk,
-            limits,
-            coding=coding,
-            clock=lambda: self.now,
-            ended=lambda connection, call: self.ended.append(call),
+        self.connections: Connections = (
+            Connections(
+                desk,
+                limits,
+                coding=coding,
+                clock=lambda: self.now,
+                ended=lambda connection, call: self.ended.append(call),
+            )
+            if beside is None
+            else beside.connections
         )
         self.connections.draining = draining
         self.connection = Connection(self.connections)
@@ -226,7 +234,7 @@ class Peer:
         self.open(stream_id, ONE, *more)
         self.message(stream_id, message, end=True)
 
-    def answers(self) -> dict[int, "Answer"]:
+    def answers(self) -> dict[int, Answer]:
         """By stream: all that came since the last time."""
         found: dict[int, Answer] = {}
         for frame in self.frames():

@@ -911,10 +911,10 @@ async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> No
     peer.open(1)
     message = bytes(range(250)) * 2000
     data = prefixed(message)
-    frames_ = DataFrame(1, data[:300_000]).serialize() + DataFrame(1, data[300_000:]).serialize()
+    frames_ = DataFrame(1, data[:200_000]).serialize() + DataFrame(1, data[200_000:]).serialize()
     peer.feed(frames_[:100_000])
     place = peer.connection.get_buffer(-1)
-    assert len(place) == 9 + 300_000 - 100_000  # what the frame still has, and no more
+    assert len(place) == 9 + 200_000 - 100_000  # what the frame still has, and no more
     peer.feed(frames_[100_000:])
     peer.data(1, b"", end=True)
     assert desk.only.message == message
@@ -1147,4 +1147,176 @@ async def test_a_bug_of_ours_ends_the_connection_and_is_reported(
     peer.feed(window_update(0, 1))
     assert peer.goaway() == INTERNAL_ERROR
     assert len(reported) == desk.left == 1
+    await peer.leave()
+
+
+# Memory
+
+
+HELD = Limits(
+    max_body_bytes=3_000_000,
+    max_header_bytes=4000,
+    max_unsent_bytes=2_000_000,
+    max_connection_unsent_bytes=1_000_000,
+    max_received_bytes=2_000_000,
+    max_connection_received_bytes=1_000_000,
+)
+ANSWER = b"a" * 300_000
+
+
+@looped
+async def test_a_client_that_takes_no_answers_is_given_no_more_to_hold(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    for n in range(4):
+        peer.ask(2 * n + 1)
+        desk.calls[-1].respond(ANSWER)
+    peer.ask(11)
+    refused = peer.answers()[11]
+    assert refused.status == "8"
+    assert "max_connection_unsent_bytes" in refused.text
+    assert len(desk.calls) == 4
+    peer.feed(window_update(0, 10**6) + window_update(1, 400_000))
+    assert peer.answers()[1].messages == [ANSWER]
+    peer.ask(13)
+    assert len(desk.calls) == 5
+    await peer.leave()
+    assert peer.connections.holdings.unsent.total == 0
+
+
+@looped
+async def test_a_client_that_takes_no_answers_for_long_is_cut_off(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    for n in range(4):
+        peer.ask(2 * n + 1)
+        desk.calls[-1].respond(ANSWER)
+    for _ in range(29):
+        peer.pass_time(1.0)
+        peer.send(PingFrame(0, b"12345678"))
+    peer.connections._sweep_again()
+    assert not peer.wire.is_closing()
+    peer.now += 1.0
+    peer.connections._sweep_again()
+    assert peer.wire.is_closing()
+    await peer.leave()
+
+
+@looped
+async def test_answers_that_nobody_takes_end_the_oldest_of_those_connections(desk: Desk) -> None:
+    stalled = Peer(desk, settings={WINDOW: 0}, limits=HELD)
+    reader = Peer(desk, beside=stalled)
+    other = Peer(desk, settings={WINDOW: 0}, beside=stalled)
+    for n in range(3):
+        stalled.ask(2 * n + 1)
+        desk.calls[-1].respond(ANSWER)
+    for n in range(5):
+        stalled.now += 1.0
+        reader.feed(window_update(0, len(ANSWER) + 5))
+        reader.ask(2 * n + 1)
+        reader.feed(window_update(2 * n + 1, len(ANSWER) + 5))
+        desk.calls[-1].respond(ANSWER)
+        assert reader.answers()[2 * n + 1].messages == [ANSWER]
+        stalled.feed(window_update(1, 1) + window_update(0, 1))  # a little, so as to look alive
+    for n in range(3):
+        other.ask(2 * n + 1)
+        desk.calls[-1].respond(ANSWER)
+        assert not stalled.wire.is_closing()
+    other.ask(7)
+    desk.calls[-1].respond(ANSWER)
+    assert stalled.wire.is_closing()
+    assert not other.wire.is_closing()
+    assert not reader.wire.is_closing()
+    for peer in (other, reader):
+        peer.wire.close()
+    await stalled.connections.all_closed()
+    assert stalled.connections.holdings.unsent.total == 0
+
+
+@looped
+async def test_an_announcement_of_messages_costs_no_memory(desk: Desk) -> None:
+    peer = Peer(desk, limits=Limits())
+    tracemalloc.start()
+    for n in range(100):
+        peer.open(2 * n + 1, MANY)
+        peer.data(2 * n + 1, b"\0" + (64 * 2**20).to_bytes(4))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peer.goaway() is None
+    assert peak < 100 * 2**19
+    await peer.leave()
+
+
+def half_sent(path: str, kind: str) -> bytes:
+    """A part of 300,000 bytes that the application does not get before more comes."""
+    if kind == "half a message":
+        return b"\0" + (3_000_000).to_bytes(4) + bytes(300_000)
+    return prefixed(bytes(300_000))
+
+
+@pytest.mark.parametrize("path", [ONE, MANY])
+@pytest.mark.parametrize("kind", ["half a message", "a whole one without an end"])
+@looped
+async def test_what_one_client_does_not_end_is_bounded(desk: Desk, path: str, kind: str) -> None:
+    peer = Peer(desk, limits=HELD)
+    for n in range(4):
+        peer.open(2 * n + 1, path)
+        if path == MANY:
+            desk.calls[-1].pause()
+        peer.data(2 * n + 1, half_sent(path, kind))
+        if n < 3:
+            assert not any(answer.over for answer in peer.answers().values())
+    refused = peer.answers()[7]
+    assert refused.status == "8"
+    assert "max_connection_received_bytes" in refused.text
+    assert peer.connections.holdings.received.total < 1_000_000
+    peer.ask(9)
+    desk.calls[-1].respond(b"fine")
+    assert peer.answers()[9].messages == [b"fine"]
+    await peer.leave()
+    assert peer.connections.holdings.received.total == 0
+
+
+@looped
+async def test_what_clients_do_not_end_is_bounded_for_all_of_them(desk: Desk) -> None:
+    first = Peer(desk, limits=HELD)
+    others = [Peer(desk, beside=first) for _ in range(3)]
+    for peer in (first, *others):
+        assert not first.wire.is_closing()
+        first.now += 1.0
+        for n in range(2):
+            peer.open(2 * n + 1, ONE)
+            peer.data(2 * n + 1, half_sent(ONE, "half a message"))
+    assert first.wire.is_closing()
+    assert not any(peer.wire.is_closing() for peer in others)
+    assert first.connections.holdings.received.total <= 2_000_000
+    for peer in others:
+        peer.wire.close()
+    await first.connections.all_closed()
+
+
+@pytest.mark.parametrize("path", [ONE, MANY])
+@looped
+async def test_what_is_read_in_the_end_is_held_no_more(desk: Desk, path: str) -> None:
+    peer = Peer(desk, limits=HELD)
+    for n in range(10):
+        peer.open(2 * n + 1, path)
+        peer.data(2 * n + 1, prefixed(bytes(600_000))[:500_000])
+        assert peer.connection._received > 400_000
+        peer.data(2 * n + 1, prefixed(bytes(600_000))[500_000:])
+        peer.data(2 * n + 1, b"", end=True)
+        assert peer.connection._received == 0
+        desk.calls[-1].finish()
+    assert desk.left == 0
+    await peer.leave()
+
+
+@looped
+async def test_a_paused_stream_of_tiny_messages_counts_what_they_cost(desk: Desk) -> None:
+    peer = Peer(desk, limits=HELD)
+    peer.open(1, MANY)
+    desk.only.pause()
+    for _ in range(12):
+        peer.data(1, bytes(5000))  # a thousand empty messages
+    assert peer.answers()[1].status == "8"
+    assert desk.left == 1
+    assert peer.connection._received == 0
     await peer.leave()

@@ -447,6 +447,87 @@ def test_a_reader_that_takes_nothing_any_more_is_dropped(loop_factory: LoopFacto
     run(main(), loop_factory)
 
 
+def test_answers_that_wait_for_one_before_them_are_bounded_and_then_nothing_more_is_read(
+    loop_factory: LoopFactory,
+) -> None:
+    """A client that pipelines, and whose first answer takes long, is read no further."""
+
+    async def main() -> None:
+        desk = Desk()
+        limits = Limits(max_connection_unsent_bytes=500_000)
+        async with service_and_client(desk, limits) as (service, client):
+            client.send(4 * b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            first, *others = [await desk.next() for _ in range(4)]
+            for exchange in others:
+                exchange.respond(200, [200_000 * b"x", b"y"])
+            unsent = service.connections.holdings.unsent
+            assert unsent.total > 600_000
+            client.get("/later")
+            service.pass_time(1)
+            assert len(desk) == 0
+            first.respond(200)
+            (await desk.next()).respond(200)
+            assert [len((await client.answer()).body) for _ in range(5)] == [0, *3 * [200_001], 0]
+            assert unsent.total == 0
+
+    run(main(), loop_factory)
+
+
+def test_answers_that_are_not_read_end_the_connection_that_holds_its_oldest_longest(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        limits = Limits(max_unsent_bytes=50_000_000)
+        async with (
+            serving(desk, limits) as service,
+            connected(service.address, receive_buffer=4096) as first,
+            connected(service.address, receive_buffer=4096) as second,
+            connected(service.address, receive_buffer=4096) as third,
+        ):
+            left: list[int] = []
+            for number, client in enumerate((first, second, third)):
+                client.get()
+                exchange = await desk.next()
+                exchange.start(200)
+                exchange.on_disconnect = lambda number=number: left.append(number)
+                assert left == []
+                service.clock.now += 1
+                exchange.send(20_000_000 * b"x")
+            await until(lambda: left == [0])
+            assert service.connections.holdings.unsent.total < 50_000_000
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_bodies_that_do_not_end_are_bounded_for_all_clients(
+    loop_factory: LoopFactory, chunked: bool
+) -> None:
+    async def main() -> None:
+        limits = Limits(max_received_bytes=1_000_000)
+        head = b"Transfer-Encoding: chunked\r\n\r\nf4240\r\n" if chunked else (
+            b"Content-Length: 1000000\r\n\r\n"
+        )  # fmt: skip
+        async with (
+            serving(Desk(), limits) as service,
+            connected(service.address) as first,
+            connected(service.address) as second,
+            connected(service.address) as third,
+        ):
+            received = service.connections.holdings.received
+            for number, client in enumerate((first, second, third)):
+                service.clock.now += 1
+                assert len(service.connections.open) == 3
+                client.send(b"POST / HTTP/1.1\r\nHost: a\r\n" + head + bytes(400_000))
+                if number < 2:
+                    await until(lambda most=400_000 * (number + 1): received.total >= most)  # type: ignore[misc]
+            await until(lambda: len(service.connections.open) == 2)
+            await until(lambda: received.total == 800_000)
+
+    run(main(), loop_factory)
+
+
 def test_a_client_that_does_not_read_its_answers_is_not_read_either(
     loop_factory: LoopFactory,
 ) -> None:

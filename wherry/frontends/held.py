@@ -1,0 +1,125 @@
+"""How much memory do clients hold that they do not take or do not finish, and who goes first?
+
+Pure: time is an argument, and who must go is an answer. Two of these are kept: one for answers that
+clients have not taken, one for requests that have not come in full.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+#: What a connection may hold without being looked at.
+FREE_BYTES: Final = 2**16
+#: Bytes that come within so many seconds are as old as the first of them.
+GRAIN: Final = 0.1
+
+H = TypeVar("H")
+
+
+class Held(Generic[H]):
+    """Counts what each connection holds, against a limit of all and one of each.
+
+    Beyond the limit of all, the connection goes first whose oldest bytes have waited longest:
+    progress of a byte now and then does not make a connection young. A connection beyond its own
+    limit must be given no more to hold, and goes when nothing has been taken for a while.
+    """
+
+    def __init__(self, limit: int, connection_limit: int) -> None:
+        self.limit = limit
+        self.connection_limit = connection_limit
+        #: Of all, without those that hold no more than FREE_BYTES.
+        self.total = 0
+        self._accounts: dict[H, _Account] = {}
+
+    def __repr__(self) -> str:
+        return f"<Held: {self.total} of {self.limit} bytes by {len(self._accounts)} connections>"
+
+    def note(self, holder: H, held: int, now: float) -> list[H]:
+        """`holder` holds so many bytes now; returns those that must be cut off."""
+        account = self._accounts.get(holder)
+        if held <= FREE_BYTES:
+            if account is not None:
+                self.forget(holder)
+            return []
+        if account is None:
+            account = self._accounts[holder] = _Account(now)
+        change = held - account.held
+        self.total += change
+        if change > 0:
+            account.grow(change, now)
+            return self._make_room()
+        if change < 0:
+            account.shrink(-change, now)
+        return []
+
+    def forget(self, holder: H) -> None:
+        """It holds nothing more."""
+        account = self._accounts.pop(holder, None)
+        if account is not None:
+            self.total -= account.held
+
+    def is_full(self, holder: H) -> bool:
+        """Whether it holds more than one connection may."""
+        account = self._accounts.get(holder)
+        return account is not None and account.held > self.connection_limit
+
+    def stalled(self, now: float, patience: float) -> list[H]:
+        """Those beyond their own limit of which nothing was taken for so many seconds: they must
+        be cut off."""
+        return [
+            holder
+            for holder, account in self._accounts.items()
+            if account.held > self.connection_limit and now - account.moved_at >= patience
+        ]
+
+    def _make_room(self) -> list[H]:
+        gone: list[H] = []
+        while self.total > self.limit:
+            oldest = min(self._accounts, key=lambda holder: self._accounts[holder].waits_since)
+            self.forget(oldest)
+            gone.append(oldest)
+        return gone
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings(Generic[H]):
+    """What the connections of one server hold, over whichever protocol."""
+
+    #: Answers that clients have not taken.
+    unsent: Held[H]
+    #: Requests that have not come in full.
+    received: Held[H]
+
+
+class _Account:
+    """What one connection holds, the oldest first."""
+
+    __slots__ = ("_taken", "_waiting", "held", "moved_at")
+
+    def __init__(self, now: float) -> None:
+        self.held = 0
+        #: When some of it was taken, or it began to hold.
+        self.moved_at = now
+        self._taken = 0
+        #: When bytes came, and how many had come by then.
+        self._waiting: deque[tuple[float, int]] = deque()
+
+    @property
+    def waits_since(self) -> float:
+        return self._waiting[0][0]
+
+    def grow(self, count: int, now: float) -> None:
+        self.held += count
+        come = self._taken + self.held
+        if self._waiting and now - self._waiting[-1][0] < GRAIN:
+            now = self._waiting.pop()[0]
+        self._waiting.append((now, come))
+
+    def shrink(self, count: int, now: float) -> None:
+        self.held -= count
+        self._taken += count
+        self.moved_at = now
+        while self._waiting[0][1] <= self._taken:
+            self._waiting.popleft()
