@@ -20,8 +20,8 @@ from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, brief, refu
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
 
-#: What transformers' modules tell an attention that is known here, or says nothing about it.
-OPTIONS: Final = {"position_ids", "sliding_window", "use_cache", "output_router_logits"}
+#: What transformers' modules tell an attention, beside what is off.
+OPTIONS: Final = {"position_ids", "sliding_window", "use_cache"}
 
 
 class TransformersNetwork:
@@ -35,9 +35,9 @@ class TransformersNetwork:
         AttentionInterface.register(name, self._attend)
         config = checkpoint.config()
         self.shape = Shape.of(config)
-        _check_size(checkpoint, config)
         load: Any = AutoModelForCausalLM.from_pretrained
         try:
+            _check_size(checkpoint, config)
             net, found = load(
                 checkpoint.folder,
                 dtype=DTYPES[dtype],
@@ -48,6 +48,8 @@ class TransformersNetwork:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, by their names
             )
+        except ConfigError:
+            raise
         except Exception as error:  # shapes that do not fit, and what else foreign files bring
             raise ConfigError(
                 f"{checkpoint.folder.name}: not loaded by transformers: {brief(error)}"
@@ -104,7 +106,9 @@ class TransformersNetwork:
         """In transformers' place: [1, heads, tokens, features] in, [1, tokens, heads, features]
         out."""
         assert self._now is not None
-        if unknown := [n for n, v in options.items() if v is not None and n not in OPTIONS]:
+        if unknown := [
+            n for n, v in options.items() if n not in OPTIONS and v is not None and v is not False
+        ]:
             raise ConfigError(f"its attention has {unknown[0]!r}, which is not computed here")
         step, attention = self._now
         self._attended += 1

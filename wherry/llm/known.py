@@ -1,8 +1,8 @@
 """Does the engine compute exactly what this config.json says, and if not, which field is why?
 
-What is known is listed (`families.py`), everything else is refused: a field that nobody here reads
-may be the one that decides about every token. Pure: what was read from the file comes in, refusals
-come out.
+What is known is listed (`families.py`, `config_fields.py`), everything else is refused: a field
+that nobody here reads may be the one that decides about every token. Pure: what was read from the
+file comes in, refusals come out.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from wherry.llm.families import (
-    FAMILIES,
+from wherry.llm.config_fields import (
     FIELDS,
     FIXED,
     HEAD_SIZE,
@@ -21,7 +20,6 @@ from wherry.llm.families import (
     ROPE_RULES,
     WITHOUT_EFFECT,
     Derived,
-    Family,
     ListOf,
     Number,
     Numbers,
@@ -30,6 +28,7 @@ from wherry.llm.families import (
     Rule,
     Whole,
 )
+from wherry.llm.families import FAMILIES, Family
 
 DTYPES = ("float32", "bfloat16", "float16")
 #: Fields that say that the weights are no floats. Others of their kind are refused as unknown.

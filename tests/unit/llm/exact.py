@@ -24,6 +24,16 @@ EXPERTS: dict[str, Any] = {
     "moe_intermediate_size": 32,
     "norm_topk_prob": True,
 }
+ROUTED: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+}
 GPT: dict[str, Any] = {
     "vocab_size": 300,
     "n_positions": 128,
@@ -236,5 +246,56 @@ FORMS: dict[str, dict[str, dict[str, Any]]] = {
     "Starcoder2ForCausalLM": {
         "plain": {**SIZES, "sliding_window": None},
         "window": {**SIZES, **WINDOW, "use_bias": False},
+    },
+    "ApertusForCausalLM": {"plain": SIZES},
+    "BioGptForCausalLM": {"plain": ALL_HEADS, "unscaled": {**ALL_HEADS, "scale_embedding": False}},
+    "CwmForCausalLM": {"plain": {**SIZES, **WINDOW, **KINDS, "head_dim": 8}},
+    "Dots1ForCausalLM": {
+        "plain": {**SIZES, **ROUTED, "first_k_dense_replace": 1},
+        "mixed layers": {**SIZES, **ROUTED, **WINDOW, **KINDS, "first_k_dense_replace": 1},
+    },
+    "Ernie4_5_MoeForCausalLM": {
+        "plain": {
+            **SIZES,
+            "moe_num_experts": 4,
+            "moe_k": 2,
+            "moe_intermediate_size": 32,
+            "use_bias": True,
+        }
+    },
+    "FlexOlmoForCausalLM": {"plain": {**SIZES, "num_experts": 4, "num_experts_per_tok": 2}},
+    "Glm4MoeForCausalLM": {
+        "plain": {**SIZES, **ROUTED, "head_dim": 8, "first_k_dense_replace": 1},
+        "norms of heads": {
+            **SIZES,
+            **ROUTED,
+            "head_dim": 8,
+            "first_k_dense_replace": 1,
+            "use_qk_norm": True,
+        },
+    },
+    "GraniteMoeSharedForCausalLM": {
+        "plain": {
+            **SIZES,
+            **MULTIPLIERS,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 32,
+        }
+    },
+    "HeliumForCausalLM": {"plain": {**SIZES, "head_dim": 8}},
+    "HyperCLOVAXForCausalLM": {"plain": {**SIZES, **MULTIPLIERS}},
+    "MiniMaxM2ForCausalLM": {
+        "plain": {**SIZES, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}
+    },
+    "MinistralForCausalLM": {"plain": {**SIZES, "head_dim": 8, **WINDOW, **KINDS}},
+    "NanoChatForCausalLM": {"plain": {**SIZES, "final_logit_softcapping": 2.0}},
+    "PersimmonForCausalLM": {"plain": ALL_HEADS},
+    "SolarOpenForCausalLM": {
+        "plain": {
+            **{n: v for n, v in SIZES.items() if n != "intermediate_size"},
+            **ROUTED,
+            "head_dim": 8,
+        }
     },
 }

@@ -12,8 +12,9 @@ from transformers.utils import logging
 
 from tests.unit.llm.exact import FORMS
 from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.config_fields import Only
 from wherry.llm.engine import Engine
-from wherry.llm.families import FAMILIES, Only
+from wherry.llm.families import FAMILIES
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.runner import Runner, load_network
 from wherry.llm.sampling import Sampling
@@ -26,7 +27,7 @@ NEW_TOKENS = 8
 OTHER_NAMES = {
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base",
     "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern", "n_ctx",
-    "num_local_experts", "num_key_value_heads", "head_dim",
+    "num_local_experts", "num_key_value_heads", "head_dim", "num_nextn_predict_layers",
 }  # fmt: skip
 
 

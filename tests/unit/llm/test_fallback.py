@@ -19,9 +19,10 @@ from tests.unit.llm import tiny
 from wherry.errors import ConfigError
 from wherry.llm import known
 from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.config_fields import FIELDS
 from wherry.llm.engine import Engine
 from wherry.llm.fallback import TransformersNetwork
-from wherry.llm.families import FAMILIES, FIELDS, Family
+from wherry.llm.families import FAMILIES, Family
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.runner import Runner, load_network
 from wherry.llm.sampling import Sampling

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wherry.llm import families
+from wherry.llm import config_fields, families
 from wherry.llm.known import refusals
 
 LLAMA: dict[str, Any] = {
@@ -228,10 +228,10 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 def test_each_field_of_a_family_has_a_rule() -> None:
     looked_at_as_a_whole = {"rope_scaling", "rope_parameters"}
     for family in families.FAMILIES.values():
-        assert family.fields <= families.FIELDS.keys() | looked_at_as_a_whole
+        assert family.fields <= config_fields.FIELDS.keys() | looked_at_as_a_whole
         assert family.only.keys() <= family.fields
-        assert not family.fields & families.WITHOUT_EFFECT
-        assert not family.fields & families.FIXED.keys()
+        assert not family.fields & config_fields.WITHOUT_EFFECT
+        assert not family.fields & config_fields.FIXED.keys()
 
 
 def test_the_page_lists_the_architectures_that_are_accepted() -> None:
