@@ -190,13 +190,17 @@ FIELDS: Final[Mapping[str, Rule]] = {
     "moe_layer_interval": Whole(1, 512),
     "moe_norm_min": Number(0.0, 1.0),
     "shared_intermediate_size": Whole(0, 1 << 20),
+    # Older names, which transformers does not read any more: only where they say what it computes
+    "norm_type": OneOf(("layer_norm",)),
+    "mlp_type": OneOf(("default",)),
     # Layers that guess further tokens: the next one does not depend on them
     "num_nextn_predict_layers": Whole(0, 16),
     "num_mtp_layers": Whole(0, 16),
 }
 
 _WITHOUT_EFFECT: Final = """
-    _name_or_path _commit_hash name_or_path transformers_version architectures model_type
+    _name_or_path _model_name_or_path _commit_hash name_or_path transformers_version
+    architectures model_type
     torch_dtype dtype use_cache gradient_checkpointing keys_to_ignore_at_inference
     initializer_range init_std pretraining_tp
     attention_dropout hidden_dropout classifier_dropout embd_pdrop resid_pdrop attn_pdrop dropout
@@ -207,7 +211,9 @@ _WITHOUT_EFFECT: Final = """
     bos_token_id eos_token_id pad_token_id sep_token_id unk_token_id eod_token_id
     decoder_start_token_id forced_bos_token_id forced_eos_token_id
     id2label label2id num_labels problem_type finetuning_task task_specific_params
-    tokenizer_class prefix use_return_dict unsloth_version unsloth_fixed
+    _num_labels tokenizer_class prefix use_return_dict unsloth_version unsloth_fixed
+    transformers.js_config model_max_length cache_implementation
+    inference_runner pad_key_length pre_allocate_kv_cache validate_runner_input
     bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
     encoder_no_repeat_ngram_size exponential_decay_length_penalty length_penalty max_length
     min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores
@@ -232,6 +238,8 @@ FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "torchscript": (False,),
     "use_bfloat16": (False,),
     "use_mrope": (False,),
+    "rope_interleaved": (False,),
+    "is_llama_config": (True,),
     "pruned_heads": ({},),
 }
 

@@ -90,7 +90,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "Exaone4ForCausalLM": _family(
         "exaone4",
         f"{_LLAMA} {_WINDOWS} sliding_window_pattern",
-        only={"sliding_window_pattern": Whole(0, 512)},
+        only={"sliding_window_pattern": OneOf(("LLLG", *range(65)))},
         ropes=_STATIC,
     ),
     "GemmaForCausalLM": _family(
@@ -176,7 +176,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "Phi3ForCausalLM": _family(
         "phi3",
-        f"{_LLAMA} sliding_window partial_rotary_factor original_max_position_embeddings",
+        f"{_LLAMA} sliding_window partial_rotary_factor original_max_position_embeddings"
+        " attention_bias",
+        only={"attention_bias": OneOf((False,))},
         ropes=("default", "longrope"),
     ),
     "Qwen2MoeForCausalLM": _family(
@@ -211,7 +213,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "Starcoder2ForCausalLM": _family(
         "starcoder2",
-        f"{_BASE} {_ROPE} num_key_value_heads norm_epsilon sliding_window use_bias",
+        f"{_BASE} {_ROPE} num_key_value_heads norm_epsilon sliding_window use_bias norm_type"
+        " mlp_type scale_attn_weights attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
+        only={"scale_attn_weights": OneOf((True,))},
         ropes=_STATIC,
     ),
     "ApertusForCausalLM": _family(

@@ -28,6 +28,8 @@ OTHER_NAMES = {
     "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base",
     "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern", "n_ctx",
     "num_local_experts", "num_key_value_heads", "head_dim", "num_nextn_predict_layers",
+    "norm_type", "mlp_type", "scale_attn_weights", "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32", "attention_bias",
 }  # fmt: skip
 
 

@@ -65,6 +65,14 @@ AS_PUBLISHED = {
             "type": "yarn",
         },
     },
+    "smollm 2": {
+        **LLAMA,
+        "is_llama_config": True,
+        "rope_interleaved": False,
+        "rope_scaling": None,
+        "rope_theta": 100000,
+        "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+    },
     "mistral": {
         **LLAMA,
         "architectures": ["MistralForCausalLM"],
