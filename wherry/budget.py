@@ -8,6 +8,22 @@ from collections import deque
 SHARE = 4
 
 
+class Loan:
+    """Bytes taken of a budget, which are given back when this object is gone, in any thread.
+
+    For what changes hands: what is counted is then what is there.
+    """
+
+    __slots__ = ("_budget", "count")
+
+    def __init__(self, budget: Budget, count: int) -> None:
+        self._budget = budget
+        self.count = count
+
+    def __del__(self) -> None:
+        self._budget.return_later(self.count)
+
+
 class Budget:
     """Counts the bytes that something holds against a limit.
 
@@ -15,12 +31,13 @@ class Budget:
     With `within`, what is taken here counts there, too.
     """
 
-    __slots__ = ("_returned", "held", "limit", "refused", "within")
+    __slots__ = ("_returned", "limit", "refused", "taken", "within")
 
     def __init__(self, limit: int, *, within: Budget | None = None) -> None:
         self.limit = limit
         self.within = within
-        self.held = 0
+        #: What is held, and what was returned and is not counted yet.
+        self.taken = 0
         #: How often `take` said no.
         self.refused = 0
         self._returned: deque[int] = deque()
@@ -28,21 +45,26 @@ class Budget:
     def __repr__(self) -> str:
         return f"<Budget: {self.held} of {self.limit} bytes held, {self.refused} refused>"
 
+    @property
+    def held(self) -> int:
+        """Bytes. Any thread."""
+        return self.taken - sum(list(self._returned))
+
     def take(self, count: int) -> bool:
         """Hold `count` bytes more; False, and nothing is held, if that is beyond the limit."""
         if self._returned:
             self._count_returned()
-        if self.held + count > self.limit or (
+        if self.taken + count > self.limit or (
             self.within is not None and not self.within.take(count)
         ):
             self.refused += 1
             return False
-        self.held += count
+        self.taken += count
         return True
 
     def give_back(self, count: int) -> None:
         """So many bytes of those taken are free again."""
-        self.held -= count
+        self.taken -= count
         if self.within is not None:
             self.within.give_back(count)
 

@@ -175,6 +175,9 @@ class ModelConfig:
     #: longer, by what was learnt, and longer than for 8 batches, is refused (429), and so is one
     #: that waits already when the model turns out to be that slow. 0 or None: no bound.
     max_queue_wait: float | None = 30.0
+    #: Bytes that the inputs of its waiting and running requests may hold; one more is refused
+    #: (503). None: no bound but the server's.
+    max_queue_bytes: int | None = None
     #: Default timeout of a request, seconds; None: none.
     request_timeout: float | None = None
     #: Answers leave in the order in which their requests came.
@@ -239,6 +242,8 @@ class ModelConfig:
                 self._fail(field, "must be more than 0 seconds")
         if self.max_queue_size is not None and self.max_queue_size < 1:
             self._fail("max_queue_size", "must be at least 1, or None for no bound")
+        if self.max_queue_bytes is not None and self.max_queue_bytes < 1:
+            self._fail("max_queue_bytes", "must be at least 1 byte, or None for no bound")
         for field in ("max_unread_responses", "resource_priority"):
             if getattr(self, field) < 1:
                 self._fail(field, "must be at least 1")

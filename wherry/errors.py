@@ -13,6 +13,7 @@
     ├── Overloaded           try again later, nothing was queued (429)
     │   ├── QueueFull
     │   │   └── QueueLimitExceeded  the same in a model of a Triton repository (503)
+    │   ├── TooManyBytes     what waits or runs holds as many bytes as it may (503)
     │   └── QueueTimeout     no instance was free in time
     │       └── RequestTimeoutExpired  the same in a model of a Triton repository (503)
     ├── ModelNotReady        loading, unloading, or could not be kept alive (503)
@@ -139,6 +140,20 @@ class QueueLimitExceeded(QueueFull):
     def __init__(self, id: str, model: str, size: int, retry_after: float | None = None) -> None:
         super().__init__(model, size, retry_after)
         self.args = (f"[request id: {id or '<id_unknown>'}] Exceeds maximum queue size",)
+
+
+class TooManyBytes(Overloaded):
+    """The requests that are here hold as much memory as they may: this one was never queued."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
+
+    def __init__(self, who: str, setting: str, held: int, limit: int, more: int) -> None:
+        super().__init__(
+            f"{who}: the requests that wait or run hold {held} of {limit} bytes ({setting}), this"
+            f" one would need {more} more; retry later, or raise {setting}",
+            1.0,
+        )
 
 
 class QueueTimeout(Overloaded):

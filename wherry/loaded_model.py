@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from wherry.budget import Budget, Loan
 from wherry.config import ModelConfig, SequenceBatching
 from wherry.datatypes import Form
-from wherry.errors import Cancelled, InvalidRequest, ModelFailed, Unsupported
+from wherry.errors import Cancelled, InvalidRequest, ModelFailed, TooManyBytes, Unsupported
 from wherry.instances.executable import Failure
 from wherry.instances.failure_log import FailureLog
 from wherry.instances.life import Loadable
@@ -19,7 +21,7 @@ from wherry.model import Model
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
 from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse, SequenceStep, ShapedRow
+from wherry.request import Columns, InferRequest, InferResponse, SequenceStep, ShapedRow, bytes_of
 from wherry.response_cache import ModelCache
 from wherry.rows import columns_of_row
 from wherry.signature import Signature
@@ -68,6 +70,9 @@ class LoadedModel:
         self.runner = runner
         #: From the begin of loading until it was ready.
         self.load_seconds = 0.0
+        #: What the inputs of its requests hold, if that is bounded.
+        self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
+        self._holding = threading.Lock()
         self._clock = clock
         self._cost: Callable[..., float] | None = getattr(model, "cost", None)
         self._optional = any(spec.optional for spec in signature.inputs)
@@ -205,6 +210,8 @@ class LoadedModel:
         """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
         if self.cache is not None:
             requests = [r for r in requests if not self._answered_from(self.cache, r)]
+        if self._held is not None:
+            requests = [r for r in requests if self._has_room(self._held, r)]
         most = self.config.max_batch_size or 1
         if any(request.rows > most for request in requests) and not self.is_pipeline:
             requests = [
@@ -216,6 +223,23 @@ class LoadedModel:
                 )
             ]
         self.runner.submit(requests)
+
+    def _has_room(self, held: Budget, request: InferRequest) -> bool:
+        """Does the model's memory hold this one, too? If not, it is refused here."""
+        if request.follows:
+            return True  # what it belongs to was let in already
+        count = bytes_of(request.inputs)
+        with self._holding:
+            if held.take(count):
+                request.loans = (*request.loans, Loan(held, count))
+                return True
+        if request.reply.claim():
+            error = TooManyBytes(
+                f"model {self.name!r}", "its max_queue_bytes", held.held, held.limit, count
+            )
+            self.runner.statistics.failed(error.reason, 0.0)
+            request.reply.deliver(error)
+        return False
 
     def _answered_from(self, cache: ModelCache, request: InferRequest) -> bool:
         """Was the same asked before? If not, what is answered will be remembered."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from wherry.budget import Loan
 from wherry.reply import Reply, StreamReply
 
 Array = npt.NDArray[Any]
@@ -88,6 +90,7 @@ class InferRequest:
         "follows",
         "id",
         "inputs",
+        "loans",
         "parameters",
         "parts",
         "priority",
@@ -161,6 +164,8 @@ class InferRequest:
         self.follows = False
         #: If it has more rows than a batch holds: the requests that it was split into.
         self.parts: Sequence[InferRequest] = ()
+        #: What it holds of budgets, as long as it is there.
+        self.loans: tuple[Loan, ...] = ()
         #: How often a worker died with this request in its batch.
         self.attempts = 0
 
@@ -180,6 +185,38 @@ class Batch:
     requests: tuple[InferRequest, ...]
     rows: int
     reason: str
+
+
+#: What an object of Python costs besides its contents, roughly, and its place in a list.
+OBJECT_BYTES = 56 + 8
+
+
+def bytes_of(columns: Columns) -> int:
+    """The memory that the values of these columns take."""
+    return sum(
+        [
+            column.nbytes if isinstance(column, np.ndarray) else _bytes_of(column)
+            for column in columns.values()
+        ]
+    )
+
+
+def _bytes_of(value: Any) -> int:
+    """Of a value of Python's, with what is in it."""
+    if isinstance(value, np.ndarray):
+        return OBJECT_BYTES + value.nbytes
+    size = 8 + getsizeof(value)
+    if isinstance(value, list | tuple):
+        kinds = set(map(type, value))
+        if kinds <= _FLAT:
+            return size + sum(map(getsizeof, value))
+        return size + sum([_bytes_of(one) for one in value])
+    if isinstance(value, Mapping):
+        return size + sum([_bytes_of(k) + _bytes_of(v) for k, v in value.items()])
+    return size
+
+
+_FLAT = {str, bytes, int, float, bool, type(None)}
 
 
 def gather(parts: Sequence[Columns]) -> Columns:

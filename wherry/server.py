@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from wherry.budget import share_of_memory
 from wherry.errors import ConfigError
 from wherry.frontends.admission import Admission
 from wherry.frontends.api_keys import ApiKeys
@@ -41,6 +42,7 @@ from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
 from wherry.model import Model
 from wherry.model_control import ModelControl, log_ready
+from wherry.observability.machine import Machine
 from wherry.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class Server:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         limits: Limits | None = None,
         max_in_flight: int | None = None,
+        max_queue_bytes: int | None = None,
         control: ModelControl | None = None,
         allow_shared_memory: bool = False,
         trace_config: Sequence[str] = (),
@@ -132,7 +135,7 @@ class Server:
         self._limits = limits or Limits()
         self._holdings = holdings_of(self._limits)
         #: For every frontend.
-        self._admission = Admission(max_in_flight)
+        self._admission = Admission(max_in_flight, _queue_bytes(max_queue_bytes))
         self._common = Common(allow_shared_memory=allow_shared_memory, trace_config=trace_config)
         self._restrictions = Restrictions(restricted_apis, disabled_apis)
         # What has a port of its own over HTTP is not left open here.
@@ -549,6 +552,7 @@ class Asgi:
         self._options = options
         self._limits: Limits = options.pop("limits", None) or Limits()
         self._drain_timeout: float = options.pop("drain_timeout", 30.0)
+        self._max_queue_bytes: int | None = options.pop("max_queue_bytes", None)
         self._renew()
 
     def _renew(self) -> None:
@@ -566,7 +570,11 @@ class Asgi:
 
     async def startup(self) -> None:
         """Load the models; returns when they are ready, or raises."""
-        await _in_thread(lambda: self.runtime.start(log_ready), "wherry-load")
+        await _in_thread(self._start, "wherry-load")
+
+    def _start(self) -> None:
+        self._application.admission.limit_bytes(_queue_bytes(self._max_queue_bytes))
+        self.runtime.start(log_ready)
 
     async def shutdown(self) -> None:
         """Finish what was accepted, and unload."""
@@ -592,6 +600,7 @@ def asgi(
     overrides: Mapping[str, Mapping[str, Any]] | None = None,
     api_keys: Sequence[str] = (),
     max_in_flight: int | None = None,
+    max_queue_bytes: int | None = None,
     limits: Limits | None = None,
     drain_timeout: float = 30.0,
 ) -> Asgi:
@@ -600,9 +609,16 @@ def asgi(
         lambda: _runtime_of(models, isolation, overrides),
         api_keys=tuple(api_keys),
         max_in_flight=max_in_flight,
+        max_queue_bytes=max_queue_bytes,
         limits=limits,
         drain_timeout=drain_timeout,
     )
+
+
+def _queue_bytes(given: int | None) -> int:
+    """What requests may hold: what is given, else a share of the memory that there is. Reads files:
+    not for a loop."""
+    return given or share_of_memory(Machine().memory_limit_bytes())
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

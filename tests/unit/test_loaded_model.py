@@ -1,12 +1,13 @@
 """Costs of rows, refusals at the door, and the batcher's explanation of itself."""
 
+import gc
 import threading
 from typing import Any
 
 import pytest
 
 import wherry
-from tests.fakes import Gate
+from tests.fakes import Call, Gate, gated
 from wherry.reply import Reply
 
 
@@ -115,3 +116,28 @@ def test_a_batch_that_finds_no_memory_runs_in_halves_and_the_safe_size_is_rememb
         again = runtime.infer_batch("memory_for_three", text=list("stuvwxyz"))
         assert again == {"output": list("stuvwxyz")}
     assert told["rows_at_most"] == 2
+
+
+def test_a_models_own_bound_of_bytes_counts_what_waits_and_runs_and_local_callers_too() -> None:
+    gate = Gate()
+    model = gated(gate, max_batch_size=1, max_queue_bytes=3 * 2**20)
+    text = "x" * 2**20
+    with wherry.Runtime(model) as runtime:
+        loaded = runtime.model("gated")
+        calls = [Call(text) for _ in range(3)]
+        loaded.submit([call.request for call in calls[:2]])
+        gate.started()
+        loaded.submit([calls[2].request])
+        error = calls[2].error()
+        assert isinstance(error, wherry.Overloaded)
+        assert "model 'gated'" in str(error)
+        assert "max_queue_bytes" in str(error)
+        assert error.http_status == 503
+        assert loaded.statistics.failures["REJECTED"] == 1
+        gate.open(3)
+        for call in calls[:2]:
+            call.rows()
+        calls.clear()
+        del call
+        gc.collect()  # a test's call and its request know each other
+        assert runtime.infer("gated", text, timeout=60.0) == text.upper()

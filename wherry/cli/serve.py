@@ -127,6 +127,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
             max_connection_received_bytes=server.max_connection_received_bytes,
         ),
         max_in_flight=server.max_in_flight,
+        max_queue_bytes=server.max_queue_bytes,
         allow_shared_memory=server.allow_client_shm,
         trace_config=server.trace_config,
         restricted_apis=server.http_restricted_api,

@@ -110,6 +110,12 @@ class ServerSettings:
         "SECONDS",
     )
     max_in_flight: int | None = option(None, "requests at once; one more is refused (429)", "N")
+    max_queue_bytes: int = option(
+        0,
+        "memory of the requests that wait or run; one more is refused (503); 0: a quarter of what"
+        " there is",
+        "SIZE",
+    )
     max_body_size: int = option(64 * 2**20, "largest body, in bytes or as 64MiB", "SIZE")
     cache_size: int = option(
         0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
@@ -211,6 +217,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "model_load_thread_count": (1, 256),
     "model_load_retry_count": (0, float("inf")),
     "max_in_flight": (1, float("inf")),
+    "max_queue_bytes": (0, float("inf")),
     "max_body_size": (1, float("inf")),
     "cache_size": (0, float("inf")),
     "max_connections": (1, float("inf")),

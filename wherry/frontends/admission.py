@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wherry.errors import InvalidRequest, Overloaded
+from wherry.budget import Budget, Loan
+from wherry.errors import InvalidRequest, Overloaded, TooManyBytes
+from wherry.request import InferRequest, bytes_of
 
 #: Seconds after which a refused client may try again: a slot is free when one request is done.
 RETRY_AFTER = 1.0
 
 
-class Admission:
-    """Counts the requests that one server has taken and not answered, and refuses beyond a limit.
+#: What each request counts with, for its objects, its headers and a small body.
+SMALL_BYTES = 2**16
+#: So many bytes on the wire become at most that in memory, whatever they are.
+SMALL_BODY = 2**11
 
-    Used by one event loop.
+
+class Admission:
+    """Counts the requests that one server has taken and not answered, and what they hold in memory,
+    and refuses beyond a limit of either.
+
+    Used by one event loop. `max_bytes` None: no limit.
     """
 
-    def __init__(self, max_in_flight: int | None = None) -> None:
+    def __init__(self, max_in_flight: int | None = None, max_bytes: int | None = None) -> None:
         self.max_in_flight = max_in_flight
         self.in_flight = 0
         self.refused = 0
+        #: What large requests hold; each request counts with SMALL_BYTES beside that.
+        self._large = Budget(sys.maxsize if max_bytes is None else max_bytes)
+
+    def limit_bytes(self, max_bytes: int) -> None:
+        """Refuse beyond so many bytes from now on."""
+        self._large.limit = max_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What the requests hold that are here, or a little more. Any thread."""
+        return self._large.held + self.in_flight * SMALL_BYTES
 
     def check(self) -> None:
         """Overloaded if there are too many requests already."""
@@ -33,9 +54,34 @@ class Admission:
                 RETRY_AFTER,
             )
 
-    def enter(self) -> None:
-        """A request that was checked is taken; `leave` must follow."""
+    def enter(self, request: InferRequest, body_bytes: int = SMALL_BODY + 1) -> None:
+        """Take a decoded request that was checked; `leave` must follow, once it is answered.
+
+        TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known.
+        What is large in it counts as long as it is there: a batch may run on without its caller.
+        """
+        more = 0 if body_bytes <= SMALL_BODY else bytes_of(request.inputs) - SMALL_BYTES
+        most = self._large.limit - max(0, more) - SMALL_BYTES
+        if self._large.taken + self.in_flight * SMALL_BYTES > most and self.held_bytes > most:
+            self.refused += 1
+            limit = self._large.limit
+            raise TooManyBytes(
+                "the server", "max_queue_bytes", self.held_bytes, limit, limit - most
+            )
+        if more > 0:
+            self._large.take(more)
+            request.loans = (Loan(self._large, more),)
         self.in_flight += 1
+
+    def enter_all(self, requests: Sequence[InferRequest]) -> None:
+        """`enter` all of them, or none."""
+        for count, request in enumerate(requests):
+            try:
+                self.enter(request)
+            except TooManyBytes:
+                for _ in range(count):
+                    self.leave()
+                raise
 
     def leave(self) -> None:
         self.in_flight -= 1

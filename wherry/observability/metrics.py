@@ -119,6 +119,9 @@ class Door(Protocol):
     in_flight: int
     refused: int
 
+    @property
+    def held_bytes(self) -> int: ...
+
 
 class Metrics:
     """One server's metrics; prometheus_client is loaded with the first scrape."""
@@ -176,8 +179,13 @@ class Metrics:
         )
         yield CounterMetricFamily(
             "wherry_requests_refused",
-            "Requests refused at the door, since max_in_flight was reached.",
+            "Requests refused at the door, since max_in_flight or max_queue_bytes was reached.",
             value=self._door.refused,
+        )
+        yield GaugeMetricFamily(
+            "wherry_request_bytes",
+            "Bytes that the requests which wait or run hold; at least 64 KiB each.",
+            value=self._door.held_bytes,
         )
         models = [ModelValues(loaded) for loaded in self._source.models()]
         yield from own_metrics(models)

@@ -217,7 +217,8 @@ class RequestQueue:
         lane = request.queued
         if not isinstance(lane, Lane) or self._lanes.get(lane.key) is not lane:
             return False
-        request.inputs = {}  # its place in the lane may stay a while: do not hold its tensors
+        # Its place in the lane may stay a while: do not hold its tensors.
+        request.inputs, request.loans = {}, ()
         self._leave(lane, request)
         return True
 

@@ -62,7 +62,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "grpc_use_ssl": True, "grpc_use_ssl_mutual": True, "grpc_server_cert": "s",
         "grpc_server_key": "t", "grpc_root_cert": "r",
         "grpc_restricted_protocol": ["logging:k=v"],
-        "max_queue_wait": 17.0,
+        "max_queue_wait": 17.0, "max_queue_bytes": 18,
         "max_unsent_bytes": 17, "max_connection_unsent_bytes": 18,
         "max_received_bytes": 19, "max_connection_received_bytes": 20,
         "allowed_host": ["models.example.com"], "cors_origin": ["https://app.example.com"],

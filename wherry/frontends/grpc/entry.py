@@ -7,7 +7,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from wherry.errors import InvalidRequest
-from wherry.frontends.admission import Admission, tenant_of, timeout_of
+from wherry.frontends.admission import SMALL_BODY, Admission, tenant_of, timeout_of
 from wherry.frontends.common import Common
 from wherry.frontends.grpc.infer_codec import Decoded, InferCodec
 from wherry.frontends.grpc.rpc import Rpc
@@ -124,7 +124,7 @@ class Entry:
         )
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
-        self.admission.enter()
+        self.admission.enter(request, len(rpc.message) or SMALL_BODY + 1)
         self.port().submit(loaded, request)
         return request
 

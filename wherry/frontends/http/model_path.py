@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from wherry.frontends.admission import Admission, tenant_of, timeout_of
+from wherry.frontends.admission import SMALL_BODY, Admission, tenant_of, timeout_of
 from wherry.frontends.common import Common
 from wherry.frontends.http.answers import given_request_id
 from wherry.frontends.http.compression import decompressed
@@ -110,7 +110,9 @@ class Entry:
             )
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
-        self.admission.enter()
+        packed = "content-encoding" in headers
+        self.admission.enter(request, SMALL_BODY + 1 if packed else len(exchange.request.body))
+        exchange.request.body = b""  # what is needed of it, the columns have
         port.submit(loaded, request)
         return request
 

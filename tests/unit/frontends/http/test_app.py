@@ -1,5 +1,6 @@
 """frontends/http/app.py: paths, methods, keys, health, errors, compression."""
 
+import gc
 import gzip
 import logging
 import zlib
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE, Gate, gated, until
+from tests.fakes import PATIENCE, Call, Gate, gated, until
 from tests.http_exchange import Client, MemoryExchange, served
 from wherry.frontends.admission import Admission
 from wherry.frontends.http import kserve
@@ -243,6 +244,60 @@ def test_beyond_the_limit_of_requests_in_flight_the_next_is_refused_at_once() ->
         assert client.app.admission.refused == 1
 
 
+def test_beyond_max_queue_bytes_large_requests_are_refused_until_others_are_through() -> None:
+    gate = Gate()
+    text = "x" * 2**20
+    admission = Admission(max_bytes=4 * 2**20)
+    with served(echo, gated(gate, max_batch_size=1), admission=admission) as client:
+        asked = [client.begin("POST", "/v2/models/gated/infer", text_of(text)) for _ in range(3)]
+        gate.started()
+        for path, body in (
+            (INFER, text_of(text)),
+            ("/v2/models/echo/generate", {"text": text}),
+            ("/v2/models/echo/generate_stream", {"text": text}),
+        ):
+            refused = client.post(path, body)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert "max_queue_bytes" in refused.error
+        assert client.post(INFER, text_of("small")).status == 200
+        gate.open(3)
+        for one in asked:
+            one.answered.result(PATIENCE)
+        assert client.post(INFER, text_of(text)).status == 200
+    assert admission.in_flight == 0
+
+
+def test_clients_that_leave_in_the_queue_take_their_bytes_with_them() -> None:
+    gate = Gate()
+    admission = Admission(max_bytes=4 * 2**20)
+    with served(gated(gate, max_batch_size=1), admission=admission) as client:
+        runs = client.begin("POST", "/v2/models/gated/infer", text_of("runs"))
+        gate.started()
+        for _ in range(20):
+            large = client.begin("POST", "/v2/models/gated/infer", text_of("x" * 2**21))
+            client.call(large.leave)
+            client.call(lambda: None)
+        gate.open()
+        runs.answered.result(PATIENCE)
+        assert admission.refused == 0
+
+
+@pytest.mark.parametrize(
+    "path", [INFER, "/v2/models/echo/generate", "/v2/models/echo/generate_stream"]
+)
+def test_what_a_request_held_is_free_when_it_is_answered_without_the_collector(path: str) -> None:
+    admission = Admission(max_bytes=2**30)
+    text = "x" * 2**20
+    gc.disable()
+    try:
+        with served(echo, admission=admission) as client:
+            body = text_of(text) if path == INFER else {"text": text}
+            assert client.post(path, body).status == 200
+            until(lambda: client.call(lambda: admission.held_bytes) == 0)
+    finally:
+        gc.enable()
+
+
 def test_every_way_out_gives_the_place_back() -> None:
     with served(echo, max_in_flight=1) as client:
         for _ in range(3):
@@ -262,7 +317,7 @@ def test_without_a_limit_nobody_is_refused() -> None:
     admission = Admission()
     for _ in range(10_000):
         admission.check()
-        admission.enter()
+        admission.enter(Call("a").request)
     assert admission.in_flight == 10_000
 
 

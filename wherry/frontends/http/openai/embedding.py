@@ -42,7 +42,8 @@ class Embedding:
             timeout=timeout_of(headers, {}),
             tenant=tenant_of(headers, self._exchange.request.caller),
         )
-        self._entry.admission.enter()
+        self._entry.admission.enter(request)
+        self._exchange.request.body = b""  # what is needed of it, the columns have
         self._exchange.on_disconnect = lambda: self._cancel(request)
         port.submit(self._loaded, request)
 

@@ -64,8 +64,9 @@ class Generation:
                 )
             )
         self._exchange.on_disconnect = self._cancel
+        self._entry.admission.enter_all(self._open)
+        self._exchange.request.body = b""  # what is needed of it, the columns have
         for each in self._open:
-            self._entry.admission.enter()
             port.submit(self._loaded, each)
         if self._events is not None:
             self._events.keep_alive()
