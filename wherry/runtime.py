@@ -411,6 +411,8 @@ class Runtime:
     ) -> Iterator[Any]:
         """The responses of a generator model as they come. Closing the iterator cancels."""
         loaded = self.model(model)
+        if self._pipeline_thread.is_here:
+            self._refuse_to_wait(loaded)
         queue: SimpleQueue[InferResponse | None] = SimpleQueue()
         reply: StreamReply[InferResponse] = StreamReply(
             lambda _, response: queue.put(response), lambda _: queue.put(None)
@@ -558,6 +560,8 @@ class Runtime:
         priority: int = 0,
         sequence: SequenceStep | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
+        if self._pipeline_thread.is_here:
+            self._refuse_to_wait(loaded)
         answered = threading.Lock()
         answered.acquire()
         request = loaded.request(
@@ -570,6 +574,16 @@ class Runtime:
         )
         loaded.submit([request])
         return request, answered
+
+    def _refuse_to_wait(self, loaded: LoadedModel) -> None:
+        """What needs the event loop of the pipelines cannot be waited for in it."""
+        if loaded.is_pipeline or getattr(loaded.model, "calls_others", False):
+            name = loaded.name
+            raise RuntimeError(
+                f"a pipeline cannot wait for model {name!r} without `await`, which would run in the"
+                f" same event loop: write `await {name}.ainfer(...)`, or `async for ... in"
+                f" {name}.astream(...)`"
+            )
 
     def _call(
         self,

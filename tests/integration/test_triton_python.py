@@ -512,6 +512,34 @@ def test_the_log_says_where_execute_has_raised(caplog: pytest.LogCaptureFixture)
     assert more["like_it"] == "2"
 
 
+@pytest.mark.parametrize("declared", ["TYPE_STRING", "TYPE_FP32", "TYPE_INT8", "TYPE_BOOL"])
+@pytest.mark.parametrize("batch_size", [0, 4])
+def test_an_empty_array_has_the_datatype_that_was_declared(
+    tmp_path: Path, declared: str, batch_size: int
+) -> None:
+    code = f"""
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size({batch_size})
+        config.add_input({{"name": "KIND", "data_type": "TYPE_STRING", "dims": [1]}})
+        config.add_output({{"name": "OUT", "data_type": "{declared}", "dims": [-1]}})
+        return config
+
+    def execute(self, requests):
+        shape = (1, 0) if {batch_size} else (0,)
+        kinds = [r.inputs()[0].as_numpy().ravel()[0].decode() for r in requests]
+        outputs = [pb_utils.Tensor("OUT", np.zeros(shape, kind)) for kind in kinds]
+        return [pb_utils.InferenceResponse([output]) for output in outputs]
+"""
+    with running(written_model(tmp_path, code)) as rt:
+        for kind in ("float64", "int32", "object", "bool"):
+            assert len(rt.infer("written", KIND=[kind.encode()])["OUT"]) == 0
+
+
 PLACES = """
 import os
 import triton_python_backend_utils as pb_utils

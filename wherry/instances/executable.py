@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from wherry.config import ModelConfig
 from wherry.datatypes import Form, TensorSpec
@@ -353,7 +354,11 @@ class Executable:
     def _checked_elements(
         self, spec: TensorSpec, column: list[Any], wanted: type, sparse: bool
     ) -> list[Any]:
-        for kind in set(map(type, column)) - {wanted}:
+        kinds = set(map(type, column)) - {wanted}
+        if np.ndarray in kinds and spec.shape:  # of an empty list numpy cannot know the kind
+            column = [[] if isinstance(row, np.ndarray) and not row.size else row for row in column]
+            kinds = set(map(type, column)) - {wanted}
+        for kind in kinds:
             if issubclass(kind, wanted) or (sparse and kind is type(None)):
                 continue
             wrong: Any = next(row for row in column if type(row) is kind)

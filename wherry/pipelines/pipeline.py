@@ -63,6 +63,11 @@ class LoopThread:
         started.set_result(asyncio.get_running_loop())
         await self._stopped.wait()
 
+    @property
+    def is_here(self) -> bool:
+        """Is this call made in that thread?"""
+        return self._thread is not None and self._thread.ident == threading.get_ident()
+
     def close(self) -> None:
         """Cancel what still runs there and end the thread."""
         with self._lock:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wherry
-from wherry.datatypes import BF16, FP16, FP32, INT8, INT64, UINT8
+from wherry.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
 from wherry.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import MAX_RERUNS, Executable, Execution, Failure
 from wherry.model import Device, FunctionModel
@@ -212,6 +212,38 @@ def test_outputs_may_be_whatever_means_the_same(hint: Any, value: Any) -> None:
 
     model.__annotations__["return"] = hint
     assert len(run(model, [{"x": "a"}, {"x": "b"}])["output"]) == 2
+
+
+EMPTY: list[Any] = [
+    [],
+    (),
+    np.array([]),
+    np.array([], np.int64),
+    np.array([], np.object_),
+    np.array([], "S1"),
+]
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=repr)
+@pytest.mark.parametrize("datatype", DATATYPES.values(), ids=str)
+def test_an_empty_array_has_the_datatype_that_was_declared(datatype: Any, empty: Any) -> None:
+    """Of an empty list numpy cannot know the kind: it says float64."""
+
+    def rows(text: list[str]) -> Any:
+        return [empty for _ in text]
+
+    rows.__annotations__["return"] = Annotated[list[np.ndarray], datatype[-1]]
+    (column,) = executable(rows).execute({"text": ["a", "b"]}, 2).values()
+    assert [len(row) for row in column] == [0, 0]
+    if datatype is not wherry.BYTES:
+        assert {row.dtype for row in column} == {datatype.dtype}
+
+    def whole(text: list[str]) -> Any:
+        return np.array([[] for _ in text])
+
+    whole.__annotations__["return"] = Annotated[np.ndarray, datatype[-1]]
+    (column,) = executable(whole).execute({"text": ["a", "b"]}, 2).values()
+    assert [len(row) for row in column] == [0, 0]
 
 
 @pytest.mark.parametrize(

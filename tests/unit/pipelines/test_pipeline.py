@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -558,3 +558,80 @@ def test_calls_of_a_pipeline_are_let_in_where_the_queue_is_full(gate: Gate) -> N
 
     with Runtime(stage, many) as rt:
         assert rt.infer("many", "abcdefgh") == "abcdefgh"
+
+
+# Calls that would wait for themselves
+
+
+@wherry.pipeline
+async def inner(text: str) -> int:
+    return int(await length.ainfer(text))
+
+
+@wherry.pipeline
+async def inner_stream(text: str) -> AsyncIterator[str]:
+    yield text
+
+
+def by_infer(text: str) -> int:
+    return int(inner.infer(text))
+
+
+def by_map(text: str) -> int:
+    return sum(inner.map([text]))
+
+
+def by_stream(text: str) -> int:
+    return len(list(inner_stream.stream(text)))
+
+
+def two_deep(text: str) -> int:
+    return int(inline.infer(text))
+
+
+@wherry.model
+def inline(text: str) -> int:
+    """Runs in its caller's thread if that is a local one."""
+    return int(inner.infer(text))
+
+
+@pytest.mark.parametrize("wait", [by_infer, by_map, by_stream, two_deep])
+@pytest.mark.parametrize("how", ["itself", "gathered", "called back"])
+def test_a_pipeline_that_waits_for_a_pipeline_without_await_is_told_how(
+    wait: Callable[[str], int], how: str
+) -> None:
+    @wherry.pipeline
+    async def outer(text: str) -> int:
+        if how == "called back":
+            loop = asyncio.get_running_loop()
+            done: asyncio.Future[int] = loop.create_future()
+
+            def call_back() -> None:
+                try:
+                    done.set_result(wait(text))
+                except (wherry.WherryError, RuntimeError) as error:
+                    done.set_exception(error)
+
+            loop.call_soon(call_back)
+            return await done
+        if how == "gathered":
+
+            async def branch() -> int:
+                return wait(text)
+
+            return sum(await wherry.gather([branch(), branch()]))
+        return wait(text)
+
+    with wherry.Runtime(length, inner, inner_stream, inline, outer) as rt:
+        with pytest.raises(wherry.ModelFailed, match="ainfer"):
+            rt.infer("outer", "abc", timeout=PATIENCE)
+        assert rt.infer("inner", "abc") == 3
+
+
+def test_a_pipeline_may_wait_for_a_plain_model_and_for_a_pipeline_in_another_thread() -> None:
+    @wherry.pipeline
+    async def outer(text: str) -> int:
+        return int(length.infer(text)) + await asyncio.to_thread(inner.infer, text)
+
+    with wherry.Runtime(length, inner, outer) as rt:
+        assert rt.infer("outer", "abc") == 6

@@ -53,6 +53,8 @@ def get(
     if batched and not shape:
         raise ValueError("it has no batch dimension")
     rows = shape[0] if batched else 1
+    if 0 in shape:  # of an empty list numpy cannot know the kind
+        datatype = spec.datatype.name
     if (datatype == "BYTES") != (spec.datatype is BYTES):
         raise ValueError(f"it is {datatype}, declared is {spec.datatype}")
     if spec.datatype is BYTES:
