@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from wherry.budget import share_of_memory
+from wherry.cli.folders import check_repositories_exist
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
@@ -63,6 +64,7 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     repositories = (*settings.server.model_repository, *folders)
     if not targets and not repositories:
         raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
+    check_repositories_exist(repositories, settings.server.model_control_mode)
     server = replace(settings.server, model_repository=repositories)
     return [t for t in targets if t not in folders], replace(settings, server=server)
 

@@ -47,10 +47,12 @@ def test_one_run_tells_of_every_problem_of_every_model(
     ]
 
 
-def test_a_folder_of_models_that_is_empty_is_all_good(
+def test_a_folder_of_models_that_is_empty_is_good_only_if_models_may_come_later(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--model-store", str(tmp_path)]) == 0
+    assert main(["check", "--model-store", str(tmp_path)]) == 2
+    assert "it is empty" in capsys.readouterr().err
+    assert main(["check", "--model-store", str(tmp_path), "--model-control-mode=poll"]) == 0
     assert capsys.readouterr().out == "0 models: all good\n"
 
 

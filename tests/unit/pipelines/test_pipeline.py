@@ -619,7 +619,7 @@ def test_a_pipeline_that_waits_for_a_pipeline_without_await_is_told_how(
             async def branch() -> int:
                 return wait(text)
 
-            return sum(await wherry.gather([branch(), branch()]))
+            return int(sum(await wherry.gather([branch(), branch()])))
         return wait(text)
 
     with wherry.Runtime(length, inner, inner_stream, inline, outer) as rt:
@@ -631,7 +631,7 @@ def test_a_pipeline_that_waits_for_a_pipeline_without_await_is_told_how(
 def test_a_pipeline_may_wait_for_a_plain_model_and_for_a_pipeline_in_another_thread() -> None:
     @wherry.pipeline
     async def outer(text: str) -> int:
-        return int(length.infer(text)) + await asyncio.to_thread(inner.infer, text)
+        return int(length.infer(text)) + int(await asyncio.to_thread(inner.infer, text))
 
     with wherry.Runtime(length, inner, outer) as rt:
         assert rt.infer("outer", "abc") == 6
