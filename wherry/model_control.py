@@ -28,7 +28,7 @@ from wherry.backends.load import backend_for
 from wherry.backends.repository_model import RepositoryModel
 from wherry.errors import ConfigError, LoadFailed, ModelNotFound, ModelNotReady, WherryError
 from wherry.loaded_model import LoadedModel
-from wherry.repository import layout
+from wherry.repository import layout, upload
 from wherry.repository.ensemble_graph import decoupled, member_problems, members
 from wherry.repository.json_form import from_json, patched
 from wherry.repository.layout import Fingerprint, Found
@@ -370,6 +370,7 @@ class ModelControl:
                     changed = _config_of(config) if config is not None else found.config
                     if patch is not None:
                         changed = _checked(patched(changed, patch), "patch")
+                    _check_environment(changed, found.config)
                     found = layout.read(folders[0], config=changed)
         except FileNotFoundError:
             raise ModelNotFound(
@@ -396,21 +397,12 @@ class ModelControl:
         if not layout.is_name(name):
             raise ConfigError(f"failed to load '{name}': it is no name of a model")
         root = os.path.join(folder, name)
-        for path, content in files.items():
-            parts = path.split("/")
-            if not all(layout.is_name(part) for part in parts):
-                raise ConfigError(f"failed to load '{name}': {path!r} is no file of its folder")
-            place = os.path.join(root, *parts)
-            try:
-                os.makedirs(os.path.dirname(place), exist_ok=True)
-                with open(place, "wb") as file:
-                    file.write(content)
-            except OSError as error:
-                raise ConfigError(
-                    f"failed to load '{name}': {path!r} cannot be written: {error.strerror}"
-                ) from None
         try:
-            return _sound(layout.read(root, config=_config_of(config)))
+            changed = _config_of(config)
+            upload.save(files, root)
+            return _sound(layout.read(root, config=changed))
+        except upload.BadUpload as error:
+            raise ConfigError(f"failed to load '{name}': {error}") from None
         except BadConfig as error:
             raise _cannot_load(name, error) from None
 
@@ -767,6 +759,16 @@ def _checked(config: TritonConfig, what: str) -> TritonConfig:
     if problems := list(problems_of(config)):
         raise BadConfig(f"{what}: {problem}" for problem in problems)
     return config
+
+
+def _check_environment(config: TritonConfig, of_the_files: TritonConfig) -> None:
+    """Which program runs a model is said by its files: who sends a configuration in their place
+    must not choose another one. BadConfig if it does."""
+    wanted = config.parameters.get("EXECUTION_ENV_PATH")
+    if wanted is not None and wanted != of_the_files.parameters.get("EXECUTION_ENV_PATH"):
+        raise BadConfig(
+            ["parameters: EXECUTION_ENV_PATH may only be set in the model's own config.pbtxt"]
+        )
 
 
 def _sound(found: Found) -> Found:

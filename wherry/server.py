@@ -37,7 +37,7 @@ from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, 
 from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.open_connections import holdings_of
-from wherry.frontends.origins import Origins
+from wherry.frontends.origins import Binding, Origins
 from wherry.frontends.parameters import HeaderForwarding
 from wherry.frontends.restricted import Restrictions
 from wherry.model import Model
@@ -104,6 +104,7 @@ class Server:
         max_queue_bytes: int | None = None,
         control: ModelControl | None = None,
         allow_shared_memory: bool = False,
+        allow_model_upload: bool = False,
         trace_config: Sequence[str] = (),
         restricted_apis: Sequence[str] = (),
         restricted_protocols: Sequence[str] = (),
@@ -136,7 +137,12 @@ class Server:
         self._holdings = holdings_of(self._limits)
         #: For every frontend.
         self._admission = Admission(max_in_flight, _queue_bytes(max_queue_bytes))
-        self._common = Common(allow_shared_memory=allow_shared_memory, trace_config=trace_config)
+        self._allow_model_upload = allow_model_upload or bool(self._api_keys)
+        self._common = Common(
+            allow_shared_memory=allow_shared_memory,
+            allow_model_upload=self._allow_model_upload,
+            trace_config=trace_config,
+        )
         self._restrictions = Restrictions(restricted_apis, disabled_apis)
         # What has a port of its own over HTTP is not left open here.
         elsewhere = () if management_port is None else MANAGEMENT
@@ -321,6 +327,7 @@ class Server:
             try:
                 await self._listen_for_operators()
                 await self._listen_grpc()
+                self._decide_on_uploads(listener)
                 if await self._load():
                     self._tell_ready()
                     await self._stopping.wait()
@@ -389,6 +396,14 @@ class Server:
             self._address[0], self._grpc_port, ssl=_tls_context(self._grpc_tls, "h2")
         )
         log.info("listening", extra={"grpc": self.grpc_url})
+
+    def _decide_on_uploads(self, listener: Listener) -> None:
+        """Sending a model's files is running code: for clients with a key, or on this machine."""
+        bindings = {listener.binding, *(one.binding for one in self._operators.values())}
+        if self._grpc is not None:
+            bindings.add(self._grpc.binding)
+        local = Binding.NETWORK not in bindings
+        self._common.allow_model_upload = self._allow_model_upload or local
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""

@@ -6,6 +6,7 @@ import logging
 import threading
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError
 
@@ -373,3 +374,41 @@ def test_what_is_not_found_and_not_allowed_an_allowed_page_may_read() -> None:
             with refused.value as answer:
                 assert answer.code == status
                 assert answer.headers["Access-Control-Allow-Origin"] == page
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ({}, 503),
+        ({"host": "localhost"}, 503),
+        ({"host": "0.0.0.0"}, 403),
+        ({"host": "0.0.0.0", "grpc_port": 0, "management_port": 0}, 403),
+        ({"host": "0.0.0.0", "allow_model_upload": True}, 503),
+        ({"host": "0.0.0.0", "api_keys": ["k" * 16]}, 503),
+    ],
+    ids=str,
+)
+def test_files_come_with_a_load_from_this_machine_or_with_a_key_only(
+    options: dict[str, Any], status: int
+) -> None:
+    """503: they would be taken, but this server's models cannot be changed at all."""
+    with wherry.Server(upper, port=0, **options) as server:
+        url = (server.management_url or server.url).replace("0.0.0.0", "127.0.0.1")
+        body = {"parameters": {"config": "{}", "file:1/model.py": "eA=="}}
+        request = urllib.request.Request(
+            f"{url}/v2/repository/models/x/load",
+            json.dumps(body).encode(),
+            {"Authorization": f"Bearer {16 * 'k'}"},
+        )
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=PATIENCE)
+        with refused.value as answer:
+            assert answer.code == status
+            assert ("--allow-model-upload" in answer.read().decode()) is (status == 403)
+
+
+def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path) -> None:
+    with wherry.Server(upper, uds=tmp_path / "s", host="0.0.0.0", grpc_port=0) as server:
+        assert server._common.allow_model_upload is False
+    with wherry.Server(upper, uds=tmp_path / "s", host="127.0.0.1", grpc_port=0) as server:
+        assert server._common.allow_model_upload is True

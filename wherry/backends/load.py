@@ -15,6 +15,7 @@ import msgspec
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.errors import ConfigError
+from wherry.repository.layout import is_name
 from wherry.repository.schema import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
@@ -96,7 +97,8 @@ def unknown_backend(name: str) -> str:
 
 
 def _program(backend: str, backend_directory: str | None) -> str | None:
-    if backend_directory is None or backend in BACKENDS:
+    # A client may say the backend: it must not lead out of the folder.
+    if backend_directory is None or backend in BACKENDS or not is_name(backend):
         return None
     program = os.path.join(backend_directory, backend, "model.py")
     return program if os.path.isfile(program) else None

@@ -131,6 +131,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         max_in_flight=server.max_in_flight,
         max_queue_bytes=server.max_queue_bytes,
         allow_shared_memory=server.allow_client_shm,
+        allow_model_upload=server.allow_model_upload,
         trace_config=server.trace_config,
         restricted_apis=server.http_restricted_api,
         restricted_protocols=server.grpc_restricted_protocol,

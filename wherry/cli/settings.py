@@ -143,6 +143,9 @@ class ServerSettings:
     allow_client_shm: bool = option(
         False, "let clients on this machine, which must be trusted, pass tensors in shared memory"
     )
+    allow_model_upload: bool = option(
+        False, "let clients send a model's files with its load, even without keys and from anywhere"
+    )
     http_restricted_api: tuple[str, ...] = option(
         (),
         "ask for a header on these parts of the API; may be repeated",

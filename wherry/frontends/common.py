@@ -13,8 +13,14 @@ class Common:
     """What a client says over one protocol holds for the others, too."""
 
     def __init__(
-        self, *, allow_shared_memory: bool = False, trace_config: Sequence[str] = ()
+        self,
+        *,
+        allow_shared_memory: bool = False,
+        allow_model_upload: bool = True,
+        trace_config: Sequence[str] = (),
     ) -> None:
+        #: Whether a load request may bring the model's files; a server decides when it listens.
+        self.allow_model_upload = allow_model_upload
         self.shared_memory = SharedMemory(allowed=allow_shared_memory)
         self.log_settings = LogSettings()
         self.trace_settings = TraceSettings(trace_config)

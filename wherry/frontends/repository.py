@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any, Final
 
-from wherry.errors import InvalidRequest
+from wherry.errors import AccessDenied, InvalidRequest
 from wherry.model_control import ModelStatus
 
 FILE: Final = "file:"
@@ -20,8 +20,15 @@ def index_row(status: ModelStatus) -> dict[str, str]:
     return {key: value for key, value in row.items() if value}
 
 
-def load_options(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a load request as arguments of ModelControl.load."""
+def load_options(parameters: dict[str, Any], *, upload: bool) -> dict[str, Any]:
+    """The parameters of a load request as arguments of ModelControl.load. Files are code that will
+    run here: AccessDenied if there are some and clients may not `upload`."""
+    if not upload and any(key.startswith(FILE) for key in parameters):
+        raise AccessDenied(
+            "files of a model may not be sent to this server: it has no API keys and listens on"
+            " other addresses than loopback; put the model into its repository, give the server"
+            " keys (--api-key-file), or start it with --allow-model-upload"
+        )
     options: dict[str, Any] = {}
     files: dict[str, bytes] = {}
     for key, value in parameters.items():

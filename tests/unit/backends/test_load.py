@@ -75,6 +75,20 @@ def test_a_python_based_backend_is_a_program_in_its_folder(tmp_path: Path) -> No
     assert model.triton.backend == "mine"
 
 
+@pytest.mark.parametrize("backend", ["../mine", "../backends/mine", "{}/mine", ".mine"])
+def test_a_backend_is_no_path(tmp_path: Path, backend: str) -> None:
+    program = tmp_path / "mine" / "model.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("class TritonPythonModel: ...")
+    with pytest.raises(ConfigError, match="unknown backend"):
+        backend_for(
+            str(tmp_path),
+            "1",
+            TritonConfig(name="m", backend=backend.format(tmp_path)),
+            backend_directory=str(tmp_path / "backends"),
+        )
+
+
 def test_an_ensemble_has_its_platform_and_no_backend(tmp_path: Path) -> None:
     tensor = {"data_type": "TYPE_FP32", "dims": [1]}
     config = TritonConfig(

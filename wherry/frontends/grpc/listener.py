@@ -15,6 +15,7 @@ from wherry.frontends.grpc.rpc import Application, CannotListen
 from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Limits
 from wherry.frontends.open_connections import Client
+from wherry.frontends.origins import Binding, binding_of
 from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG: Final = 2048
@@ -48,6 +49,8 @@ class GrpcListener:
         self._backlog: Backlog | None = None
         #: host:port, once it listens.
         self.address = ""
+        #: Where it can be reached from, once it listens.
+        self.binding = Binding.NETWORK
 
     def __repr__(self) -> str:
         return f"<GrpcListener {self.address or 'closed'}: {self.calls} calls>"
@@ -81,6 +84,7 @@ class GrpcListener:
                 errno.EADDRNOTAVAIL, "taken, or not there", f"{wanted}:{port}"
             ) from None
         self.address = f"{wanted}:{server.sockets[0].getsockname()[1]}"
+        self.binding = binding_of(s.getsockname() for s in server.sockets)
         self._backlog = Backlog(server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake)
 
     def _connect(self) -> Connection:

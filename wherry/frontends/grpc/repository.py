@@ -35,7 +35,9 @@ class RepositoryCalls:
         }
 
     def _load(self, request: Values) -> Values:
-        self._control.load(request.get("model_name", ""), **load_options(_parameters(request)))
+        upload = self._entry.common.allow_model_upload
+        options = load_options(_parameters(request), upload=upload)
+        self._control.load(request.get("model_name", ""), **options)
         return {}
 
     def _unload(self, request: Values) -> Values:

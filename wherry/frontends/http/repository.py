@@ -54,7 +54,8 @@ class RepositoryRoutes:
     def _load(self, name: str, exchange: Exchange) -> None:
         def load() -> bytes:
             # In the thread, too: there may be files in it.
-            options = load_options(self._parameters(exchange))
+            upload = self._entry.common.allow_model_upload
+            options = load_options(self._parameters(exchange), upload=upload)
             self._control.load(name, **options)
             return b""
 

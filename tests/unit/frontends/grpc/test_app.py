@@ -179,6 +179,15 @@ def test_parameters_of_a_load_are_checked(
     assert problem in text
 
 
+def test_a_server_that_takes_no_files_says_what_to_do() -> None:
+    with served(shout, common=Common(allow_model_upload=False)) as client:
+        parameters = {"file:1/model.py": {"bytes_param": b"x"}, "config": {"string_param": "{}"}}
+        request = {"model_name": "new", "parameters": parameters}
+        code, text = client.ask("RepositoryModelLoad", request).error
+        assert code == "PERMISSION_DENIED"
+        assert "--allow-model-upload" in text
+
+
 def test_settings_are_told_and_changed() -> None:
     common = Common()
     with served(shout, common=common) as client:

@@ -13,23 +13,30 @@ from tests.fakes import PATIENCE
 from tests.http_exchange import Client, app_loop, served
 from tests.repositories import Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
+from wherry.frontends.common import Common
 from wherry.frontends.http.app import HttpApp
 from wherry.model_control import ModelControl
 from wherry.repository.triton_config import TritonConfig
 
 
 @contextmanager
-def serving(repository: Path, **options: Any) -> Iterator[Client]:
+def serving(repository: Path, *, common: Common | None = None, **options: Any) -> Iterator[Client]:
     options.setdefault("mode", "explicit")
     with Runtime() as runtime, app_loop() as loop:
         control = ModelControl(runtime, [repository], make_model=make, **options)
         try:
             control.start()
-            yield Client(HttpApp(runtime, control=control), runtime, loop)
+            yield Client(HttpApp(runtime, control=control, common=common), runtime, loop)
         finally:
             control.freeze()
             runtime.close()
             control.close()
+
+
+def environment(path: str) -> dict[str, Any]:
+    """A load that has the model run by another program."""
+    patch = {"parameters": {"EXECUTION_ENV_PATH": {"string_value": path}}}
+    return {"parameters": {"config_patch": json.dumps(patch)}}
 
 
 def infer(client: Client, name: str, x: int) -> Any:
@@ -119,6 +126,19 @@ def test_a_config_a_patch_and_files_come_with_the_request(tmp_path: Path) -> Non
         assert infer(client, "a", 2) == 42
 
 
+def test_a_server_that_takes_no_files_says_what_to_do(tmp_path: Path) -> None:
+    save(tmp_path, "a", 1)
+
+    with serving(tmp_path, load=["a"], common=Common(allow_model_upload=False)) as client:
+        body = {"parameters": {"config": "{}", "file:1/number": "eA=="}}
+        answer = client.post("/v2/repository/models/a/load", body)
+        assert answer.status == 403
+        assert "--allow-model-upload" in answer.error
+        assert infer(client, "a", 1) == 2
+        body = {"parameters": {"config_patch": '{"max_batch_size": 2}'}}
+        assert client.post("/v2/repository/models/a/load", body).status == 200
+
+
 @pytest.mark.parametrize(
     ("body", "status", "why"),
     [
@@ -133,6 +153,10 @@ def test_a_config_a_patch_and_files_come_with_the_request(tmp_path: Path) -> Non
         ({"parameters": {"config": "{}", "file:1/x": "?"}}, 400, "content in base64"),
         ({"parameters": {"config": "{}", "file:1/x": 5}}, 400, "content in base64"),
         ({"parameters": {"config": "{}", "file:../x": "eA=="}}, 400, "no file of its folder"),
+        (rb'{"parameters": {"config": "{}", "file:1/\n": "eA=="}}', 400, "no file of its folder"),
+        (rb'{"parameters": {"config": "{}", "file:1/\ud800": "eA=="}}', 400, "surrogate"),
+        (environment("/tmp"), 400, "own config.pbtxt"),
+        (environment("$$TRITON_MODEL_DIRECTORY/../env"), 400, "own config.pbtxt"),
     ],
 )
 def test_a_bad_load_request_is_a_400_with_the_reason(
