@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 STREAM_WINDOW: Final = 2**20
 """What a client may send of one call unasked. A message that has begun may always be finished."""
 
-AT_ONCE: Final = 64
-"""Messages of a stream that are handed on before anybody else has a turn."""
-
 MESSAGE_BYTES: Final = 128
 """What a message that waits costs besides its own bytes."""
 
@@ -123,10 +120,11 @@ class Call(Rpc):
 
     def _take(self, messages: Iterator[Message]) -> None:
         try:
+            share = self._connection.shared.share
             for count, message in enumerate(messages):
                 if self.paused or self._waiting:
                     self._wait(message)
-                elif count >= AT_ONCE:
+                elif count >= share:
                     self._wait(message)
                     self._catch_up_soon()
                 else:
@@ -198,12 +196,15 @@ class Call(Rpc):
             self._catch_up_soon()  # whoever resumes is in the middle of something
 
     def _catch_up_soon(self) -> None:
+        self._connection.shared.behind += 1
         asyncio.get_running_loop().call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
         """Hand on what came while the call was paused, or too much at once."""
+        shared = self._connection.shared
+        shared.behind -= 1
         try:
-            for _ in range(min(AT_ONCE, len(self._waiting))):
+            for _ in range(min(shared.share, len(self._waiting))):
                 if self.paused or self.ended:
                     break
                 message = self._waiting.popleft()

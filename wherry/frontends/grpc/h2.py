@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
@@ -58,8 +58,14 @@ LAST_CALL: Final = 2.0
 LINGER: Final = 2.0
 """How long it may take to leave then, having read all."""
 
+TURN_CALLS: Final = 64
+"""What all connections that have more to do may begin in one turn of the loop, together: calls, and
+messages of streams. Who has its turn next waits for these."""
+
 REMEMBERED_BYTES: Final = 2**14
 """Of header blocks whose meaning is remembered."""
+T = TypeVar("T")
+
 _SHUTDOWN_PING: Final = b"goodbye!"
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
 
@@ -86,6 +92,8 @@ class Connections(OpenConnections["Connection"]):
         self.ended = ended
         #: How many calls the application has.
         self.calls = 0
+        #: Connections and streams with more than their share of this turn: they go on in the next.
+        self.behind = 0
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read goes in front of the next: a part of a frame's head at most,
         # or of the preface.
@@ -93,6 +101,11 @@ class Connections(OpenConnections["Connection"]):
 
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open, {self.calls} calls>"
+
+    @property
+    def share(self) -> int:
+        """How many calls one of them may begin in one turn of the loop."""
+        return max(1, TURN_CALLS // (self.behind + 1))
 
     def drain(self, last_call: float) -> None:
         for connection in tuple(self.open):
@@ -123,6 +136,9 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""  # of the last read: the head of a frame that is not whole yet
         self._frame_place: memoryview | None = None  # where a frame that must be whole is put
         self._frame_filled = 0
+        self._begun = 0  # calls, in this turn of the loop
+        self._share = TURN_CALLS
+        self._unread = b""  # what is read in the next turn
         self._headers = HeaderDecoder()
         self._heads: dict[bytes, heads.Head] = {}  # by block, while the decoder's table stays
         self._heads_bytes = 0
@@ -195,21 +211,19 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_calls()
 
     def pause_writing(self) -> None:
-        # Who does not take our answers is not read: nothing can pile up here, acknowledgements
-        # of pings and settings included.
         self.writing_paused = True
-        if not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._regulate()
 
     def resume_writing(self) -> None:
         self.writing_paused = False
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._regulate()
         self._pump()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame_place is not None:
             return self._frame_place[self._frame_filled :]
+        if self._unread:  # reading is paused, but what was on its way may still come
+            return self.shared.receive_buffer[:RECEIVE_BYTES]
         self._place = self._direct_place()
         if self._place is not None:
             return self._place
@@ -222,16 +236,22 @@ class Connection(asyncio.BufferedProtocol):
         self._read_bytes += nbytes
         if self._over:
             return
+        if self._unread:
+            self._unread += self.shared.receive_buffer[:nbytes]
+        elif self._place is not None:
+            self._while_reading(self._placed, nbytes)
+        elif self._frame_place is not None:
+            self._while_reading(self._frame_grows, nbytes)
+        else:
+            data = self.shared.receive_buffer[: len(self._rest) + nbytes]
+            self._while_reading(self._read_all, data)
+
+    def _while_reading(self, read: Callable[[T], None], what: T) -> None:
         self._reading = True
+        self._begun = 0
+        self._share = self.shared.share if self.shared.behind else TURN_CALLS
         try:
-            if self._place is not None:
-                self._placed(nbytes)
-            elif self._frame_place is not None:
-                self._frame_grows(nbytes)
-            else:
-                data = self.shared.receive_buffer[: len(self._rest) + nbytes]
-                used = self._read(data)
-                self._rest = bytes(data[used:])
+            read(what)
         except ConnectionFault as fault:
             self._fail(fault.code, str(fault))
         except Exception as error:  # noqa: BLE001 - a bug of ours must not leave clients waiting
@@ -245,6 +265,36 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames in
 
+    def _read_all(self, data: memoryview) -> None:
+        used = self._read(data)
+        if self._begun < self._share or used == len(data):
+            self._rest = bytes(data[used:])
+            return
+        self._rest = b""
+        self._unread = bytes(data[used:])
+        self.shared.behind += 1
+        self._regulate()
+        asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        """The turn of what was read and had to wait."""
+        self.shared.behind -= 1
+        unread, self._unread = self._unread, b""
+        if not self._over:
+            self._while_reading(self._read_all, memoryview(unread))
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Read no more while the client does not take what it is sent, or has sent too much."""
+        if self._transport.is_closing():
+            return
+        # Who does not take our answers is not read: nothing can pile up here, acknowledgements
+        # of pings and settings included.
+        if self.writing_paused or self._unread:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
     def _read(self, data: memoryview) -> int:
         """Take all whole frames, and what there is of DATA; returns how much that was."""
         position, end = 0, len(data)
@@ -255,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
                 return 0
             self._greeted = True
             position = len(frames.PREFACE)
-        while not self._over:
+        while not self._over and self._begun < self._share:
             if self._data_left or self._padding_left:
                 position += self._take_data(data[position:])
                 if self._data_left or self._padding_left:
@@ -439,6 +489,7 @@ class Connection(asyncio.BufferedProtocol):
             self._served_id = stream_id
             self._open(stream_id, head)
         except (heads.Refusal, TooManyHeaders) as error:
+            self._begun += 1
             refusal = self._too_many(error) if isinstance(error, TooManyHeaders) else error
             # Without a reset, at which some clients forget that there was an answer: what is still
             # to come of the request fits into its window, and is skipped.
@@ -530,6 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         """The application's turn."""
         shared = self.shared
         shared.calls += 1
+        self._begun += 1
         call.begun_at = shared.clock()
         if call.deadline is not None:
             call.timeout = call.deadline - call.begun_at

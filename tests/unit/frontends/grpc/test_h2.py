@@ -28,7 +28,7 @@ from tests.unit.frontends.grpc.raw import (
     looped,
     prefixed,
 )
-from wherry.frontends.grpc.call import AT_ONCE, STREAM_WINDOW
+from wherry.frontends.grpc.call import STREAM_WINDOW
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
     DATA,
@@ -63,6 +63,7 @@ from wherry.frontends.grpc.h2 import (
     MAX_RESETS,
     REMEMBERED_BYTES,
     RESETS_OF_A_FAULT,
+    TURN_CALLS,
 )
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.http.exchange import Limits
@@ -673,6 +674,65 @@ async def test_headers_on_streams_that_are_cut_off_count_for_what_they_have(desk
     await peer.leave()
 
 
+def calls(first: int, count: int) -> bytes:
+    """Whole calls, of no metadata."""
+    block = b"\x83\x86" + literal(b":path", ONE.encode())
+    block += literal(b"content-type", b"application/grpc")
+    return b"".join(
+        header_frames(n, 0, block, 4000) + frame(DATA, 1, n, prefixed(b""))
+        for n in range(first, first + 2 * count, 2)
+    )
+
+
+@looped
+async def test_more_calls_than_one_turn_has_are_begun_in_the_next_ones(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.feed(calls(1, 3 * TURN_CALLS + 5) + PingFrame(0, b"12345678").serialize())
+    assert len(desk.calls) == TURN_CALLS
+    assert not peer.wire.reading
+    await asyncio.sleep(0)
+    assert len(desk.calls) == 2 * TURN_CALLS
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert len(desk.calls) == 3 * TURN_CALLS + 5
+    assert peer.wire.reading
+    assert [type(frame_) for frame_ in peer.frames()] == [PingFrame]
+    assert peer.connections.behind == 0
+    await peer.leave()
+
+
+@looped
+async def test_connections_with_much_to_do_share_each_turn(desk: Desk) -> None:
+    busy = Peer(desk)
+    peers = [busy, *(Peer(desk, beside=busy) for _ in range(15))]
+    for peer in peers:
+        peer.feed(calls(1, 300))
+    begun = len(desk.calls)
+    await asyncio.sleep(0)
+    assert 16 <= len(desk.calls) - begun <= 3 * TURN_CALLS
+    honest = Peer(desk, beside=busy)
+    honest.ask(1, b"me, too")
+    assert bytes(desk.calls[-1].message) == b"me, too"
+    for peer in peers:
+        peer.wire.close()
+    honest.wire.close()
+    await busy.connections.all_closed()
+    assert busy.connections.behind == 0
+
+
+@looped
+async def test_what_comes_while_calls_wait_for_their_turn_is_read_behind_them(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.feed(calls(1, TURN_CALLS + 1))
+    peer.wire.reading = True  # as a transport that had more already
+    peer.feed(calls(1001, 1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(desk.calls) == TURN_CALLS + 2
+    assert peer.goaway() is None
+    await peer.leave()
+
+
 @looped
 async def test_what_many_small_frames_are_answered_goes_out_at_once(desk: Desk) -> None:
     peer = Peer(desk)
@@ -963,7 +1023,7 @@ async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: 
     peer = Peer(desk)
     peer.open(1, MANY)
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
-    assert len(desk.messages) == AT_ONCE
+    assert len(desk.messages) == TURN_CALLS
     peer.message(3, b"")  # of a stream that has not begun: the end
     assert desk.left == 1
     await peer.leave()
@@ -971,7 +1031,7 @@ async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: 
     peer.open(1, MANY)
     desk.messages.clear()
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
-    for _ in range(1000 // AT_ONCE):
+    for _ in range(1000 // TURN_CALLS):
         assert not desk.ends
         await asyncio.sleep(0)
     assert desk.messages == [b"%d" % n for n in range(1000)]
