@@ -109,6 +109,8 @@ class GrpcApp:
         self._handlers = {path: handlers[_name(path)] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described
+        #: What is asked to find out whether the server lives; not what stays open.
+        self.vital = frozenset(path for path in described if _name(path) in OPEN - {"Watch"})
 
     def __repr__(self) -> str:
         return f"<GrpcApp: {self._entry.runtime!r}, {self._entry.admission!r}>"

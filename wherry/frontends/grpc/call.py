@@ -36,9 +36,10 @@ class Call(Rpc):
     """One call of one method, from its head to its last byte."""
 
     __slots__ = (
-        "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_queue",
-        "_trailers", "_waiting", "_waiting_bytes", "begun_at", "coding", "counted", "deadline",
-        "half_closed", "id", "method", "paused", "receive_window", "send_window", "status",
+        "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_heard",
+        "_queue", "_trailers", "_waiting", "_waiting_bytes", "begun_at", "coding", "counted",
+        "deadline", "half_closed", "id", "method", "paused", "receive_window", "send_window",
+        "status",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +79,8 @@ class Call(Rpc):
         self._waiting_bytes = 0
         #: What the connection believes to be `held`.
         self.counted = 0
+        #: How much that was when a sweep last saw a change, and when that was.
+        self._heard: tuple[int, float] | None = None
         self._end_waits = False
 
         # Out
@@ -233,11 +236,17 @@ class Call(Rpc):
             self.tell(self.on_leave)
             self.fail(code, text)
 
-    def expire(self, now: float) -> None:
-        """End the call if its deadline has passed: the client may not be there to do that."""
+    def expire(self, now: float, patience: float) -> None:
+        """End the call if its deadline has passed: the client may not be there to do that. And if
+        nothing of its one message has come for so many seconds."""
         if self.deadline is not None and now >= self.deadline:
-            self.tell(self.on_leave)
-            self.fail("DEADLINE_EXCEEDED", "the call's deadline has passed")
+            self.refuse("DEADLINE_EXCEEDED", "the call's deadline has passed")
+        elif self.begun_at is None and not self.ended:
+            if self._heard is None or self._heard[0] != self.held:
+                self._heard = self.held, now
+            elif now - self._heard[1] >= patience:
+                text = f"nothing of the call's message arrived for {patience} s"
+                self.refuse("CANCELLED", text)
 
     # To the client
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
+from wherry.frontends.crowd import Crowd
 from wherry.frontends.gathered import gathered_write
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
@@ -29,6 +30,7 @@ from wherry.frontends.grpc.rpc import Application, Buffer
 from wherry.frontends.held import FREE_BYTES, Holdings
 from wherry.frontends.http.exchange import Limits
 from wherry.frontends.open_connections import Client, OpenConnections
+from wherry.frontends.sockets import has_unread
 
 RECEIVE_BYTES: Final = 2**16
 """One read at most; what a message lacks of more than that is read straight into it."""
@@ -94,6 +96,7 @@ class Connections(OpenConnections["Connection"]):
         self.calls = 0
         #: Connections and streams with more than their share of this turn: they go on in the next.
         self.behind = 0
+        self.crowd = Crowd()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read goes in front of the next: a part of a frame's head at most,
         # or of the preface.
@@ -101,6 +104,10 @@ class Connections(OpenConnections["Connection"]):
 
     def __repr__(self) -> str:
         return f"<Connections: {len(self.open)} open, {self.calls} calls>"
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.open) > self.limits.max_connections
 
     @property
     def share(self) -> int:
@@ -129,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_header_bytes = shared.limits.max_header_bytes
         self._transport = cast(asyncio.Transport, None)
         self._over = False  # whatever still comes is thrown away
+        self._in_reserve = False  # for health, while there are too many connections
 
         # In
         self._greeted = False
@@ -173,6 +181,9 @@ class Connection(asyncio.BufferedProtocol):
         self._progress = 0
         self._made_at = self._quiet_since = self._told_since = shared.clock()
         self._pinged = False
+        self._called_at, self._seen_id = self._made_at, 0
+        self._half: object = None  # a head or frame that was not whole
+        self._half_since = self._made_at
 
     def __repr__(self) -> str:
         return f"<Connection from {self.peer}: {len(self.calls)} calls>"
@@ -193,12 +204,13 @@ class Connection(asyncio.BufferedProtocol):
             })
             + frames.window_update(0, CONNECTION_WINDOW - frames.DEFAULT_WINDOW)
         )  # fmt: skip
-        if self.shared.are_too_many(transport, self.shared.limits.max_connections):
-            self._fail(frames.ENHANCE_YOUR_CALM, "too many connections; raise max_connections")
-            if self.shared.lacks_descriptors(transport):
-                transport.close()
+        if self.shared.lacks_descriptors(transport):
+            self._fail(frames.ENHANCE_YOUR_CALM, "too many connections; raise the limit of files")
+            transport.close()
         elif self.shared.draining:
             self.drain()
+        elif self.shared.is_full:
+            self._in_reserve = not self.shared.crowd.admit(self, self.shared.open, self._made_at)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over = True
@@ -566,6 +578,8 @@ class Connection(asyncio.BufferedProtocol):
         method = shared.application.methods.get(head.path)
         if method is None:
             raise heads.refusal("UNIMPLEMENTED", "Method not found!")
+        if self._in_reserve and head.path not in shared.application.vital and shared.is_full:
+            raise self._no_room()
         coding = shared.coding
         if coding != "identity":
             coding = head.best_coding(coding)
@@ -576,6 +590,13 @@ class Connection(asyncio.BufferedProtocol):
             call.deadline = shared.clock() + head.timeout
         if method.takes_stream:
             self.begin(call)
+
+    def _no_room(self) -> heads.Refusal:
+        text = (
+            f"the server has its limit of {self.shared.limits.max_connections} connections, and"
+            " none of them is idle; retry later, or raise max_connections"
+        )
+        return heads.refusal("UNAVAILABLE", text)
 
     def begin(self, call: Call) -> None:
         """The application's turn."""
@@ -860,6 +881,26 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.close()
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked, nothing is owed, nothing is half read."""
+        half_read = self._unread or self._rest or self._frame_place or self._block
+        return not (self._over or self.owes or half_read or self._data_left)
+
+    @property
+    def idle_since(self) -> float:
+        """When a sweep last saw a new call."""
+        return self._called_at
+
+    def make_room(self) -> bool:
+        """Close now, if this is idle and no call has come in the last moment."""
+        makes_room = self.is_idle and not has_unread(self._transport)
+        if makes_room:
+            self.write(frames.goaway(self._served_id, frames.NO_ERROR, "others need the room"))
+            self._over = True
+            self._transport.close()
+        return makes_room
+
     def abort(self) -> None:
         self._transport.abort()
 
@@ -873,13 +914,19 @@ class Connection(asyncio.BufferedProtocol):
     def check(self, now: float) -> None:
         """Act if the client has let us wait too long without any progress."""
         self._resets = self._noise = 0
+        if self._last_id != self._seen_id:
+            self._seen_id, self._called_at = self._last_id, now
         for call in tuple(self.calls.values()):
-            call.expire(now)
+            call.expire(now, self.shared.limits.body_timeout)
         unsent = self._transport.get_write_buffer_size()
         progress = self._written_bytes - unsent + (0 if self._over else self._read_bytes)
         if progress > self._progress:
             self._progress, self._quiet_since, self._pinged = progress, now, False
         quiet = now - self._quiet_since
+        half = self._block or self._frame_place
+        if half is None or half is not self._half:
+            self._half, self._half_since = half, now
+        never_ends = half and now - self._half_since >= self.shared.limits.header_timeout
         never_began = not self._settled and now - self._made_at >= self.shared.limits.header_timeout
         if self._over:
             patience = self.shared.limits.write_timeout if unsent else LINGER
@@ -887,7 +934,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
         elif self._asked_to_leave and not self._refusing and now - self._told_since >= LAST_CALL:
             self._refuse_calls()
-        elif never_began or quiet >= KEEPALIVE_TIME + KEEPALIVE_TIMEOUT:
+        elif never_began or never_ends or quiet >= KEEPALIVE_TIME + KEEPALIVE_TIMEOUT:
             self.abort()
         elif quiet >= KEEPALIVE_TIME and not self._pinged:
             self._pinged = True

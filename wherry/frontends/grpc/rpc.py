@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from wherry.frontends.grpc.proto import Method
@@ -121,6 +121,10 @@ class Application(Protocol):
     @property
     def methods(self) -> Mapping[str, Method]:
         """By path: which methods there are, and which of them stream."""
+
+    @property
+    def vital(self) -> Collection[str]:
+        """By path: what is answered when there are too many connections, too."""
 
     def __call__(self, rpc: Rpc) -> None:
         """A call has come; it may be answered now or later."""

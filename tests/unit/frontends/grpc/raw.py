@@ -57,6 +57,8 @@ class Desk:
         WATCH: Method(WATCH, NOTHING, NOTHING, takes_stream=False, gives_stream=True),
     }
 
+    vital: Final = frozenset({MANY})
+
     def __init__(self) -> None:
         self.calls: list[Rpc] = []
         self.messages: list[bytes] = []

@@ -28,6 +28,7 @@ from tests.unit.frontends.grpc.raw import (
     looped,
     prefixed,
 )
+from wherry.frontends.crowd import RESERVE
 from wherry.frontends.grpc.call import STREAM_WINDOW
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
@@ -1143,9 +1144,102 @@ async def test_who_never_begins_is_cut_off(desk: Desk) -> None:
 
 
 @looped
-async def test_too_many_connections_are_told_so(desk: Desk) -> None:
-    peer = Peer(desk, greet=False, limits=Limits(max_connections=0))
-    assert peer.goaway() == ENHANCE_YOUR_CALM
+async def test_the_connection_that_is_idle_for_longest_makes_room(desk: Desk) -> None:
+    busy = Peer(desk, limits=Limits(max_connections=3))
+    busy.ask(1)
+    recent, old = Peer(desk, beside=busy), Peer(desk, beside=busy)
+    busy.pass_time(1.0)
+    recent.ask(1)
+    desk.calls[-1].respond(b"")
+    recent.frames()
+    busy.pass_time(1.0)
+    new = Peer(desk, beside=busy)
+    assert old.goaway() == NO_ERROR
+    assert old.wire.is_closing()
+    assert recent.goaway() is None
+    new.ask(1)
+    desk.calls[-1].respond(b"welcome")
+    assert new.answers()[1].messages == [b"welcome"]
+    for peer in (busy, recent, new):
+        peer.wire.close()
+    await busy.connections.all_closed()
+
+
+@looped
+async def test_while_none_is_idle_only_questions_about_health_are_answered(desk: Desk) -> None:
+    busy = Peer(desk, limits=Limits(max_connections=1))
+    busy.ask(1)
+    new = Peer(desk, beside=busy)
+    new.ask(1)
+    refused = new.answers()[1]
+    assert refused.status == "14"
+    assert "limit of 1 connections" in refused.text
+    assert len(desk.calls) == 1
+    new.open(3, MANY)
+    desk.calls[-1].finish()
+    assert new.answers()[3].status == OK
+    busy.wire.close()
+    await asyncio.sleep(0)
+    new.ask(5)
+    assert len(desk.calls) == 3
+    new.wire.close()
+    await busy.connections.all_closed()
+
+
+@looped
+async def test_the_reserve_for_health_gives_up_its_oldest(desk: Desk) -> None:
+    busy = Peer(desk, limits=Limits(max_connections=1))
+    busy.ask(1)
+    reserve = [Peer(desk, beside=busy) for _ in range(RESERVE)]
+    for peer in reserve:
+        peer.open(1, MANY)
+    assert not any(peer.wire.is_closing() for peer in reserve)
+    last = Peer(desk, beside=busy)
+    assert [peer.wire.is_closing() for peer in reserve] == [True] + [False] * (RESERVE - 1)
+    for peer in (busy, last, *reserve):
+        peer.wire.close()
+    await busy.connections.all_closed()
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        (frame(HEADERS, 0, 1, b"\x83"), frame(9, 0, 1, b"\x86")),
+        (frame(HEADERS, 0, 1, bytes(100))[:20], b"\0"),
+    ],
+)
+@looped
+async def test_a_head_that_never_ends_ends_its_connection(
+    desk: Desk, start: bytes, more: bytes
+) -> None:
+    peer = Peer(desk)
+    peer.feed(start)
+    for _ in range(29):
+        peer.pass_time(1.0)
+        peer.feed(more)
+    assert not peer.wire.is_closing()
+    peer.pass_time(1.0)
+    assert peer.wire.is_closing()
+    await peer.leave()
+
+
+@looped
+async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
+    peer = Peer(desk)
+    peer.open(1)
+    peer.open(3, MANY)
+    peer.open(5)
+    peer.data(5, prefixed(b"x" * 50)[:20])
+    peer.pass_time(29.0)
+    peer.data(5, b"x" * 10)
+    peer.pass_time(2.0)
+    found = peer.answers()
+    assert set(found) == {1}
+    assert (found[1].status, found[1].over) == ("1", True)
+    peer.pass_time(30.0)
+    assert peer.answers()[5].status == "1"
+    assert desk.left == 0
+    assert set(peer.connection.calls) == {3}
     await peer.leave()
 
 
