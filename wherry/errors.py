@@ -14,6 +14,7 @@
     │   ├── QueueFull
     │   │   └── QueueLimitExceeded  the same in a model of a Triton repository (503)
     │   ├── TooManyBytes     what waits or runs holds as many bytes as it may (503)
+    │   ├── ServerBusy       too much is being read or written at once (503)
     │   └── QueueTimeout     no instance was free in time
     │       └── RequestTimeoutExpired  the same in a model of a Triton repository (503)
     ├── ModelNotReady        loading, unloading, or could not be kept alive (503)
@@ -154,6 +155,13 @@ class TooManyBytes(Overloaded):
             f" one would need {more} more; retry later, or raise {setting}",
             1.0,
         )
+
+
+class ServerBusy(Overloaded):
+    """So many bytes of large bodies are being worked on that this one has to come again."""
+
+    http_status = 503
+    grpc_code = "UNAVAILABLE"
 
 
 class QueueTimeout(Overloaded):

@@ -54,13 +54,25 @@ class Admission:
                 RETRY_AFTER,
             )
 
-    def enter(self, request: InferRequest, body_bytes: int = SMALL_BODY + 1) -> None:
+    def enter_body(self) -> None:
+        """Take a request that is still to be decoded; `leave` must follow."""
+        self.in_flight += 1
+
+    def enter(
+        self,
+        request: InferRequest,
+        body_bytes: int = SMALL_BODY + 1,
+        held_bytes: int | None = None,
+    ) -> None:
         """Take a decoded request that was checked; `leave` must follow, once it is answered.
 
-        TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known.
+        TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known, and
+        `held_bytes` that of its inputs, if they were counted already.
         What is large in it counts as long as it is there: a batch may run on without its caller.
         """
-        more = 0 if body_bytes <= SMALL_BODY else bytes_of(request.inputs) - SMALL_BYTES
+        more = 0
+        if body_bytes > SMALL_BODY:
+            more = (bytes_of(request.inputs) if held_bytes is None else held_bytes) - SMALL_BYTES
         most = self._large.limit - max(0, more) - SMALL_BYTES
         if self._large.taken + self.in_flight * SMALL_BYTES > most and self.held_bytes > most:
             self.refused += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wherry.frontends.offload import Offload
 from wherry.frontends.settings import LogSettings, TraceSettings
 from wherry.frontends.shared_memory import SharedMemory
 from wherry.frontends.traces import Traces
@@ -21,6 +22,7 @@ class Common:
     ) -> None:
         #: Whether a load request may bring the model's files; a server decides when it listens.
         self.allow_model_upload = allow_model_upload
+        self.offload = Offload()
         self.shared_memory = SharedMemory(allowed=allow_shared_memory)
         self.log_settings = LogSettings()
         self.trace_settings = TraceSettings(trace_config)

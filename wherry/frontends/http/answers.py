@@ -11,7 +11,7 @@ from typing import Any
 
 from wherry.errors import WherryError
 from wherry.frontends.http.compression import (
-    MAX_BYTES,
+    MAX_BYTES_IN_LOOP,
     MIN_BYTES,
     UnknownCoding,
     best_coding,
@@ -54,7 +54,8 @@ def respond(
     if "x-request-id" in given and (request_id := given_request_id(given)):
         headers = (*headers, ("X-Request-Id", request_id))
     if compress and "accept-encoding" in given and status < 300:
-        body, headers = _compressed(body, given["accept-encoding"], headers)
+        body, extra = packed(body, given["accept-encoding"], MAX_BYTES_IN_LOOP)
+        headers = (*headers, *extra)
     exchange.respond(status, body, content_type=content_type, headers=headers)
 
 
@@ -94,15 +95,19 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _compressed(
-    body: bytes | Sequence[Buffer], accept_encoding: str, headers: Headers
+def packed(
+    body: bytes | Sequence[Buffer], accept_encoding: str, most: int
 ) -> tuple[bytes | Sequence[Buffer], Headers]:
+    """A body, compressed if the client wants that, and what is then said of it.
+
+    Above `most` bytes it stays as it is.
+    """
     size = len(body) if isinstance(body, bytes) else sum(len(part) for part in body)
-    if not MIN_BYTES <= size <= MAX_BYTES:
-        return body, headers
+    if not MIN_BYTES <= size <= most:
+        return body, ()
     coding = best_coding(accept_encoding)
     if coding is None:
-        return body, (*headers, ("Vary", "Accept-Encoding"))
+        return body, (("Vary", "Accept-Encoding"),)
     whole = body if isinstance(body, bytes) else b"".join(body)
     extra = (("Content-Encoding", coding), ("Vary", "Accept-Encoding"))
-    return compressed(whole, coding), (*headers, *extra)
+    return compressed(whole, coding), extra

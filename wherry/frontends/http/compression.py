@@ -14,8 +14,10 @@ RAW: Final = -zlib.MAX_WBITS
 
 #: Below, the head of an answer costs as much as its body.
 MIN_BYTES: Final = 1024
-#: Above, compressing would hold up every other client for tens of milliseconds.
+#: Above, compressing takes longer than most clients' lines: it is not done, by any thread.
 MAX_BYTES: Final = 2**20
+#: Above, it would hold up every other client for milliseconds: the loop does not do it.
+MAX_BYTES_IN_LOOP: Final = 2**17
 #: zlib's fastest: half the time of its default level for a tenth more bytes.
 LEVEL: Final = 1
 #: A gzip file may consist of several; empty ones cost time and count for no size.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
@@ -16,13 +15,15 @@ import msgspec
 from wherry.config import ModelConfig
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
-from wherry.frontends.http.exchange import Buffer
+from wherry.frontends.http.exchange import Buffer, HttpRequest
 from wherry.frontends.http.json_errors import malformed, mismatch
-from wherry.frontends.http.tensors import OutputCodec, encode_json
+from wherry.frontends.http.long_arrays import Folded, fold
+from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, with_quoted_literals
 from wherry.frontends.model_tensors import ModelTensors, in_order
+from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
 from wherry.frontends.parameters import InvalidParameter, Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
-from wherry.request import Columns
+from wherry.request import Column, Columns
 from wherry.signature import Signature
 
 T = TypeVar("T")
@@ -32,16 +33,12 @@ OCTET_STREAM: Final = "application/octet-stream"
 
 #: Where an input's data may be, besides in `data`.
 _SOURCES: Final = ("binary_data_size", "shared_memory_region")
-#: A literal that JSON does not know, or the end, behind all that is none: strings are taken whole,
-#: also one that does not end. Wherever it is tried it matches, so that no byte is looked at twice.
-_TO_THE_NEXT_NON_FINITE: Final = re.compile(
-    rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
-    re.DOTALL,
-)
-
-
 #: Whatever else a client puts there is refused before it is built.
 WireParameters = dict[str, str | int | bool | float | None]
+
+
+#: The objects and arrays that are open where the data of an input begins.
+DATA_STANDS_IN: Final = "{[{"
 
 
 class WireInput(msgspec.Struct, gc=False):
@@ -91,6 +88,8 @@ class InferBody(msgspec.Struct):
     wanted: list[Wanted] | None
     #: The client named the outputs.
     named: bool = False
+    #: What the columns hold in memory, if that was counted.
+    held_bytes: int | None = None
 
     @property
     def output_names(self) -> list[str] | None:
@@ -103,8 +102,10 @@ class InferBody(msgspec.Struct):
 class AnswerBody(msgspec.Struct):
     """An encoded answer; `json_bytes` is set if binary data follows that much JSON."""
 
-    body: bytes | list[Buffer]
+    body: bytes | Sequence[Buffer]
     json_bytes: int | None
+    #: What is said of the body, if it is compressed already.
+    headers: Sequence[tuple[str, str]] = ()
 
 
 _decode: Final = msgspec.json.Decoder(WireRequest).decode
@@ -133,21 +134,26 @@ class ModelCodec:
         self._version = config.version
         name, version = encode_json(config.name), encode_json(config.version)
         self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
+        self._views = all(codec.views for codec in self.inputs.values())
         self._plain_head = b'{%b"outputs":[' % self._names
 
     # The request
 
     def decode(self, body: Buffer, header_length: str | None) -> InferBody:
         """InvalidRequest names the member that is wrong."""
-        if header_length is None:
-            wire, rest = parse(body), None
-        else:
+        rest: memoryview | None = None
+        if header_length is not None:
             size = _json_bytes(header_length, len(body))
             view = memoryview(body)
             if size == 0:
                 return self._raw_request(view)
-            wire, rest = parse(view[:size]), view[size:]
-        columns, rows = self._columns(wire.inputs, rest)
+            body, rest = view[:size], view[size:]
+        folded = None
+        if len(body) > LARGE_BYTES:
+            folded = fold(body, DATA_STANDS_IN)
+            body = folded.envelope
+        wire = parse(body)
+        columns, rows = self._columns(wire.inputs, rest, folded)
         parameters = wire.parameters
         wanted = None
         if parameters or wire.outputs:
@@ -156,7 +162,15 @@ class ModelCodec:
             parameters = checked_parameters(parameters)
         return InferBody(columns, rows, wire.id, parameters, wanted, bool(wire.outputs))
 
-    def _columns(self, inputs: list[WireInput], rest: memoryview | None) -> tuple[Columns, int]:
+    def decode_in_slices(self, body: Buffer, header_length: str | None) -> InferBody:
+        """`decode` for another thread, and count what it has made."""
+        decoded = self.decode(body, header_length)
+        decoded.held_bytes = held_bytes(decoded.columns)
+        return decoded
+
+    def _columns(
+        self, inputs: list[WireInput], rest: memoryview | None, folded: Folded | None
+    ) -> tuple[Columns, int]:
         tensors = self._tensors
         columns: Columns = {}
         rows = 0
@@ -168,7 +182,10 @@ class ModelCodec:
             if not given.parameters:
                 if not given.data:
                     raise _one_source(given)
-                columns[name] = codec.from_json(given.data, rows, given.shape)
+                if folded is None:
+                    columns[name] = codec.from_json(given.data, rows, given.shape)
+                else:
+                    columns[name] = _from_folded(codec, given, rows, folded)
                 continue
             if "shared_memory_region" in given.parameters:
                 if given.data or "binary_data_size" in given.parameters:
@@ -178,7 +195,11 @@ class ModelCodec:
                 continue
             size = _binary_bytes(given)
             if size is None:
-                columns[name] = codec.from_json(given.data, rows, given.shape)
+                columns[name] = (
+                    codec.from_json(given.data, rows, given.shape)
+                    if folded is None
+                    else _from_folded(codec, given, rows, folded)
+                )
                 continue
             left = 0 if rest is None else len(rest) - position
             if rest is None or size > left:
@@ -333,6 +354,56 @@ class ModelCodec:
             return AnswerBody(text, None)
         return AnswerBody([text, *buffers], len(text))
 
+    def encode_in_slices(
+        self,
+        outputs: Columns,
+        wanted: list[Wanted] | None = None,
+        id: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> AnswerBody:
+        """As `encode`, for large outputs: the body is a list of parts."""
+        text: list[Buffer] = [self._full_head(id, parameters)]
+        buffers: list[Buffer] = []
+        if wanted is None:
+            wanted = [Wanted(codec, binary=False, classes=0) for codec in self.outputs.values()]
+        for one in wanted:
+            codec = one.codec
+            if codec.name not in outputs:
+                continue
+            column = outputs[codec.name]
+            if len(text) > 1:
+                text.append(b",")
+            if one.classes:
+                codec, column = self._tensors.classified(codec, column, one.classes)
+            if one.window is not None:
+                member, data = codec.elsewhere(column)
+                text.append(member)
+                one.window.write(data)
+            elif one.binary:
+                member, parts = codec.binary_parts(column)
+                text.append(member)
+                buffers += [part for part in parts if len(part)]
+            else:
+                text += codec.json_parts(column)
+        text.append(b"]}")
+        return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
+
+    def is_large(self, outputs: Columns, wanted: list[Wanted] | None, *, packed: bool) -> bool:
+        """Would writing this answer hold up the loop? `packed`: it is compressed, too."""
+        if not is_large(outputs):
+            return False
+        if wanted is None or packed:
+            return True
+        asked = {one.codec.name: outputs[one.codec.name] for one in wanted
+                 if one.codec.name in outputs and not (one.binary and one.codec.views)}  # fmt: skip
+        return is_large(asked)
+
+    def reads_in_place(self, request: HttpRequest, header_length: str | None) -> bool:
+        """Is a large body nothing but binary data, behind little JSON, that is not copied?"""
+        if header_length is None or not self._views or "content-encoding" in request.headers:
+            return False
+        return _json_bytes(header_length, len(request.body)) <= LARGE_BYTES
+
     def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
         given = b'"id":%b,' % encode_json(id) if id else b""
         said = b""
@@ -377,7 +448,7 @@ def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
         except msgspec.ValidationError:
             raise
         except msgspec.DecodeError:
-            loose = _with_quoted_literals(body)
+            loose = with_quoted_literals(bytes(body))
             if loose is None:
                 raise
             return decode(loose)
@@ -385,14 +456,11 @@ def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
         raise InvalidRequest(malformed(error)) from None
 
 
-def _with_quoted_literals(body: Buffer) -> bytes | None:
-    """The body with NaN, Infinity and -Infinity as strings; None if there are none."""
-    text = bytes(body)
-    if b"NaN" not in text and b"Infinity" not in text:
-        return None
-    return _TO_THE_NEXT_NON_FINITE.sub(
-        lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
-    )
+def _from_folded(codec: InputCodec, given: WireInput, rows: int, folded: Folded) -> Column:
+    array = folded.find(given.data)
+    if array is None:
+        return codec.from_json(given.data, rows, given.shape)
+    return codec.from_long_array(array, rows, given.shape)
 
 
 def _json_bytes(header: str, total: int) -> int:

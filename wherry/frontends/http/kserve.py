@@ -13,10 +13,17 @@ from typing import Final
 
 from wherry.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from wherry.frontends import describe
-from wherry.frontends.http.answers import Headers, fail, respond, respond_json
+from wherry.frontends.http.answers import Headers, fail, packed, respond, respond_json
+from wherry.frontends.http.compression import MAX_BYTES
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.generate import generate, generate_stream
-from wherry.frontends.http.infer_codec import HEADER_LENGTH, OCTET_STREAM, InferBody, ModelCodec
+from wherry.frontends.http.infer_codec import (
+    HEADER_LENGTH,
+    OCTET_STREAM,
+    AnswerBody,
+    InferBody,
+    ModelCodec,
+)
 from wherry.frontends.http.model_path import Entry, Handlers, ModelPath
 from wherry.frontends.http.settings import set_trace_of, tell_trace_of
 from wherry.loaded_model import LoadedModel
@@ -121,16 +128,24 @@ def infer(
     entry = model.entry
     entry.admission.check()
     loaded, codec = model.find()
-    decoded = codec.decode(entry.body(exchange), exchange.request.headers.get(HEADER_LENGTH))
     if codec.streams:
         raise Unsupported(
             "HTTP end point doesn't support models with decoupled transaction policy: model"
             f" '{model.name}' streams its responses, which infer cannot carry; POST to"
             f" /v2/models/{model.name}/generate_stream"
         )
-    call = (kind or InferCall)(entry, exchange, loaded, codec, decoded)
-    call.request = entry.submit(exchange, loaded, decoded, call, call.port)
-    exchange.on_disconnect = call.cancel
+    call = (kind or InferCall)(entry, exchange, loaded, codec)
+    request = exchange.request
+    header_length = request.headers.get(HEADER_LENGTH)
+    body = entry.small_body(exchange)
+    if body is None and codec.reads_in_place(request, header_length):
+        body = request.body
+    if body is not None:
+        call.submit(codec.decode(body, header_length))
+        return
+    entry.read_off_loop(
+        exchange, lambda: codec.decode_in_slices(entry.body(exchange), header_length), call.submit
+    )
 
 
 class InferCall(Reply[InferResponse]):
@@ -146,16 +161,48 @@ class InferCall(Reply[InferResponse]):
         exchange: Exchange,
         loaded: LoadedModel,
         codec: ModelCodec,
-        decoded: InferBody,
     ) -> None:
         super().__init__(hand_over)  # type: ignore[arg-type]  # it gets this very object
         self.entry = entry
         self.exchange = exchange
         self.loaded = loaded
         self.codec = codec
-        self.id = decoded.id
-        self.wanted = decoded.wanted
         self.port = entry.port()
+
+    def submit(self, decoded: InferBody) -> None:
+        self.id, self.wanted = decoded.id, decoded.wanted
+        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self, self.port)
+        self.exchange.on_disconnect = self.cancel
+
+    def write(self, outcome: InferResponse) -> None:
+        """In the loop, or at the end of what another thread does."""
+        what = outcome.outputs, self.wanted, self.id, outcome.parameters
+        compress = "accept-encoding" in self.exchange.request.headers
+        if self.codec.is_large(outcome.outputs, self.wanted, packed=compress):
+            work = partial(self.codec.encode_in_slices, *what)
+            self.entry.write_off_loop(self.exchange, lambda: self._packed(work()), self._send)
+        else:
+            self._send(self.codec.encode(*what))
+
+    def _packed(self, encoded: AnswerBody) -> AnswerBody:
+        """In another thread."""
+        given = self.exchange.request.headers.get("accept-encoding")
+        if given is not None:
+            encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)
+        return encoded
+
+    def _send(self, encoded: AnswerBody) -> None:
+        content_type, headers = "application/json", encoded.headers
+        if encoded.json_bytes is not None:
+            content_type, more = self.binary_head(encoded.json_bytes)
+            headers = (*headers, *more)
+        respond(
+            self.exchange,
+            encoded.body,
+            content_type=content_type,
+            headers=headers,
+            compress=not encoded.headers,
+        )
 
     def binary_head(self, json_bytes: int) -> tuple[str, Headers]:
         """Content type and headers of an answer with binary data behind so much JSON."""
@@ -181,12 +228,7 @@ def answer(call: InferCall) -> None:
         if isinstance(outcome, Exception):
             fail(exchange, outcome)
             return
-        encoded = call.codec.encode(outcome.outputs, call.wanted, call.id, outcome.parameters)
-        if encoded.json_bytes is None:
-            respond(exchange, encoded.body)
-        else:
-            content_type, headers = call.binary_head(encoded.json_bytes)
-            respond(exchange, encoded.body, content_type=content_type, headers=headers)
+        call.write(outcome)
     except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
         fail(exchange, error)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from weakref import ref
 
+from wherry.errors import RequestTooLarge
 from wherry.frontends.admission import SMALL_BODY, Admission, tenant_of, timeout_of
 from wherry.frontends.common import Common
-from wherry.frontends.http.answers import given_request_id
+from wherry.frontends.http.answers import fail, given_request_id
 from wherry.frontends.http.compression import decompressed
 from wherry.frontends.http.exchange import Buffer, Exchange
 from wherry.frontends.http.infer_codec import InferBody, ModelCodec, parse_object
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.loaded_model import LoadedModel
 from wherry.loop_port import LoopPort
@@ -20,6 +22,7 @@ from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 from wherry.runtime import Runtime
 
+T = TypeVar("T")
 Handler = Callable[[Exchange], None]
 #: What a path does for each method.
 Handlers = dict[str, Handler]
@@ -59,6 +62,72 @@ class Entry:
         if coding is None:
             return request.body
         return decompressed(request.body, coding, self.max_body_bytes)
+
+    def small_body(self, exchange: Exchange) -> Buffer | None:
+        """`body` if it costs little; None if it is work for another thread."""
+        request = exchange.request
+        body = request.body
+        if len(body) > LARGE_BYTES:
+            return None
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return body
+        try:
+            return decompressed(body, coding, min(LARGE_BYTES, self.max_body_bytes))
+        except RequestTooLarge:
+            if self.max_body_bytes <= LARGE_BYTES:
+                raise
+            return None
+
+    def read_off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        fail: Callable[[Exchange, Exception], None] = fail,
+    ) -> None:
+        """Have `work()`, which reads the request, done by another thread, and then `done` called
+        here with what it returns. An error of either is the answer. A client that leaves takes its
+        work along. ServerBusy if too much is being read at once."""
+        # Also a small body may be much, once it is inflated.
+        self._off_loop(exchange, work, done, max(len(exchange.request.body), LARGE_BYTES), fail)
+
+    def write_off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        fail: Callable[[Exchange, Exception], None] = fail,
+    ) -> None:
+        """The same for work that writes the answer, which is never refused."""
+        self._off_loop(exchange, work, done, 0, fail)
+
+    def _off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        nbytes: int,
+        fail: Callable[[Exchange, Exception], None],
+    ) -> None:
+        def ended(outcome: Any) -> None:
+            self.admission.leave()
+            exchange.on_disconnect = None
+            try:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                done(outcome)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                fail(exchange, error)
+
+        job = self.common.offload.submit(work, nbytes, self.port(), ended)
+        self.admission.enter_body()
+
+        def left() -> None:
+            self.admission.leave()
+            job.cancel()
+
+        exchange.on_disconnect = left
 
     def members(self, exchange: Exchange) -> dict[str, Any]:
         """What stands in the JSON object of the request's body; an empty body has no members."""
@@ -111,7 +180,8 @@ class Entry:
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
         packed = "content-encoding" in headers
-        self.admission.enter(request, SMALL_BODY + 1 if packed else len(exchange.request.body))
+        size = SMALL_BODY + 1 if packed else len(exchange.request.body)
+        self.admission.enter(request, size, decoded.held_bytes)
         exchange.request.body = b""  # what is needed of it, the columns have
         port.submit(loaded, request)
         return request

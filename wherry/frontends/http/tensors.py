@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, get_origin
 
 import msgspec
@@ -30,6 +31,8 @@ from wherry.frontends.http.json_errors import (
     explain,
     mismatch,
 )
+from wherry.frontends.http.long_arrays import LongArray
+from wherry.frontends.offload import SLICE_BYTES, SLICE_ELEMENTS, give_way
 from wherry.request import Array, Column, ShapedRow, ShapedRows
 
 Buffer = bytes | bytearray | memoryview
@@ -38,10 +41,27 @@ Buffer = bytes | bytearray | memoryview
 #: a request they arrive here as strings, as in protobuf's JSON.
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
+#: One of them, or the end, behind all that is none: strings are taken whole, also one that does not
+#: end. Wherever it is tried it matches, so that no byte is looked at twice.
+_TO_THE_NEXT_NON_FINITE: Final = re.compile(
+    rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
+    re.DOTALL,
+)
+
+_FIRST_INDEX: Final = re.compile(r"\[([0-9]+)\]")
 _LENGTH: Final = struct.Struct("<I")
 #: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
 _MOST_BYTES: Final = 2**63 - 1
 _UNTYPED: Final = msgspec.json.Decoder()
+
+
+def with_quoted_literals(text: bytes) -> bytes | None:
+    """JSON with NaN, Infinity and -Infinity as strings; None if there are none."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    return _TO_THE_NEXT_NON_FINITE.sub(
+        lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -91,6 +111,8 @@ class InputCodec:
         self._scalar_rows = spec.shape == ()
         self._json_rows = spec.form is Form.JSON and self._scalar_rows
         self._text = spec.form is Form.TEXT and self._scalar_rows
+        #: Its column is a view of binary data, however large that is.
+        self.views = spec.form is Form.ARRAY and spec.datatype not in (BYTES, BOOL, BF16)
         #: A row's elements alone do not tell its shape.
         self._open_sizes = spec.shape.count(-1) > 1
         self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
@@ -131,6 +153,49 @@ class InputCodec:
         if self._text and len(values) == rows:
             return values  # the usual request, as it is
         return self._column_of_values(values, rows, shape)
+
+    def from_long_array(self, data: LongArray, rows: int, shape: list[int]) -> Column:
+        """As `from_json`, piece by piece."""
+        if self._json_rows or self.spec.datatype is BYTES:
+            values: list[Any] = []
+            for piece in self._pieces(data):
+                values += piece
+            return self._column_of_values(values, rows, shape)
+        arrays: list[Array] = []
+        with np.errstate(over="raise"):
+            arrays = [self._array_of(piece) for piece in self._pieces(data)]
+        count, got = math.prod(shape), sum(map(len, arrays))
+        if got != count:
+            raise self._wrong_count(shape, count, got)
+        return self._column_of_array(np.concatenate(arrays), rows, shape)
+
+    def _pieces(self, data: LongArray) -> Iterator[list[Any]]:
+        first = 0
+        try:
+            for text in data.texts():
+                piece = self._piece(text, first)
+                first += len(piece)
+                yield piece
+        except InvalidRequest:
+            raise
+        except (ValueError, RecursionError) as error:
+            said = explain(error).partition(" (byte ")[0]  # of the piece, which nobody knows
+            raise self._invalid(f"data: {said}") from None
+
+    def _piece(self, text: bytes, first: int) -> list[Any]:
+        try:
+            values: list[Any] = self._decode(text)
+            return values
+        except msgspec.DecodeError:
+            pass  # it is nested, or has literals that JSON has not, or is wrong
+        try:
+            value = _UNTYPED.decode(text)
+        except msgspec.DecodeError:
+            loose = with_quoted_literals(text)
+            if loose is None:
+                raise
+            value = _UNTYPED.decode(loose)
+        return self._checked(value, first)
 
     def from_values(self, values: Any, rows: int, shape: list[int]) -> Column:
         """The column of `data` that is Python values already."""
@@ -221,8 +286,9 @@ class InputCodec:
         except (ValueError, RecursionError) as error:
             raise self._invalid(f"data: {explain(error)}") from None
 
-    def _checked(self, values: Any) -> list[Any]:
-        """Flat elements of the right type, from anything that JSON may be."""
+    def _checked(self, values: Any, first: int = 0) -> list[Any]:
+        """Flat elements of the right type, from anything that JSON may be; there are `first`
+        before them."""
         if not isinstance(values, list):
             raise self._invalid(f"data: expected array, got {_json_kind(values)}")
         if self._json_rows:
@@ -234,7 +300,10 @@ class InputCodec:
             checked: list[Any] = msgspec.convert(flat, self._list_type)
             return checked
         except msgspec.ValidationError as error:
-            raise self._wrong_kind(explain(error, "data")) from None
+            said = explain(error, "data")
+            if first:
+                said = _FIRST_INDEX.sub(lambda found: f"[{int(found[1]) + first}]", said, count=1)
+            raise self._wrong_kind(said) from None
 
     def _column_of_values(self, values: list[Any], rows: int, shape: list[int]) -> Column:
         datatype = self.spec.datatype
@@ -243,6 +312,10 @@ class InputCodec:
             raise self._wrong_count(shape, count, len(values))
         if datatype is BYTES:
             return self._column_of_elements(values, rows, shape)
+        return self._column_of_array(self._array_of(values), rows, shape)
+
+    def _array_of(self, values: list[Any]) -> Array:
+        datatype = self.spec.datatype
         if datatype is FP16 or datatype is BF16:
             raise InvalidRequest(
                 f"receiving {datatype} data via JSON is not supported. Please use the binary data"
@@ -252,7 +325,7 @@ class InputCodec:
             array: Array = np.array(values, datatype.dtype)
         except (OverflowError, FloatingPointError):
             raise self._invalid(f"data: a number is out of the range of {datatype}") from None
-        return self._column_of_array(array, rows, shape)
+        return array
 
     def _column_of_array(self, array: Array, rows: int, shape: list[int]) -> Column:
         if self._scalar_rows:
@@ -273,7 +346,11 @@ class InputCodec:
         if self._scalar_rows:
             return values
         width = len(values) // rows
-        column = [values[row * width : (row + 1) * width] for row in range(rows)]
+        column = (
+            [values]
+            if rows == 1
+            else [values[row * width : (row + 1) * width] for row in range(rows)]
+        )
         if not self._open_sizes:
             return column
         row_shape = shape[1:] if self._batched else shape
@@ -358,6 +435,8 @@ class OutputCodec:
         self.name = spec.name
         self._model = model
         self._batched = batched
+        #: Binary data is the column's own.
+        self.views = spec.form is Form.ARRAY and spec.datatype is not BF16
         # The usual output: strings that go into the JSON as they are.
         self._text = spec.form is Form.TEXT and spec.shape == ()
         self._head = b'{"name":%b,"datatype":"%b","shape":[' % (
@@ -380,6 +459,25 @@ class OutputCodec:
             data = self._encoded([self._string(value) for value in flat])
         return b'%b%b],"data":%b}' % (self._head, _joined(shape), data)
 
+    def json_parts(self, column: Column) -> Iterator[bytes]:
+        """As `json`, slice by slice: joined, they are the member."""
+        shape, flat = self.flat(column)
+        yield b'%b%b],"data":[' % (self._head, _joined(shape))
+        yield from joined(self.texts(flat))
+        yield b"]}"
+
+    def texts(self, flat: list[Any] | Array) -> Iterator[bytes]:
+        """Elements as JSON, slice by slice, with commas between those of a slice."""
+        if isinstance(flat, np.ndarray):
+            flat = flat.reshape(-1)
+        for start in range(0, len(flat), SLICE_ELEMENTS):
+            part = flat[start : start + SLICE_ELEMENTS]
+            if isinstance(part, np.ndarray):
+                yield self._numbers(part)[1:-1]
+            else:
+                yield self._encoded([self._string(value) for value in part])[1:-1]
+            give_way()
+
     def binary(self, column: Column) -> tuple[bytes, Buffer]:
         """The member of `outputs` that announces binary data, and the data."""
         shape, flat = self.flat(column)
@@ -389,6 +487,23 @@ class OutputCodec:
             b'%b%b],"parameters":{"binary_data_size":%d}}' % (self._head, _joined(shape), size),
             data,
         )
+
+    def binary_parts(self, column: Column) -> tuple[bytes, list[Buffer]]:
+        """As `binary`, with the data in slices."""
+        shape, flat = self.flat(column)
+        parts = list(self.raw_parts(flat))
+        size = sum(memoryview(part).nbytes for part in parts)
+        member = b'%b%b],"parameters":{"binary_data_size":%d}}'
+        return member % (self._head, _joined(shape), size), parts
+
+    def raw_parts(self, flat: list[Any] | Array) -> Iterator[Buffer]:
+        """As `raw`, in slices."""
+        if isinstance(flat, np.ndarray):
+            yield self.raw(flat)  # numpy lets other threads run
+            return
+        for start in range(0, len(flat), SLICE_ELEMENTS):
+            yield self.raw(flat[start : start + SLICE_ELEMENTS])
+            give_way()
 
     def elsewhere(self, column: Column) -> tuple[bytes, Buffer]:
         """The member of `outputs` without data, and the data, which goes another way."""
@@ -506,6 +621,14 @@ class OutputCodec:
         return BadModelOutput(f"model '{self._model}': output '{self.name}': {error}")
 
 
+def joined(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Members of one JSON array, with commas between the parts."""
+    comma = b""
+    for part in parts:
+        yield comma + part
+        comma = b","
+
+
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
     """The shape that metadata declares."""
     if batched:
@@ -524,23 +647,38 @@ def unpack_bytes(data: memoryview) -> list[bytes]:
     """The elements of a BYTES tensor; ValueError, with what ends early and why, if the lengths do
     not add up."""
     values: list[bytes] = []
+    add, size_at = values.append, _LENGTH.unpack_from
     position, end = 0, len(data)
     while position < end:
-        if end - position < 4:
-            raise ValueError(
-                "length indicator",
-                f"expecting 4 bytes but only {end - position} bytes available",
-            )
-        (size,) = _LENGTH.unpack_from(data, position)
-        position += 4
-        if size > end - position:
-            raise ValueError(
-                "data",
-                f"expecting string of length {size} but only {end - position} bytes available",
-            )
-        values.append(bytes(data[position : position + size]))
-        position += size
+        if position:
+            give_way()
+        text = bytes(data[position : position + SLICE_BYTES])
+        begin, stop = 0, len(text)
+        while stop - begin >= 4:
+            (size,) = size_at(text, begin)
+            behind = begin + 4 + size
+            if behind > stop:
+                break
+            add(text[begin + 4 : behind])
+            begin = behind
+        position += begin
+        if begin == 0:  # an element that is larger than a slice, or not all there
+            add(_one_element(data[position:]))
+            position += 4 + len(values[-1])
     return values
+
+
+def _one_element(data: memoryview) -> bytes:
+    if len(data) < 4:
+        raise ValueError(
+            "length indicator", f"expecting 4 bytes but only {len(data)} bytes available"
+        )
+    (size,) = _LENGTH.unpack_from(data)
+    if size > len(data) - 4:
+        raise ValueError(
+            "data", f"expecting string of length {size} but only {len(data) - 4} bytes available"
+        )
+    return bytes(data[4 : 4 + size])
 
 
 def bf16_to_float32(halves: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

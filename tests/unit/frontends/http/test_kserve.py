@@ -3,8 +3,10 @@
 import dataclasses
 import gzip
 import json
+import math
 import random
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, TypedDict
 
@@ -1001,3 +1003,139 @@ def test_no_mutation_of_a_request_breaks_the_server(client: Client, seed: int) -
         assert fine, (path, body, headers, answer.body)
         if answer.status >= 400 and "stream" not in path:
             assert answer.error
+
+
+# Large requests
+
+MANY = 40_000  # elements: far more than a slice holds
+
+
+@wherry.model(max_batch_size=2**20)
+def many_texts(x: list[str]) -> list[str]:
+    return x
+
+
+@wherry.model(max_batch_size=2**20)
+def many_bytes(x: list[bytes]) -> list[bytes]:
+    return x
+
+
+@wherry.model(max_batch_size=2)
+def many_numbers(
+    x: Annotated[np.ndarray, wherry.FP32[-1]],
+) -> Annotated[np.ndarray, wherry.FP32[-1]]:
+    return x
+
+
+def large_inputs(datatype: str, shape: list[int], data: object) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "datatype": datatype, "shape": shape, "data": data}]}
+
+
+def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that decode and encode from now on."""
+    names: list[str] = []
+    for method in ("decode", "encode", "encode_in_slices", "decode_generate"):
+        original = getattr(ModelCodec, method)
+
+        def noted(*args: Any, original: Any = original, **kwargs: Any) -> Any:
+            names.append(threading.current_thread().name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(ModelCodec, method, noted)
+    return names
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_many_strings_as_json_come_back_and_never_touch_the_loop(
+    nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f'{i},"\\[é' for i in range(MANY)]
+    data = [[text] for text in texts] if nested else texts
+    with served(many_texts) as client:
+        names = decoding_threads(monkeypatch)
+        body = large_inputs("BYTES", [MANY, 1], data)
+        answer = client.post("/v2/models/many_texts/infer", body)
+    assert answer.json["outputs"][0]["data"] == texts
+    assert names == ["wherry-offload"] * 2
+
+
+def test_many_strings_as_binary_data_come_back_and_never_touch_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [b"%d" % i for i in range(MANY)] + [b"x" * 300_000, b""]
+    data = pack_bytes(texts)
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "x",
+                    "datatype": "BYTES",
+                    "shape": [len(texts)],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ],
+            "parameters": {"binary_data_output": True},
+        }
+    ).encode()
+    with served(many_bytes) as client:
+        names = decoding_threads(monkeypatch)
+        answer = client.post(
+            "/v2/models/many_bytes/infer",
+            head + data,
+            headers={"inference-header-content-length": str(len(head))},
+        )
+    length = int(answer.headers["inference-header-content-length"])
+    assert answer.body[length:] == data
+    assert json.loads(answer.body[:length])["outputs"][0]["shape"] == [len(texts)]
+    assert names == ["wherry-offload"] * 2
+
+
+def test_many_numbers_as_json_come_back_with_what_json_has_no_number_for() -> None:
+    numbers = [float(i) for i in range(MANY)]
+    text = json.dumps(large_inputs("FP32", [1, MANY], [[math.nan, *numbers[1:]]])).encode()
+    with served(many_numbers) as client:
+        answer = client.post("/v2/models/many_numbers/infer", text)
+    data = answer.json["outputs"][0]["data"]
+    assert math.isnan(data[0])
+    assert data[1:] == numbers[1:]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([*range(MANY), "x"], f"data[{MANY}]: expected float, got str"),
+        ([*range(MANY)], f"needs {MANY + 1} elements, data has {MANY}"),
+        ([*range(MANY), 1e300], "out of the range of FP32"),
+    ],
+)
+def test_what_is_wrong_in_a_long_array_is_said_with_its_place(data: list[Any], said: str) -> None:
+    with served(many_numbers) as client:
+        body = large_inputs("FP32", [1, MANY + 1], data)
+        answer = client.post("/v2/models/many_numbers/infer", body)
+    assert answer.status == 400
+    assert said in answer.error
+
+
+def test_a_small_body_that_inflates_to_a_large_one_is_read_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed = gzip.compress(json.dumps(large_inputs("FP32", [1, MANY], [0] * MANY)).encode())
+    assert len(packed) < 1000
+    with served(many_numbers) as client:
+        names = decoding_threads(monkeypatch)
+        answer = client.post(
+            "/v2/models/many_numbers/infer", packed, headers={"content-encoding": "gzip"}
+        )
+    assert answer.json["outputs"][0]["data"] == [0.0] * MANY
+    assert names == ["wherry-offload"] * 2
+
+
+def test_a_large_answer_is_compressed_beside_the_loop() -> None:
+    with served(many_numbers) as client:
+        body = large_inputs("FP32", [1, MANY], [0] * MANY)
+        answer = client.post(
+            "/v2/models/many_numbers/infer", body, headers={"accept-encoding": "gzip"}
+        )
+    assert answer.headers["content-encoding"] == "gzip"
+    data = json.loads(gzip.decompress(answer.body))["outputs"][0]["data"]
+    assert data == [0.0] * MANY

@@ -1,0 +1,258 @@
+"""How is a large JSON body read in slices, so that no step of it holds up other threads for long?
+
+A JSON parser reads a text in one call, which for 64 MiB takes up to a second. So the long arrays
+are first taken out of the body, which leaves a short text for the parser, and each of them is cut
+at commas into pieces that are arrays by themselves. Where strings and brackets are is told slice by
+slice, by numpy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from wherry.errors import InvalidRequest, RequestTooLarge
+from wherry.frontends.http.exchange import Buffer
+from wherry.frontends.http.json_errors import MAX_DEPTH, TOO_DEEP
+from wherry.frontends.offload import SLICE_BYTES, give_way
+
+Mask = npt.NDArray[np.bool_]
+
+#: What may be left of a body without its long arrays.
+MAX_ENVELOPE_BYTES: Final = 2 * 2**20
+#: Nothing that JSON has needs so many bytes without a quote, a comma or a bracket.
+MAX_RUN_BYTES: Final = 2 * SLICE_BYTES
+
+QUOTE, COMMA = ord('"'), ord(",")
+#: An array that is no longer stays where it was.
+KEPT_BYTES: Final = 256
+#: What is not cut is built whole: so many brackets and commas take a parser 30 ms.
+MAX_VALUES: Final = 2**18
+#: "[" and "{" differ in one bit, and so do "]" and "}".
+OPENS, CLOSES, ONE_BIT = ord("{"), ord("}"), 0x20
+NOTHING: Final = b" \t\r\n"
+
+
+class Piece(msgspec.Struct, gc=False):
+    """A part of an array's text between two commas, and how many arrays are open at either end."""
+
+    start: int
+    stop: int
+    open_before: int
+    open_behind: int
+
+
+class LongArray:
+    """A JSON array as pieces, each of which is the text of an array, too."""
+
+    def __init__(self, body: memoryview, start: int) -> None:
+        self._body = body
+        #: Behind its opening bracket, until the end of the last piece.
+        self.begins = self.cut = start
+        self._open = 1
+        #: Objects stand in it: then it is cut between its own elements only.
+        self.objects = False
+        self._pieces: list[Piece] = []
+
+    def __len__(self) -> int:
+        """Bytes of its text."""
+        return self.cut - self.begins
+
+    def add(self, stop: int, open_behind: int) -> None:
+        self._pieces.append(Piece(self.cut, stop, self._open, open_behind))
+        self.cut, self._open = stop + 1, open_behind
+
+    def text(self) -> bytes:
+        """All of it, without its brackets."""
+        return bytes(self._body[self.begins : self.cut - 1])
+
+    def texts(self) -> Iterator[bytes]:
+        """The pieces. ValueError where one is missing before a comma or a bracket."""
+        last = len(self._pieces) - 1
+        for number, piece in enumerate(self._pieces):
+            text = bytes(self._body[piece.start : piece.stop])
+            bare = text.strip(NOTHING)
+            if (number > 0 and bare[:1] in b"],") or (number < last and bare[-1:] in b"[,"):
+                raise ValueError("expected a value beside a comma of an array")
+            yield b"[" * piece.open_before + text + b"]" * piece.open_behind
+            give_way()
+
+
+class Folded:
+    """A body without its long arrays, which stand in it as names that only this object knows."""
+
+    def __init__(self) -> None:
+        self._nonce = os.urandom(12).hex()
+        self._arrays: list[LongArray] = []
+        self.envelope = b""
+
+    def name_of(self, array: LongArray) -> bytes:
+        self._arrays.append(array)
+        return b'["%b",%d]' % (self._nonce.encode(), len(self._arrays) - 1)
+
+    def find(self, data: msgspec.Raw) -> LongArray | None:
+        """The array that this text stands for, if it is no text of the client's own."""
+        text = bytes(memoryview(data)[:64])
+        begin = b'["%b",' % self._nonce.encode()
+        return self._arrays[int(text[len(begin) : -1])] if text.startswith(begin) else None
+
+
+def fold(body: Buffer, where: str) -> Folded:
+    """Take the long arrays out that open inside of `where`, for instance "{[{".
+
+    InvalidRequest for text that can be no JSON, RequestTooLarge if too much is left.
+    """
+    return _Folder(memoryview(body), where).fold()
+
+
+class _Folder:
+    """One walk over a body."""
+
+    def __init__(self, body: memoryview, where: str) -> None:
+        self._body = body
+        self._where = where.encode()
+        self._stack = bytearray()
+        self._in_string = False
+        self._folded = Folded()
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        #: The array that is cut into pieces just now.
+        self._array: LongArray | None = None
+        #: How many of its arrays and objects are open here, itself included.
+        self._open = 0
+        #: Brackets and commas since it was last cut, at least.
+        self._values = 0
+        #: Where the last quote, comma or bracket was.
+        self._seen = 0
+
+    def fold(self) -> Folded:
+        position = 0
+        while position < len(self._body):
+            position = self._slice(position)
+            give_way()
+        if (
+            self._array is not None
+        ):  # it does not end: so its text is kept, for the parser to say so
+            self._keep(b"[")
+        self._folded.envelope = b"".join(self._kept)
+        return self._folded
+
+    def _slice(self, start: int) -> int:
+        text = bytes(self._body[start : start + SLICE_BYTES])
+        end = start + len(text)
+        if (len(text) - len(text.rstrip(b"\\"))) % 2 and end < len(self._body):
+            text, end = text[:-1], end - 1  # what is escaped stands in the same slice
+        clean = text
+        if b"\\" in text:
+            clean = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        letters = np.frombuffer(clean, np.uint8)
+        quotes = letters == QUOTE
+        strings = np.logical_xor.accumulate(quotes)
+        if self._in_string:
+            strings = ~strings
+        outside = ~strings
+        low = letters | ONE_BIT
+        brackets = np.flatnonzero(((low == OPENS) | (low == CLOSES)) & outside)
+        commas = np.flatnonzero((letters == COMMA) & outside)
+        self._check_runs(start, end, brackets, commas, bool(quotes.any()))
+        self._in_string = bool(strings[-1])
+        done = 0
+        while done < len(text):
+            if self._array is None:
+                done = self._walk(text, start, done, brackets)
+            else:
+                done = self._cut(self._array, letters, start, done, brackets, commas)
+        return end
+
+    def _check_runs(
+        self, start: int, end: int, brackets: npt.NDArray[np.intp], commas: npt.NDArray[np.intp],
+        quotes: bool,
+    ) -> None:  # fmt: skip
+        if len(brackets) or len(commas) or quotes or self._in_string:
+            self._seen = end
+        elif end - self._seen > MAX_RUN_BYTES:
+            raise InvalidRequest(
+                "failed to parse the request JSON buffer: more than"
+                f" {MAX_RUN_BYTES} bytes of white space, or of one number, at {self._seen}"
+            )
+
+    def _keep(self, text: bytes) -> None:
+        self._kept.append(text)
+        self._kept_bytes += len(text)
+        if self._kept_bytes > MAX_ENVELOPE_BYTES:
+            raise RequestTooLarge(
+                f"the request has more than {MAX_ENVELOPE_BYTES} bytes beside the data of its"
+                " inputs; send less"
+            )
+
+    def _walk(
+        self, text: bytes, start: int, done: int, brackets: npt.NDArray[np.intp]
+    ) -> int:  # fmt: skip
+        """Outside of the long arrays: bracket by bracket. Stops at the begin of an array that may
+        be long."""
+        stack = self._stack
+        for place in brackets[np.searchsorted(brackets, done) :].tolist():
+            bracket = text[place]
+            if bracket | ONE_BIT == CLOSES:
+                if stack:
+                    stack.pop()
+                continue
+            if bracket == ord("[") and stack == self._where:
+                self._keep(text[done:place])
+                self._array = LongArray(self._body, start + place + 1)
+                self._open, self._values = 1, 0
+                return int(place) + 1
+            if len(stack) >= MAX_DEPTH:
+                raise InvalidRequest(TOO_DEEP)
+            stack.append(bracket)
+        self._keep(text[done:])
+        return len(text)
+
+    def _cut(
+        self, array: LongArray, letters: npt.NDArray[np.uint8], start: int, done: int,
+        brackets: npt.NDArray[np.intp], commas: npt.NDArray[np.intp],
+    ) -> int:  # fmt: skip
+        """Inside of a long array: to its end, or to the slice's."""
+        brackets = brackets[np.searchsorted(brackets, done) :]
+        steps = np.where(letters[brackets] | ONE_BIT == OPENS, 1, -1)
+        depths = self._open + np.cumsum(steps)
+        ends = np.flatnonzero(depths == 0)
+        end = len(letters)
+        if len(ends):
+            end = int(brackets[ends[0]])
+            brackets, depths = brackets[: ends[0]], depths[: ends[0]]
+        if len(depths) and depths.max() > MAX_DEPTH:
+            raise InvalidRequest(TOO_DEEP)
+        commas = commas[np.searchsorted(commas, done) : np.searchsorted(commas, end)]
+        array.objects = array.objects or bool((letters[brackets] == ord("{")).any())
+        if len(ends):
+            if letters[end] != ord("]"):
+                raise InvalidRequest(
+                    "failed to parse the request JSON buffer: an array ends with '}' at"
+                    f" {start + end}"
+                )
+            array.add(start + end, 1)
+            self._array = None
+            short = len(array) <= KEPT_BYTES  # a shape, most often
+            self._keep(b"[%b]" % array.text() if short else self._folded.name_of(array))
+            return end + 1
+        known = np.concatenate(([self._open], depths))
+        open_there = known[np.searchsorted(brackets, commas)]
+        self._open = int(known[-1])
+        self._values += len(brackets) + len(commas)
+        if array.objects:
+            commas = commas[open_there == 1]
+            open_there = open_there[open_there == 1]
+            if not len(commas) and self._values > MAX_VALUES:
+                raise RequestTooLarge(
+                    f"one element of an array holds more than {MAX_VALUES} values; send less"
+                )
+        if len(commas):
+            array.add(start + int(commas[-1]), int(open_there[-1]))
+            self._values = 0
+        return end

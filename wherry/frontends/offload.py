@@ -1,0 +1,198 @@
+"""Where is work on a large request done, so that the event loop turns on meanwhile?
+
+In a few threads that exist only while there is such work. The interpreter lets one thread run at a
+time, so the work itself must be done in slices of at most a few milliseconds, with `give_way`
+between them: one call into C holds up every thread for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from wherry.errors import ServerBusy
+from wherry.request import Column, Columns, bytes_of
+
+#: Above so many bytes of JSON or strings, or so many elements, work is for another thread; below,
+#: the way there and back costs more than the work holds up the loop (2 ms at worst).
+LARGE_BYTES: Final = 2**16
+LARGE_ELEMENTS: Final = 2**13
+LARGE_ROWS: Final = 512
+#: What is worked on between two calls of `give_way`.
+SLICE_BYTES: Final = 2**17
+SLICE_ELEMENTS: Final = 2**15
+#: Seconds; only a real pause lets a thread that waits for the interpreter have it.
+_PAUSE: Final = 50e-6
+
+MAX_BYTES: Final = 256 * 2**20
+THREADS: Final = 2
+RETRY_AFTER: Final = 1.0
+
+
+def is_large(columns: Columns) -> bool:
+    """Would these take long to write? Told by a look at each column, and at each of a few rows."""
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            if column.size > LARGE_ELEMENTS:
+                return True
+        elif len(column) > LARGE_ROWS or _is_heavy(column):
+            return True
+    return False
+
+
+def _is_heavy(rows: list[Any]) -> bool:
+    try:
+        size = sum(map(len, rows))
+    except TypeError:  # numbers, or rows that are not there
+        return any(_is_heavy([row]) for row in rows if hasattr(row, "__len__"))
+    most = LARGE_BYTES if rows and isinstance(rows[0], str | bytes) else LARGE_ELEMENTS
+    return size > most
+
+
+def held_bytes(columns: Columns) -> int:
+    """`bytes_of` in slices: a look at each of many strings takes long, too."""
+    return sum(_held_bytes(column) for column in columns.values())
+
+
+def _held_bytes(value: Column) -> int:
+    if not isinstance(value, list):
+        return value.nbytes
+    if len(value) <= LARGE_ROWS and value and isinstance(value[0], list):
+        return sum(map(_held_bytes, value))
+    size = 0
+    for start in range(0, len(value), SLICE_ELEMENTS):
+        size += bytes_of({"": value[start : start + SLICE_ELEMENTS]})
+        give_way()
+    return size
+
+
+class Port(Protocol):
+    """The way back into the loop (a LoopPort)."""
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None: ...
+
+
+def give_way() -> None:
+    """Let other threads run, the event loop's above all. Does nothing in a loop's own thread."""
+    if asyncio._get_running_loop() is None:
+        time.sleep(_PAUSE)
+
+
+class Job:
+    """Work that waits or runs. `cancel` belongs to the loop's thread, as `done` does."""
+
+    __slots__ = ("_done", "_offload", "_port", "nbytes", "work")
+
+    def __init__(
+        self,
+        offload: Offload,
+        work: Callable[[], Any],
+        nbytes: int,
+        port: Port,
+        done: Callable[[Any], None],
+    ) -> None:
+        self._offload = offload
+        self.work: Callable[[], Any] | None = work
+        self.nbytes = nbytes
+        self._port = port
+        self._done: Callable[[Any], None] | None = done
+
+    def cancel(self) -> None:
+        """Nobody waits for it: it is not begun if it can be helped, and `done` is not called."""
+        self._done = None
+        self._offload.withdraw(self)
+
+    def run(self) -> None:
+        """In a thread of the offload."""
+        outcome: Any
+        try:
+            assert self.work is not None
+            outcome = self.work()
+        except Exception as error:  # noqa: BLE001 - carried over to the loop
+            outcome = error
+        self.work = None  # and with it the request's body
+        self._port.call(self._end, outcome)
+
+    def _end(self, outcome: Any) -> None:
+        done, self._done = self._done, None
+        self._offload.release(self.nbytes)
+        if done is not None:
+            done(outcome)
+
+
+class Offload:
+    """Does work in at most `threads` threads, oldest first; `max_bytes` bounds what waits and runs.
+
+    `done(outcome)` is called in the loop behind `port`; an exception that the work raised is an
+    outcome, too. Answers keep their order on a connection, since that is the transport's affair.
+    """
+
+    def __init__(self, max_bytes: int = MAX_BYTES, threads: int = THREADS) -> None:
+        self.max_bytes = max_bytes
+        self._most_threads = threads
+        self._lock = threading.Lock()
+        self._waiting: deque[Job] = deque()
+        self._threads = 0
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Offload: {len(self._waiting)} waiting, {self._bytes} bytes>"
+
+    @property
+    def bytes_in_work(self) -> int:
+        """What waits, runs, or is on its way back, in bytes."""
+        return self._bytes
+
+    def submit(
+        self,
+        work: Callable[[], Any],
+        nbytes: int,
+        port: Port,
+        done: Callable[[Any], None],
+    ) -> Job:
+        """Have `work()` done and `done` told. ServerBusy beyond the bound; one is always taken, and
+        so is what has no bytes yet: an answer that is to be written."""
+        job = Job(self, work, nbytes, port, done)
+        with self._lock:
+            if nbytes and self._bytes and self._bytes + nbytes > self.max_bytes:
+                raise ServerBusy(
+                    f"large bodies of {self._bytes} bytes are being read or written, and the limit"
+                    f" is {self.max_bytes}; retry later, or send less at a time",
+                    RETRY_AFTER,
+                )
+            self._bytes += nbytes
+            self._waiting.append(job)
+            if self._threads == self._most_threads:
+                return job
+            self._threads += 1
+        threading.Thread(target=self._work, name="wherry-offload", daemon=True).start()
+        return job
+
+    def withdraw(self, job: Job) -> None:
+        """For a job: forget it, unless it has begun."""
+        with self._lock:
+            if job in self._waiting:
+                self._waiting.remove(job)
+                self._bytes -= job.nbytes
+                job.work = None
+
+    def release(self, nbytes: int) -> None:
+        """For a job: it is over."""
+        with self._lock:
+            self._bytes -= nbytes
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._threads -= 1
+                    return
+                job = self._waiting.popleft()
+            job.run()
+            del job
