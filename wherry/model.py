@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.config import FIELDS, ModelConfig, model_config
@@ -30,6 +30,8 @@ class Device:
 
     kind: str = "cpu"
     index: int = 0
+    #: "auto" has chosen it: if what the model needs cannot use it, the CPU will do.
+    automatic: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"

@@ -32,7 +32,7 @@ from wherry.errors import (
     ModelNotFound,
     ModelNotReady,
 )
-from wherry.instances.devices import place
+from wherry.instances.devices import Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable, Failure
 from wherry.instances.instance import Instance
@@ -93,6 +93,7 @@ class Runtime:
         self.control: Any = None
         self.overrides = dict(overrides or {})
         self._resources = Resources(resources, clock)
+        self._gpus = Gpus()
         self.cache = ResponseCache(cache_bytes) if cache_bytes else None
         self._to_load = models
         self._models: dict[str, dict[str, LoadedModel]] = {}
@@ -641,10 +642,11 @@ class Runtime:
                 takes_parameters=signature.input("parameters") is not None,
             )
         else:
+            instances = self._instances(model, config)
             runner = Dispatcher(
                 config,
-                _scheduler(config, signature),
-                self._instances(model, config),
+                _scheduler(config, signature, len(instances)),
+                instances,
                 clock=self.clock,
                 timer=self._timer,
                 statistics=statistics,
@@ -667,7 +669,7 @@ class Runtime:
                 lambda number=number, device=device: own_kind(  # type: ignore[misc]
                     f"{config.name}_{number}", device, config, self
                 )
-                for number, device in enumerate(place(config.instances))
+                for number, device in enumerate(self._gpus.place(config.instances))
             ]
         isolation = self.isolation if config.isolation == "auto" else config.isolation
         if config.isolation == "auto" and sys.platform == "win32":
@@ -700,7 +702,7 @@ class Runtime:
 
         return [
             lambda number=number, device=device: make(number, device)  # type: ignore[misc]
-            for number, device in enumerate(place(config.instances))
+            for number, device in enumerate(self._gpus.place(config.instances))
         ]
 
     def _install(self, loaded: LoadedModel) -> LoadedModel | None:
@@ -749,7 +751,7 @@ def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: boo
             raise ConfigError(f"model {config.name!r}: response_cache cannot be on: {kind}")
 
 
-def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
+def _scheduler(config: ModelConfig, signature: Signature, instances: int) -> Scheduler:
     """Whoever sets a delay or sizes gets them; everybody else a batcher that needs none.
 
     A stream's batch lasts as long as its generator, which nobody can learn from.
@@ -765,13 +767,13 @@ def _scheduler(config: ModelConfig, signature: Signature) -> Scheduler:
             max_queue_delay=config.max_queue_delay or 0.0,
             preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
             max_queue_size=config.max_queue_size,
-            instances=len(place(config.instances)),
+            instances=instances,
             queue_policies=config.queue_policies,
             wait_when_mixed=config.wait_when_mixed,
         )
     return SelfTuningBatcher(
         max_batch_size=config.max_batch_size,
-        instances=len(place(config.instances)),
+        instances=instances,
         max_queue_size=config.max_queue_size,
         queue_policies=config.queue_policies,
     )

@@ -22,6 +22,7 @@ from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
 from wherry.datatypes import Form
 from wherry.errors import ConfigError, InvalidRequest
+from wherry.instances.devices import cpu_instead
 from wherry.model import Device
 from wherry.repository.scheduling import inside
 from wherry.repository.triton_config import (
@@ -139,8 +140,14 @@ class OnnxModel(RepositoryModel):
 
     def _open(self, device: Device) -> Any:
         path = model_file(self.folder, self.version, self.triton)
-        options = session_options(self.triton)
-        return _session(path, options, providers(self.triton, device), self.triton.name)
+        options, name = session_options(self.triton), self.triton.name
+        if not device.automatic:
+            return _session(path, options, providers(self.triton, device), name)
+        try:
+            return _session(path, options, providers(self.triton, device), name)
+        except ConfigError as error:
+            device = cpu_instead(device, name, str(error))
+            return _session(path, options, providers(self.triton, device), name)
 
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:

@@ -20,6 +20,7 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
 from wherry.errors import BadModelOutput, ConfigError
+from wherry.instances.devices import for_torch
 from wherry.model import Device
 from wherry.repository.triton_config import DynamicBatching, Input, TritonConfig
 from wherry.request import Array, Column, Columns
@@ -71,7 +72,11 @@ class TorchModel(RepositoryModel):
         return len({group.device for group in self.config().instances}) == 1 or super().take()
 
     def load(self, device: Device) -> None:
-        self._module.take(lambda: _Module(self.folder, self.version, self.inside, str(device)))
+        self._module.take(
+            lambda: _Module(
+                self.folder, self.version, self.inside, str(for_torch(device, self.triton.name))
+            )
+        )
 
     def unload(self) -> None:
         self._module.give_back()
@@ -109,7 +114,7 @@ class _Module:
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
         torch = self._torch
         inputs = [
-            torch.from_numpy(np.ascontiguousarray(arrays[name])).to(self._device)
+            torch.from_numpy(np.require(arrays[name], requirements="C")).to(self._device)
             for name in self._order
             if name in arrays
         ]

@@ -15,7 +15,7 @@ from wherry.cli.targets import load_targets
 from wherry.client.wire import ModelDescription, Tensor
 from wherry.config import ModelConfig
 from wherry.errors import ConfigError
-from wherry.instances.devices import place
+from wherry.instances.devices import Gpus
 from wherry.loadtest import inputs, show
 from wherry.loadtest.machine import facts
 from wherry.loadtest.offline import Offline, OfflineReport, length_of
@@ -36,7 +36,7 @@ def offline(
     """Measure every cell; what there is of it when it is interrupted."""
     model, config = _model(args)
     kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
-    devices = place(config.instances)
+    devices = Gpus().place(config.instances)
     report = OfflineReport(
         version=__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -1,15 +1,49 @@
-"""Which devices are there, and on which of them do a model's instances go?"""
+"""Which devices are there, which of them work, and on which do a model's instances go?"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from wherry.config import InstanceGroup
 from wherry.model import Device
 
+log = logging.getLogger("wherry")
+
 CPU = Device()
+
+#: Seconds in which a GPU must have done something.
+_PATIENCE = 60.0
+
+#: In a process of its own: a context of the driver takes memory, and one that is broken may take
+#: its process along. Prints the number of each device and what went wrong with it.
+_TRY = """
+import ctypes, sys
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    sys.exit(f"the driver's library cannot be loaded: {error}")
+def said(call, *arguments):
+    status = getattr(cuda, call)(*arguments)
+    return f"{call} says {status}" if status else ""
+count = ctypes.c_int()
+why = said("cuInit", 0) or said("cuDeviceGetCount", ctypes.byref(count))
+if why:
+    sys.exit(why)
+for number in range(count.value):
+    device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
+    print(number, said("cuDeviceGet", ctypes.byref(device), number)
+        or said("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        or said("cuCtxSetCurrent", context)
+        or said("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(1 << 20))
+        or said("cuMemsetD8_v2", memory, ctypes.c_ubyte(0), ctypes.c_size_t(1 << 20))
+        or said("cuCtxSynchronize"))
+"""
 
 
 def gpu_count() -> int:
@@ -23,18 +57,92 @@ def gpu_count() -> int:
     return len([path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()])
 
 
-def place(groups: Sequence[InstanceGroup]) -> list[Device]:
-    """One device for each instance. "auto" and "cuda": `count` on every GPU ("auto" without a
-    GPU: on the CPU), as Triton does it."""
-    gpus = gpu_count()
-    devices: list[Device] = []
-    for group in groups:
-        kind, _, index = group.device.partition(":")
-        if kind == "cuda" and index:
-            where = [Device("cuda", int(index))]
-        elif kind == "cuda" or (kind == "auto" and gpus):
-            where = [Device("cuda", i) for i in range(max(1, gpus))]
-        else:
+def try_gpus(count: int) -> dict[int, str]:
+    """What is wrong with each of so many; "" if it works. Blocks, seconds if they hang."""
+    why, told = "", ""
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", _TRY],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+        told, why = tried.stdout, tried.stderr.strip().rpartition("\n")[2]
+        if tried.returncode and not why:
+            why = f"the process that tried it ended with {tried.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"the process that tried it: {error}"
+    lines = (line.partition(" ") for line in told.splitlines())
+    found = {int(number): said.strip() for number, _, said in lines}
+    missing = why or "the driver has no such device"
+    return {number: found.get(number, missing) for number in range(count)}
+
+
+class Gpus:
+    """The GPUs that work: tried once, when "auto" is asked for first. Safe from any thread."""
+
+    def __init__(
+        self,
+        count: Callable[[], int] = gpu_count,
+        attempt: Callable[[int], Mapping[int, str]] = try_gpus,
+    ) -> None:
+        self.count = count
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._usable: list[int] | None = None
+
+    def usable(self) -> list[int]:
+        """Their numbers. Says once why others are not used."""
+        with self._lock:
+            if self._usable is None:
+                count = self.count()
+                tried = self._attempt(count) if count else {}
+                self._usable = [number for number, why in tried.items() if not why]
+                if wrong := {number: why for number, why in tried.items() if why}:
+                    log.warning(
+                        "GPU cannot be used, device=auto goes without",
+                        extra={
+                            "gpus": ",".join(map(str, wrong)),
+                            "why": "; ".join(dict.fromkeys(wrong.values())),
+                        },
+                    )
+            return self._usable
+
+    def place(self, groups: Sequence[InstanceGroup]) -> list[Device]:
+        """One device for each instance. "auto": `count` on every GPU that works, or on the CPU;
+        "cuda": on every GPU, as Triton does it."""
+        devices: list[Device] = []
+        for group in groups:
+            kind, _, index = group.device.partition(":")
             where = [CPU]
-        devices += [device for device in where for _ in range(group.count)]
-    return devices
+            if kind == "cuda" and index:
+                where = [Device("cuda", int(index))]
+            elif kind == "cuda":
+                where = [Device("cuda", number) for number in range(max(1, self.count()))]
+            elif kind == "auto":
+                where = [Device("cuda", number, True) for number in self.usable()] or [CPU]
+            devices += [device for device in where for _ in range(group.count)]
+        return devices
+
+
+def for_torch(device: Device, model: str) -> Device:
+    """The same, or the CPU if this torch cannot use what "auto" has chosen."""
+    if device.kind != "cuda" or not device.automatic:
+        return device
+    import torch
+
+    try:
+        torch.ones(1, device=str(device)).add_(1).item()
+    except Exception as error:  # noqa: BLE001 - of many kinds: no CUDA in it, no memory, no kernel
+        return cpu_instead(device, model, f"{type(error).__name__}: {error}")
+    return device
+
+
+def cpu_instead(device: Device, model: str, why: str) -> Device:
+    """Of what "auto" has chosen and the model's library cannot use."""
+    log.warning(
+        "GPU cannot be used by the model's library, the CPU is",
+        extra={"model": model, "device": str(device), "why": why.partition("\n")[0]},
+    )
+    return CPU

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Grammars, Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.sampling import Sampling
@@ -152,8 +153,9 @@ class LLM(StepModel):
         _wait_briefly(os.environ)
         from wherry.llm.loading import load_engine
 
+        name = self._settings["name"]
         self.engine, self.tokenizer = load_engine(
-            self.source, self._settings["name"], str(device), **self._options
+            self.source, name, str(for_torch(device, name)), **self._options
         )
         self._grammars = Grammars(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_Request, _Answer]] = {}

@@ -1,0 +1,96 @@
+"""Which GPUs work, and where do instances go? No GPU is asked: attempts are the test's."""
+
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from wherry.config import InstanceGroup
+from wherry.instances import devices
+from wherry.instances.devices import CPU, Gpus, cpu_instead, for_torch, try_gpus
+from wherry.model import Device
+
+
+class Attempts:
+    def __init__(self, **why: str) -> None:
+        self.why: Mapping[int, str] = {int(number[1:]): said for number, said in why.items()}
+        self.count = 0
+
+    def __call__(self, count: int) -> Mapping[int, str]:
+        self.count += 1
+        return self.why
+
+
+def gpus(**why: str) -> Gpus:
+    return Gpus(lambda: len(why), Attempts(**why))
+
+
+AUTO = [InstanceGroup(2, "auto")]
+
+
+def test_auto_is_every_gpu_that_works_else_the_cpu() -> None:
+    works = gpus(g0="", g1="")
+    assert list(map(str, works.place(AUTO))) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    assert all(device.automatic for device in works.place(AUTO))
+    one = gpus(g0="no memory", g1="")
+    assert list(map(str, one.place(AUTO))) == ["cuda:1", "cuda:1"]
+    none = gpus(g0="no library", g1="no library")
+    assert none.place(AUTO) == [CPU, CPU]
+    assert gpus().place(AUTO) == [CPU, CPU]
+
+
+def test_gpus_are_tried_once_and_what_is_wrong_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    attempts = Attempts(g0="no memory", g1="no memory")
+    tried = Gpus(lambda: 2, attempts)
+    for _ in range(5):
+        tried.place(AUTO)
+    assert attempts.count == 1
+    (warning,) = caplog.records
+    assert (warning.__dict__["gpus"], warning.__dict__["why"]) == ("0,1", "no memory")
+
+
+def test_what_is_asked_for_by_name_is_not_tried() -> None:
+    attempts = Attempts(g0="no memory")
+    tried = Gpus(lambda: 1, attempts)
+    asked = [InstanceGroup(1, "cuda"), InstanceGroup(1, "cuda:3"), InstanceGroup(1, "cpu")]
+    assert list(map(str, tried.place(asked))) == ["cuda:0", "cuda:3", "cpu"]
+    assert attempts.count == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import sys; sys.exit('the library is not there')", "the library is not there"),
+        ("import os; os._exit(3)", "ended with 3"),
+        ("import os; os.abort()", "ended with -6"),
+        ("print(0); import time; time.sleep(1000)", "timed out"),
+        ("print(0); print(1, 'cuMemAlloc_v2 says 2')", "cuMemAlloc_v2 says 2"),
+        ("print(0)", "no such device"),
+    ],
+)
+def test_what_is_wrong_with_a_gpu_is_found_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, code: str, why: str
+) -> None:
+    monkeypatch.setattr(devices, "_TRY", code)
+    monkeypatch.setattr(devices, "_PATIENCE", 0.5)
+    assert why in try_gpus(2)[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the driver's library is Linux's")
+def test_the_attempt_itself_runs_anywhere() -> None:
+    """Here there is a driver or there is none: each device has its answer."""
+    assert set(try_gpus(2)) == {0, 1}
+
+
+def test_what_the_models_library_cannot_use_is_the_cpu_if_auto_has_chosen_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("torch")
+    nowhere = 99  # no machine has so many
+    assert for_torch(Device("cuda", nowhere, True), "m") == CPU
+    assert "GPU cannot be used by the model's library" in caplog.text
+    assert for_torch(Device("cuda", nowhere), "m") == Device("cuda", nowhere)
+    assert for_torch(CPU, "m") == CPU
+    assert cpu_instead(Device("cuda", 0, True), "m", "why") == CPU
