@@ -23,6 +23,7 @@ from torch import Tensor
 
 from wherry.errors import ConfigError
 from wherry.llm.known import ANOTHER_ENGINE, refusals
+from wherry.llm.library_errors import brief
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: What weights are stored as, in safetensors' words.
@@ -44,7 +45,6 @@ NOT_ALONE: Final = {
     ),
 }
 _SHARD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors")
-_PLACE: Final = re.compile(r"(?<![\w.])~?/[^\s'\":,]{2,}")
 
 
 class Checkpoint:
@@ -223,13 +223,6 @@ def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
             f"{checkpoint}: {len(names)} tensors are no part of the architecture that config.json"
             f" names, so something would be left out: {listed}; {ANOTHER_ENGINE}"
         )
-
-
-def brief(error: BaseException) -> str:
-    """What a library said about a file, without the places where it looked for it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = _PLACE.sub("...", " ".join(lines[:2]))
-    return f"{type(error).__name__}: {said[:200]}"
 
 
 def _check_header(folder: str, file: Path) -> None:

@@ -51,7 +51,12 @@ class Grammars:
         """For one answer. InvalidRequest names what is wrong with the schema or grammar."""
         from llguidance import LLMatcher
 
-        grammar = self._grammar(wanted)
+        try:
+            grammar = self._grammar(wanted)
+        except (ValueError, TypeError, RecursionError) as error:  # nonsense, or nested too deep
+            if isinstance(error, InvalidRequest):
+                raise
+            raise self._refused(str(error)) from None
         if len(grammar) > MOST_CHARACTERS:
             raise self._refused(
                 f"it has {len(grammar)} characters; at most {MOST_CHARACTERS} are read"
@@ -76,13 +81,10 @@ class Grammars:
         grammar: str
         if wanted.json_schema is not None or wanted.json_object:
             schema = OBJECT if wanted.json_schema is None else closed(wanted.json_schema)
-            try:
-                grammar = LLMatcher.grammar_from_json_schema(
-                    schema,
-                    overrides={"whitespace_flexible": True, "whitespace_pattern": SPACES},
-                )
-            except (ValueError, TypeError) as error:
-                raise self._refused(f"json_schema: {error}") from None
+            grammar = LLMatcher.grammar_from_json_schema(
+                schema,
+                overrides={"whitespace_flexible": True, "whitespace_pattern": SPACES},
+            )
         elif wanted.grammar is not None:
             grammar = LLMatcher.grammar_from_lark(wanted.grammar)
         else:

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
+from typing import Final
 
 from torch import Tensor
 
@@ -22,6 +23,9 @@ from wherry.llm.sampler import Sampled, prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import Chunk, Scheduler
 from wherry.llm.sequence import Constraint, Sequence
+
+#: Each of `n` answers has the prompt's tokens in a list of its own: 8 MiB of them a request.
+MOST_COPIED_TOKENS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,12 @@ class Engine:
                 f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
                 f" an answer: this model's maximum context length is {self.context_tokens} tokens",
                 field="prompt",
+            )
+        if sampling.n > 1 and sampling.n * len(prompt) > MOST_COPIED_TOKENS:
+            raise InvalidRequest(
+                f"model {self.name!r}: n must be at most {MOST_COPIED_TOKENS // len(prompt) or 1}"
+                f" for a prompt of {len(prompt)} tokens; it is {sampling.n}",
+                field="n",
             )
         self.check_tokens(prompt)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
-from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, brief, refuse_unused
+from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, refuse_unused
+from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
 from wherry.instances.devices import for_torch
-from wherry.llm.constraint import Grammars, Matcher
+from wherry.llm.constraint import Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
+from wherry.llm.question import Asked, Question, Reader
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Constraint
 from wherry.llm.sequence import Sequence as Generation
@@ -28,7 +29,7 @@ if TYPE_CHECKING:  # torch comes with it: only the process that runs the model n
 
 #: Of a thread that waits for work, each some 40 ns.
 SPINS = "2000"
-#: Seconds that others wait for one whose grammar is being read: nearly all are read by then.
+#: Seconds that others wait for one whose question is being read: nearly all are read by then.
 PATIENCE = 0.01
 
 
@@ -77,14 +78,16 @@ class _Answer:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    tokens: list[int]
     sampling: Sampling
     stream: bool
     #: The prompt, if it came as text.
     prompt: str
-    #: None yet while what they are held to is being read.
+    #: Only its tokens are of interest.
+    only_count: bool = False
+    #: None yet while what is asked is being read.
     answers: list[_Answer] | None = None
-    constraint: Future[Matcher] | None = None
+    reading: Future[Question] | None = None
+    tokens: list[int] = field(default_factory=list)
     deltas: list[Delta] = field(default_factory=list)
     error: Exception | None = None
 
@@ -157,9 +160,9 @@ class LLM(StepModel):
         self.engine, self.tokenizer = load_engine(
             self.source, name, str(for_torch(device, name)), **self._options
         )
-        self._grammars = Grammars(self.engine.name, self.tokenizer, self.engine.vocabulary)
+        self._questions = Reader(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_Request, _Answer]] = {}
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-grammar")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
 
     def unload(self) -> None:
         self.__dict__.pop("engine", None)
@@ -183,25 +186,27 @@ class LLM(StepModel):
         """A caller's request joins."""
         if task == "detokenize":
             return self._answered(self._text(list(token_ids)))
-        special = parameters.add_special_tokens
-        if task == "tokenize" and not (prompt or messages or token_ids):
-            return self._answered(self._count(self.tokenizer.encode("", special=special)))
-        tokens = self._tokens(prompt, messages, token_ids, tools, template, special)
-        if task == "tokenize":
-            return self._answered(self._count(tokens))
-        if task != "generate":
+        if task not in ("generate", "tokenize"):
             raise InvalidRequest(
                 f"model {self.engine.name!r}: task must be 'generate', 'tokenize' or 'detokenize',"
                 f" not {task[:40]!r}",
                 field="task",
             )
-        request = _Request(tokens, parameters, stream, prompt)
-        if parameters.constraint is None:
-            self._begin(request, None)
+        asked = Asked(
+            prompt=prompt,
+            messages=messages,
+            token_ids=token_ids,
+            tools=tools,
+            template=template,
+            special=parameters.add_special_tokens,
+            constraint=parameters.constraint,
+            may_be_empty=task == "tokenize",
+        )
+        request = _Request(parameters, stream, prompt, only_count=task == "tokenize")
+        if asked.is_brief:
+            self._begin(request, self._questions.read(asked))
         else:
-            request.constraint = self._reader.submit(
-                self._grammars.constraint, parameters.constraint
-            )
+            request.reading = self._reader.submit(self._questions.read, asked)
             self._begin_if_read(request)
         return request
 
@@ -210,7 +215,7 @@ class LLM(StepModel):
         for request in unread:
             try:
                 self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
-            except InvalidRequest as error:
+            except Exception as error:  # noqa: BLE001 - of any library: it is this caller's alone
                 request.error = error
         for event in self.engine.step():
             self._take(event)
@@ -244,14 +249,19 @@ class LLM(StepModel):
     # Parts
 
     def _begin_if_read(self, request: _Request, at_most: float = PATIENCE) -> None:
-        """Start generating if what the answer is held to has been read; InvalidRequest if it
-        cannot be. A large schema takes a second, for which nobody else is held up."""
-        assert request.constraint is not None
-        if wait([request.constraint], at_most).done:
-            self._begin(request, request.constraint.result())
+        """Start generating if what is asked has been read; InvalidRequest if it cannot be. A long
+        text or a large schema takes a second, for which nobody else is held up."""
+        assert request.reading is not None
+        if wait([request.reading], at_most).done:
+            self._begin(request, request.reading.result())
 
-    def _begin(self, request: _Request, constraint: Matcher | None) -> None:
-        sampling = request.sampling
+    def _begin(self, request: _Request, question: Question) -> None:
+        request.tokens = question.tokens
+        if request.only_count:
+            request.answers = []
+            request.deltas.append(self._count(question.tokens))
+            return
+        sampling, constraint = request.sampling, question.constraint
         constraints: list[Matcher] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
@@ -263,27 +273,6 @@ class LLM(StepModel):
         ]
         for answer in request.answers:
             self._requests[answer.sequence] = (request, answer)
-
-    def _tokens(
-        self,
-        prompt: str,
-        messages: Sequence[dict[str, Any]],
-        token_ids: Sequence[int],
-        tools: Sequence[dict[str, Any]],
-        template: Mapping[str, Any],
-        special: bool,
-    ) -> list[int]:
-        given = [bool(prompt), bool(messages), bool(token_ids)]
-        if sum(given) != 1:
-            raise InvalidRequest(
-                f"model {self.engine.name!r}: give one of prompt, messages and token_ids",
-                field="prompt",
-            )
-        if prompt:
-            return self.tokenizer.encode(prompt, special=special)
-        if messages:
-            return self.tokenizer.encode_chat(messages, tools=tools, options=template)
-        return list(token_ids)
 
     def _count(self, tokens: list[int]) -> Delta:
         usage = {"prompt_tokens": len(tokens), "context_tokens": self.engine.context_tokens}
@@ -301,7 +290,7 @@ class LLM(StepModel):
 
     def _answered(self, delta: Delta) -> _Request:
         """For what only the tokenizer was needed: the next step says so."""
-        return _Request([], Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
+        return _Request(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
     def _take(self, event: Event) -> None:
         """What a step did for one answer, and whether that ends it."""

@@ -24,6 +24,10 @@ CANDIDATES = 128
 #: Of a prompt's log probabilities, so many rows are computed at a time.
 ROWS = 64
 
+#: Of two tokens that differ by more than a hundredth only the first one is drawn at it; what is
+#: colder still would be 0 in float32, by which nothing can be divided.
+COLDEST = 1e-4
+
 _NEVER = float("-inf")
 
 
@@ -135,7 +139,9 @@ def _penalise(line: Tensor, sequence: Sequence) -> None:
 def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
     """One token for each row, by its probabilities."""
     device = logits.device
-    temperatures = torch.tensor([s.sampling.temperature for s in sequences], device=device)
+    temperatures = torch.tensor(
+        [max(s.sampling.temperature, COLDEST) for s in sequences], device=device
+    )
     numbers = torch.tensor(
         [random_number(s.seed, s.generated_tokens) for s in sequences],
         dtype=torch.float64,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -10,7 +10,10 @@ from wherry.errors import InvalidRequest
 from wherry.llm.constraint import Wanted
 
 #: Most log probabilities that may be asked for beside the chosen token's.
-MAX_LOGPROBS = 20
+MAX_LOGPROBS: Final = 20
+#: What a request may ask to be looked at with every token: characters of stop texts, tokens.
+MOST_STOP_CHARACTERS: Final = 1024
+MOST_TOKENS_NAMED: Final = 1024
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,16 +90,34 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         require(most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens")
         require(0 <= self.temperature <= 100, "temperature", "between 0 and 100")
         require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
-        require(self.top_k >= 0, "top_k", "at least 1, or 0 for all tokens")
+        require(0 <= self.top_k < 2**31, "top_k", "at least 1, or 0 for all tokens, below 2^31")
         require(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
-        require(0 < self.repetition_penalty <= 100, "repetition_penalty", "above 0, at most 100")
+        require(
+            0.01 <= self.repetition_penalty <= 100, "repetition_penalty", "between 0.01 and 100"
+        )
         for field in ("presence_penalty", "frequency_penalty"):
             require(-100 <= getattr(self, field) <= 100, field, "between -100 and 100")
         require(1 <= self.n <= 128, "n", "between 1 and 128")
         require(
             self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "a whole number of 64 bits"
         )
-        require(len(self.stop) <= 64 and all(self.stop), "stop", "at most 64 texts, none empty")
+        require(
+            len(self.stop) <= 64
+            and all(self.stop)
+            and sum(map(len, self.stop)) <= MOST_STOP_CHARACTERS,
+            "stop",
+            f"at most 64 texts, none empty, of {MOST_STOP_CHARACTERS} characters together",
+        )
+        require(
+            len(self.stop_token_ids) <= MOST_TOKENS_NAMED,
+            "stop_token_ids",
+            f"at most {MOST_TOKENS_NAMED} tokens",
+        )
+        require(
+            len(self.logit_bias) <= MOST_TOKENS_NAMED,
+            "logit_bias",
+            f"of at most {MOST_TOKENS_NAMED} tokens",
+        )
         require(
             all(0 <= token < vocabulary for token in self.stop_token_ids),
             "stop_token_ids",

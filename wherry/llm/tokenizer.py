@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from wherry.errors import InvalidRequest, PromptTooLong
+import msgspec
+
+from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
+from wherry.llm.library_errors import brief
+from wherry.llm.template_turns import limited
 
 #: Arguments of transformers' apply_chat_template that are no variables of a template. A template
 #: that came with a request would be code of the caller's that runs between everybody's tokens.
@@ -15,6 +19,22 @@ OURS = {
     "return_assistant_tokens_mask", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
     "truncation",
 }  # fmt: skip
+
+
+#: Characters of a long text that are tokenized at a time, to see how long it is.
+PART: Final = 16 * 1024
+#: A large tokenizer.json has 35 MB.
+MOST_FILE_BYTES: Final = 128 << 20
+#: Files that a tokenizer may be in.
+WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
+#: Characters of what a chat template says that are passed on.
+MOST_SAID: Final = 500
+
+
+class _Settings(msgspec.Struct):
+    """What is looked at in tokenizer_config.json before transformers reads it."""
+
+    own: Any = msgspec.field(default=None, name="auto_map")
 
 
 class Tokenizer:
@@ -34,10 +54,30 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path, most_tokens: int | None = None) -> Tokenizer:
-        """The tokenizer in a checkpoint's folder."""
+        """The tokenizer in a checkpoint's folder. ConfigError if there is none that can be read
+        without running code of the checkpoint's own."""
         from transformers import AutoTokenizer
 
-        return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True), most_tokens)
+        for file in folder.glob("*"):
+            if file.suffix in WRITTEN and file.stat().st_size > MOST_FILE_BYTES:
+                raise ConfigError(
+                    f"{folder.name}: {file.name} has more than {MOST_FILE_BYTES >> 20} MiB"
+                )
+        settings = folder / "tokenizer_config.json"
+        try:
+            if (
+                settings.is_file()
+                and msgspec.json.decode(settings.read_bytes(), type=_Settings).own
+            ):
+                raise ConfigError("auto_map: it brings code of its own, which is never run")
+            inner = AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+            return cls(inner, most_tokens)
+        except Exception as error:  # foreign files: what libraries say of them may be anything
+            raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {brief(error)}") from (
+                error
+            )
 
     @property
     def end(self) -> int | None:
@@ -61,8 +101,25 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:  # half of a surrogate pair
             raise InvalidRequest(f"the text is no Unicode: {error}", field="prompt") from error
+        if self._most_tokens is not None and len(text) > 2 * self._most_tokens:
+            self._check_length(text, self._most_tokens)
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
         return tokens
+
+    def _check_length(self, text: str, most_tokens: int) -> None:
+        """Refuse a text that is far too long after a part of it: tokenizing all would take seconds
+        and a hundred bytes for each token. A few tokens more or less at the borders of the parts
+        do not matter."""
+        tokens = 0
+        for first in range(0, len(text), PART):
+            part = text[first : first + PART]
+            tokens += len(self.inner.encode(part, add_special_tokens=False))
+            if tokens > 2 * most_tokens:
+                raise PromptTooLong(
+                    f"the text has more than {2 * most_tokens} tokens: this model's maximum context"
+                    f" length is {most_tokens} tokens",
+                    field="prompt",
+                )
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         backend = getattr(self.inner, "backend_tokenizer", None)
@@ -94,15 +151,17 @@ class Tokenizer:
                 f"template: {name!r} is not for a request to set", field="template"
             )
         try:
-            text: str = self.inner.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools] if tools else None,
-                tokenize=False,
-                **{"add_generation_prompt": True, **(options or {})},
-            )
+            with limited():
+                text: str = self.inner.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=[dict(tool) for tool in tools] if tools else None,
+                    tokenize=False,
+                    **{"add_generation_prompt": True, **(options or {})},
+                )
         except Exception as error:  # a template is the checkpoint's code: anything may come
             raise InvalidRequest(
-                f"the chat template refuses these messages: {error}", field="prompt"
+                f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
+                field="prompt",
             ) from error
         return self.encode(text, special=False)
 

@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from wherry.errors import ConfigError
-from wherry.llm.checkpoint import MOST_HEADER_BYTES, Checkpoint, brief
+from wherry.llm.checkpoint import MOST_HEADER_BYTES, Checkpoint
+from wherry.llm.library_errors import brief
 from wherry.llm.runner import load_network
+from wherry.llm.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 WEIGHTS = "model.safetensors"
@@ -229,3 +231,41 @@ def test_sizes_that_the_files_cannot_hold_are_refused_before_memory_is_taken(fol
 def test_what_a_library_says_is_shown_without_places() -> None:
     error = OSError("cannot read /srv/secret/model.safetensors\nnor '/home/x/y': denied")
     assert brief(error) == "OSError: cannot read ... nor '...': denied"
+
+
+NOT_READ: dict[str, bytes | None] = {
+    "missing": None,
+    "empty": b"",
+    "no JSON": b"{",
+    "no object": b"[]",
+    "another object": b'{"model": {"type": "BPE"}}',
+    "nested": b"[" * 100_000,
+    "no UTF-8": b"\xff\xfe\x00",
+}
+
+
+@pytest.mark.parametrize("kind", NOT_READ)
+def test_a_tokenizer_that_cannot_be_read_is_refused(folder: Path, kind: str) -> None:
+    (folder / "tokenizer.json").unlink()
+    if (raw := NOT_READ[kind]) is not None:
+        (folder / "tokenizer.json").write_bytes(raw)
+    with pytest.raises(ConfigError, match="tiny: its tokenizer cannot be read") as refused:
+        Tokenizer.load(folder)
+    assert str(folder.parent) not in str(refused.value)
+
+
+def test_a_tokenizer_that_is_too_large_is_refused(folder: Path) -> None:
+    with (folder / "tokenizer.json").open("wb") as opened:
+        opened.truncate(1 << 30)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json has more than 128 MiB"):
+        Tokenizer.load(folder)
+
+
+def test_code_of_a_tokenizer_is_never_run(folder: Path, tmp_path: Path) -> None:
+    (folder / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    file = folder / "tokenizer_config.json"
+    own = {"auto_map": {"AutoTokenizer": ["mine.Mine", None]}, "tokenizer_class": "Mine"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **own}))
+    with pytest.raises(ConfigError, match="tiny: its tokenizer cannot be read"):
+        Tokenizer.load(folder)
+    assert not (tmp_path / "ran").exists()

@@ -157,13 +157,13 @@ class SlowReading:
 
     def __init__(self, model: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_end = threading.Event()
-        read = model._grammars.constraint
+        read = model._questions.grammars.constraint
 
         def constraint(wanted: Wanted) -> Matcher:
             self.may_end.wait()
             return read(wanted)
 
-        monkeypatch.setattr(model._grammars, "constraint", constraint)
+        monkeypatch.setattr(model._questions.grammars, "constraint", constraint)
 
 
 @pytest.fixture
@@ -203,8 +203,8 @@ def test_one_who_leaves_while_its_form_is_read_never_starts(
     held = model.start(prompt="x", parameters=HELD)
     model.stop(held)
     reading.may_end.set()
-    assert held.constraint is not None
-    held.constraint.result()
+    assert held.reading is not None
+    held.reading.result()
     assert model.step([]) == []
     assert held.answers is None
     assert not model.engine.busy
