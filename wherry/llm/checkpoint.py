@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from wherry.errors import ConfigError
+from wherry.llm import gguf_header
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
 
@@ -239,6 +240,8 @@ def _check_header(folder: str, file: Path) -> None:
 def converted(gguf: Path) -> Path:
     """A GGUF file as a folder of safetensors in the user's cache; converts it the first time."""
     size = gguf.stat().st_size
+    with gguf.open("rb") as opened:
+        gguf_header.check(gguf.name, opened, size)
     key = hashlib.sha256(f"{gguf.name} {size} {_digest(gguf)}".encode()).hexdigest()[:16]
     target = cache_folder() / "gguf" / f"{gguf.stem}-{key}"
     if not target.is_dir():
@@ -270,6 +273,8 @@ def _convert(gguf: Path, target: Path) -> None:
         raise ConfigError(
             f"{gguf.name}: GGUF needs more packages: pip install 'wherry[llm]' ({error})"
         ) from error
+    except Exception as error:  # a foreign file: what libraries say of it may be anything
+        raise ConfigError(f"{gguf.name}: not converted: {brief(error)}") from error
     # It is not quantized any more, but transformers would still refuse to save it.
     net.hf_quantizer, net.is_quantized = None, False
     if hasattr(net.config, "quantization_config"):
