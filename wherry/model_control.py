@@ -274,9 +274,11 @@ class ModelControl:
             else:
                 found = self._found(name, config, patch)
             self._load(found, (), log_ready, scratch)
-        except BaseException:
+        except BaseException as error:
             if scratch is not None:
                 scratch.cleanup()
+            if isinstance(error, ConfigError):  # the caller may be a client, who is told less
+                _log_failure(name, error)
             raise
         # Somebody has asked for it now: what became of it at the start is history.
         self._missing.pop(name, None)

@@ -10,6 +10,7 @@ from typing import Any
 
 from wherry.config import InstanceGroup, ModelConfig, SequenceBatching, SequenceControl
 from wherry.datatypes import BYTES, TensorSpec
+from wherry.frontends.client_text import without_paths
 from wherry.loaded_model import LoadedModel
 from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
 from wherry.repository.json_form import to_json
@@ -46,7 +47,7 @@ def overview(loaded: LoadedModel) -> Json:
         "name": loaded.name,
         "version": loaded.version,
         "state": "UNAVAILABLE" if reason else "READY",
-        "reason": reason,
+        "reason": without_paths(reason),
         "description": config.description,
         "max_batch_size": config.max_batch_size,
         "streams": loaded.signature.streams,
@@ -67,7 +68,7 @@ def unloaded(name: str, reason: str) -> Json:
         "name": name,
         "version": "",
         "state": "LOADING" if reason == "loading" else "UNAVAILABLE",
-        "reason": reason,
+        "reason": without_paths(reason),
         "inputs": [],
         "outputs": [],
         "examples": [],

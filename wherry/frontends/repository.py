@@ -7,6 +7,7 @@ import binascii
 from typing import Any, Final
 
 from wherry.errors import AccessDenied, InvalidRequest
+from wherry.frontends.client_text import without_paths
 from wherry.model_control import ModelStatus
 
 FILE: Final = "file:"
@@ -16,7 +17,7 @@ _TEXTS: Final = {"config": "config", "config_patch": "patch"}
 def index_row(status: ModelStatus) -> dict[str, str]:
     """A model that was never loaded has a name only."""
     row = {"name": status.name, "version": status.version}
-    row |= {"state": status.state, "reason": status.reason}
+    row |= {"state": status.state, "reason": without_paths(status.reason)}
     return {key: value for key, value in row.items() if value}
 
 

@@ -8,6 +8,7 @@ import math
 import os
 
 from wherry.errors import WherryError
+from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
 
 log = logging.getLogger("wherry")
@@ -38,7 +39,7 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     if error.retry_after is not None:
         # What gRPC's own retries wait for, where the client has a policy for them.
         trailers = (("grpc-retry-pushback-ms", str(math.ceil(error.retry_after * 1000))),)
-    text = str(error)
+    text = text_of(error)
     if error.grpc_code == "DEADLINE_EXCEEDED":
         # What a client's own clock says, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wherry.errors import WherryError
+from wherry.frontends.client_text import text_of
 from wherry.frontends.http.compression import (
     MAX_BYTES_IN_LOOP,
     MIN_BYTES,
@@ -87,7 +88,7 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, bytes, Headers]
         headers.append(("Retry-After", str(math.ceil(error.retry_after))))
     if isinstance(error, UnknownCoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
-    return error.http_status, error_body(_encodable(str(error))), headers
+    return error.http_status, error_body(_encodable(text_of(error))), headers
 
 
 def _encodable(text: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 import wherry
 from wherry.frontends.admission import Admission
 from wherry.frontends.api_keys import ApiKeys
+from wherry.frontends.client_text import without_paths
 from wherry.frontends.common import Common
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange, Limits, error_body
@@ -165,7 +166,8 @@ class HttpApp:
 
     def _ready(self, exchange: Exchange) -> None:
         """200 with nothing, or 503 with the reason for each model that could not answer."""
-        reasons = self._control.not_ready()
+        not_ready = self._control.not_ready()
+        reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
         if not self.draining and not reasons:
             respond(exchange, b"", content_type="text/plain")
             return

@@ -234,7 +234,8 @@ class _AsgiExchange(Exchange):
     def _put_start(
         self, status: int, content_type: str, headers: Sequence[tuple[str, str]]
     ) -> None:
-        fields = [("Content-Type", content_type), *headers]
+        guessing = ("X-Content-Type-Options", "nosniff")  # as `wire.first_lines` says it
+        fields = [("Content-Type", content_type), guessing, *headers]
         for name, value in fields:
             header_line(name, value)  # not every server looks for line breaks in them
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]

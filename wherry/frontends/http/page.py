@@ -30,7 +30,10 @@ def page_headers(html: str) -> list[tuple[str, str]]:
     )
     return [
         ("Content-Security-Policy", policy),
-        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),  # for what does not know frame-ancestors
+        ("Cross-Origin-Opener-Policy", "same-origin"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+        ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", "no-cache"),
     ]

@@ -6,7 +6,7 @@ import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import h2.events
@@ -270,3 +270,36 @@ def test_curl_hears_that_this_is_for_grpc() -> None:
                 assert (await process.communicate())[0] == b"2 " + status
 
     asyncio.run(main())
+
+
+REQUESTS_OF_BROWSERS = {
+    "HTTP/1.1": b"POST /inference.GRPCInferenceService/ModelInfer HTTP/1.1\r\nHost: a\r\n"
+    b"Content-Type: application/grpc\r\nContent-Length: 5\r\n\r\n\0\0\0\0\0",
+    "an upgrade to HTTP/2": b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x00\x05hello",
+}
+
+
+@on_each_loop
+@pytest.mark.parametrize("case", REQUESTS_OF_BROWSERS)
+def test_what_a_browser_can_send_without_tls_runs_nothing(
+    case: str, loop_factory: LoopFactory
+) -> None:
+    class Nothing(Echo):
+        def __call__(self, rpc: Rpc) -> None:
+            raise AssertionError("it ran")
+
+    async def main() -> None:
+        async with serving(Nothing()) as listener:
+            host, _, port = listener.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(REQUESTS_OF_BROWSERS[case])
+            answer = await reader.read()
+            assert b"HTTP/1.1 200" not in answer
+            assert b"HTTP/1.1 101" not in answer
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    run(main(), loop_factory)

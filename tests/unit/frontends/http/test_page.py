@@ -91,3 +91,15 @@ def test_its_data_is_the_list_of_models() -> None:
         "outputs": [{"name": "output", "datatype": "BYTES", "shape": [-1], "form": "list[str]"}],
         "examples": [{"text": "</script><b>bold</b>"}],
     }
+
+
+def test_the_page_can_neither_be_framed_nor_opened_by_another() -> None:
+    with served(echo) as client:
+        headers = client.get("/").headers
+
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "'unsafe-inline'" not in headers["content-security-policy"]
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["referrer-policy"] == "no-referrer"
