@@ -47,7 +47,11 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of positive finite numbers."""
+    """A list of finite numbers in these bounds."""
+
+    least: float
+    most: float = 1e6
+    or_null: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,7 @@ FIELDS: Final[Mapping[str, Rule]] = {
     "shared_expert_intermediate_size": _SIZE,
     "norm_topk_prob": _FLAG,
     "decoder_sparse_step": Whole(1, 512),
-    "mlp_only_layers": Numbers(),
+    "mlp_only_layers": Numbers(0, or_null=True),
     "first_k_dense_replace": Whole(0, 512),
     "routed_scaling_factor": _FACTOR,
     "n_group": _EXPERTS,
@@ -275,8 +279,8 @@ ROPE_RULES: Final[Mapping[str, Rule]] = {
     "mscale": Number(1e-6, 1e6, or_null=True),
     "mscale_all_dim": Number(1e-6, 1e6, or_null=True),
     "truncate": _FLAG,
-    "short_factor": Numbers(),
-    "long_factor": Numbers(),
+    "short_factor": Numbers(1e-3),
+    "long_factor": Numbers(1e-3),
     "rope_theta": FIELDS["rope_theta"],
     "partial_rotary_factor": FIELDS["partial_rotary_factor"],
 }

@@ -192,6 +192,7 @@ def _rope(name: str, rope: Any, config: Mapping[str, Any], family: Family) -> It
     known = needed | further | {"rope_type", "type", "rope_theta"}
     if "partial_rotary_factor" in family.fields or "rotary_pct" in family.fields:
         known |= {"partial_rotary_factor"}
+    yield from _factors(name, rope, config)
     for field in sorted(needed - rope.keys()):
         yield Refusal(f"{name}.{field}", None, f"rope_type {kind!r} needs it")
     for field, value in rope.items():
@@ -208,6 +209,26 @@ def _rope(name: str, rope: Any, config: Mapping[str, Any], family: Family) -> It
                 )
 
 
+def _factors(name: str, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[Refusal]:
+    """Fields of the rotations that must fit each other."""
+    low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
+    if _number(low) and _number(high) and low >= high:
+        yield Refusal(f"{name}.high_freq_factor", high, f"must be above low_freq_factor ({low})")
+    heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
+    size = config.get("head_dim")
+    if size is None and _whole(heads) and _whole(hidden) and heads:
+        size = hidden // heads
+    part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    for field in ("short_factor", "long_factor"):
+        factors = rope.get(field)
+        if not isinstance(factors, list) or not _whole(size) or not _number(part):
+            continue
+        if len(factors) != int(size * part) // 2:
+            yield Refusal(
+                f"{name}.{field}", factors, f"must have {int(size * part) // 2} numbers, one a pair"
+            )
+
+
 def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
     """What is wrong with a value; "" if nothing is."""
     match rule:
@@ -220,11 +241,11 @@ def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
         case OneOf(values):
             fine = any(_same(value, allowed) for allowed in values)
             return "" if fine else f"must be {' or '.join(map(repr, values))}; {ANOTHER_ENGINE}"
-        case Numbers():
-            fine = value is None or (
-                isinstance(value, list) and all(_number(v) and 0 <= v <= 1e6 for v in value)
+        case Numbers(least, most, or_null):
+            fine = (value is None and or_null) or (
+                isinstance(value, list) and all(_number(v) and least <= v <= most for v in value)
             )
-            return "" if fine else "must be a list of positive numbers"
+            return "" if fine else f"must be a list of numbers from {least:g} to {most:g}"
         case ListOf(values, or_null):
             if value is None and or_null:
                 return ""
@@ -256,5 +277,5 @@ def _whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -133,6 +133,13 @@ ROPES: dict[str, Any] = {
     "other theta": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7.0},
     "partial": {"rope_type": "default", "partial_rotary_factor": 0.5},
     "by layer": {"full_attention": {"rope_type": "default"}},
+    "frequencies the wrong way": {**LLAMA3_ROPE, "low_freq_factor": 4.0},
+    "too few factors": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 32},
+    "factors of 0": {
+        "rope_type": "longrope",
+        "short_factor": [0.0] * 32,
+        "long_factor": [1.0] * 32,
+    },
     "no object": [1],
     "kind no text": {"rope_type": ["linear"], "factor": 2.0},
 }
