@@ -169,7 +169,7 @@ def test_a_server_that_dies_or_stalls_gives_errors_by_kind_and_an_end(
         with bench(tmp_path, *words, "--timeout", timeout) as made:
             with gate.open("w"):  # it has answered ten
                 server.send(number)
-                assert made.wait() == 0, made.err
+                assert made.wait() == 2, made.err
             server.send(signal.SIGCONT) if number == signal.SIGSTOP else None
     (point,) = made.report()["points"]
     assert point["figures"]["ok"] > 0
@@ -240,7 +240,7 @@ def test_the_highest_load_is_searched(app: str, tmp_path: Path) -> None:
     with ServerProcess(app) as server:
         made = ran(
             tmp_path, server.url, "--model", "slow", "--find-max", "--p95", "10ms", "--duration",
-            "2s", "--warmup", "0",
+            "2s", "--warmup", "0", code=1,
         )  # fmt: skip
     assert made.report()["searches"] == [
         {

@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,7 +25,6 @@ from wherry.cli.bench_server import serving
 from wherry.cli.settings import PREFIX
 from wherry.cli.targets import load_targets
 from wherry.errors import ConfigError, WherryError
-from wherry.loadtest import compare as comparing
 from wherry.loadtest import report as reports
 from wherry.loadtest.load import LoadProcesses
 from wherry.loadtest.local import Local
@@ -36,20 +35,24 @@ from wherry.loadtest.plot import draw
 from wherry.loadtest.report import Point, Report
 from wherry.loadtest.search import Search
 from wherry.loadtest.session import Measured, Served, Subject, measure
-from wherry.loadtest.show import Display, print_changes, print_report
+from wherry.loadtest.show import Display, print_report
 from wherry.loadtest.targets import find
+from wherry.loadtest.verdict import missed, no_measurement, target_lost
 from wherry.runtime import Runtime
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
-FAILED = 1
+MISSED = 1
+NOT_MEASURED = 2
 INTERRUPTED = 130
 
 
 def bench(args: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for."""
     if args.compare:
-        return compare(*args.compare)
+        from wherry.cli.bench_compare import compare
+
+        return compare(args)
     if args.offline:
         return measure_offline(args)
     asked = Asked.of(args)
@@ -72,18 +75,17 @@ def bench(args: argparse.Namespace) -> int:
             failure = "; ".join(filter(None, (failure, out.write(run.report))))
         elif interrupts.asked():
             failure = "interrupted before anything was measured: there is no report"
-    if failure:
-        sys.stderr.write(f"wherry: {failure}\n")
+    return exit_code(interrupts, [failure, *run.not_measured], run.missed)
+
+
+def exit_code(interrupts: Interrupts, not_measured: Iterable[str], missed: Iterable[str]) -> int:
+    """Say on stderr what is wrong, and what that is to a program."""
+    wrong = [*filter(None, not_measured)]
+    for line in (*wrong, *missed):
+        sys.stderr.write(f"wherry: {line}\n")
     if interrupts.asked():
         return INTERRUPTED
-    return FAILED if failure or not any(point.figures.ok for point in run.points) else 0
-
-
-def compare(before: str, after: str) -> int:
-    """Print what changed from report A to report B."""
-    old, new = reports.read(before), reports.read(after)
-    print_changes(comparing.compare(old, new), comparing.unmatched(old, new))
-    return 0
+    return NOT_MEASURED if wrong else MISSED if missed else 0
 
 
 def measure_offline(args: argparse.Namespace) -> int:
@@ -114,6 +116,9 @@ class Run:
     interrupts: Interrupts
     out: Outputs
     report: Report | None = None
+    #: Of which points there is no measurement, and why; and which do not meet what was asked for.
+    not_measured: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
     _only_model: str | None = None
 
     @property
@@ -124,24 +129,36 @@ class Run:
         for settings in self.asked.settings:
             if self.interrupts.asked():
                 return
-            with self._subject(settings) as subject:
-                if self.report is None:
-                    self.report = new_report(subject)
+            with self.subject(settings) as subject:
                 if self.args.find_max:
                     self._search(subject, settings)
                 else:
                     self._measure_all(subject, settings)
 
     def _measure_all(self, subject: Subject, settings: dict[str, Any]) -> None:
-        for rows, (shape, load), repeat in itertools.product(
-            self.asked.rows, self.asked.loads, range(self.args.repeat)
-        ):
-            several = {"rows": rows} if len(self.asked.rows) > 1 else {}
-            point = self.measure(
-                subject, load, {**settings, **several, **shape}, rows, repeat
-            ).point
-            if point.stopped or self.interrupts.asked():
-                return  # nobody is there any more, or nobody wants more
+        for rows, load, of_the_load in self.loads():
+            for repeat in range(self.args.repeat or 1):
+                point = self.measure_one(subject, load, {**settings, **of_the_load}, rows, repeat)
+                if point.stopped or self.interrupts.asked():
+                    return  # nobody is there any more, or nobody wants more
+
+    def loads(self) -> Iterator[tuple[int, Load, dict[str, Any]]]:
+        """Rows a request, the load, and what of them differs from point to point."""
+        for rows, (shape, load) in itertools.product(self.asked.rows, self.asked.loads):
+            yield rows, load, {"rows": rows, **shape} if len(self.asked.rows) > 1 else shape
+
+    def measure_one(
+        self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int
+    ) -> Point:
+        """One run, judged."""
+        point = self.measure(subject, load, settings, rows, repeat).point
+        if point.interrupted:
+            return point
+        if wrong := no_measurement(point):
+            self.not_measured.append(f"{point.label}: {wrong}")
+        else:
+            self.missed += [f"{point.label}: {one}" for one in missed(point, self.asked.objective)]
+        return point
 
     def measure(
         self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int = 0
@@ -175,6 +192,7 @@ class Run:
         self.report.searches.append(told)
         first = len(self.report.points)
         told.settings = settings
+        lost = ""
         while (tried := search.next()) is not None and not self.interrupts.asked():
             load: Load = (
                 msgspec.structs.replace(self.asked.caller, callers=int(tried))
@@ -182,6 +200,7 @@ class Run:
                 else Rate(rate=tried, arrivals=self.args.arrivals)
             )
             point = self.measure(subject, load, {**settings, by: tried}, self.asked.rows[0]).point
+            lost = target_lost(point)
             if point.interrupted or point.stopped:
                 break
             kept_up = by == "callers" or point.figures.requests_per_second > 0.9 * tried
@@ -190,13 +209,19 @@ class Run:
         self.report.points[first:] = sorted(
             self.report.points[first:], key=lambda point: float(point.settings[by])
         )
+        if lost:  # the load tried last: what stands above is of a target that went away
+            self.not_measured.append(lost)
+        elif told.found is None and not self.interrupts.asked():
+            self.missed.append(f"no number of {by} meets {objective}")
 
     @contextmanager
-    def _subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
+    def subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
         """What the points with these server settings are measured on."""
         with ExitStack() as stack:
             with self.interrupts.at_once():
                 subject = self._start(stack, settings)
+            if self.report is None:
+                self.report = new_report(subject)
             yield subject
 
     def _start(self, stack: ExitStack, settings: dict[str, Any]) -> Subject:

@@ -73,7 +73,7 @@ class Asked:
         if len(args.length) > 1:
             raise ConfigError("several --length are for --offline; a load has one")
         for name in ("repeat", "processes", "connections"):
-            if getattr(args, name) < 1:
+            if (given := getattr(args, name)) is not None and given < 1:
                 raise ConfigError(f"--{name} must be at least 1")
         timeout = seconds_of("--timeout", args.timeout)
         found = cls(
@@ -226,8 +226,8 @@ def _objective(args: argparse.Namespace) -> Objective:
     }
     if args.find_max and not limits:
         raise ConfigError("--find-max needs a target, for example --p95 200ms")
-    if limits and not args.find_max:
-        raise ConfigError(f"--{next(iter(limits))} is a target for --find-max")
+    if args.max_errors is None:
+        return Objective(limits, 0.01 if args.find_max else 1.0)
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", args.max_errors.strip())
     if match is None:
         raise ConfigError(f"--max-errors {args.max_errors!r}: write for example 1% or 0.01")

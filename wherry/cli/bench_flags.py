@@ -76,7 +76,10 @@ def add_flags(to: argparse.ArgumentParser) -> None:
         "--warmup", metavar="SECONDS", help="not measured [1s, 0 with --requests or --loops]"
     )
     load.add_argument("--timeout", default="30s", metavar="SECONDS", help="of a request [30s]")
-    load.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each point [1]")
+    load.add_argument(
+        "--repeat", type=int, metavar="N",
+        help="runs of each point [1, or 10 of each target with --compare]",
+    )  # fmt: skip
     load.add_argument("--pause", default="0", metavar="SECONDS", help="between two runs [0]")
     load.add_argument("--processes", type=int, default=1, metavar="N", help="load processes [1]")
     load.add_argument(
@@ -94,21 +97,22 @@ def add_flags(to: argparse.ArgumentParser) -> None:
         help="a flag for `wherry serve`: --serve=--isolation=thread",
     )  # fmt: skip
 
-    search = to.add_argument_group("search")
-    search.add_argument(
-        "--find-max", nargs="?", const="callers", choices=("callers", "rate"),
-        help="the highest load that meets the targets below",
-    )  # fmt: skip
+    search = to.add_argument_group("thresholds (exit code 1 where one is missed), and search")
     for quantile in ("p50", "p95", "p99"):
         search.add_argument(f"--{quantile}", metavar="SECONDS", help=f"{quantile} at most")
     search.add_argument(
-        "--max-errors", default="1%", metavar="SHARE", help="failed requests at most [1%%]"
+        "--max-errors", metavar="SHARE", help="failed requests at most [1%% with --find-max]"
     )
+    search.add_argument(
+        "--find-max", nargs="?", const="callers", choices=("callers", "rate"),
+        help="the highest load that meets these thresholds",
+    )  # fmt: skip
 
     other = to.add_argument_group("other modes")
     other.add_argument(
-        "--compare", nargs=2, metavar=("A", "B"), help="two reports: what changed beyond noise"
-    )
+        "--compare", nargs=2, metavar=("A", "B"),
+        help="two targets, measured in turns, or two reports: what differs beyond noise",
+    )  # fmt: skip
     other.add_argument(
         "--offline", action="store_true",
         help="no callers: seconds per row over batch sizes and lengths, in this process",

@@ -50,6 +50,8 @@ class Point(msgspec.Struct, kw_only=True):
     interrupted: bool = False
     #: Why it ended before its time.
     stopped: str = ""
+    #: Seconds at its end in which requests failed and none was answered, if that is much of it.
+    silent_end: float = 0.0
 
     @property
     def label(self) -> str:

@@ -14,6 +14,7 @@ from wherry.loadtest.machine import is_here, listener
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.report import ClientSide, Point, TargetFacts, number
 from wherry.loadtest.targets import Target
+from wherry.loadtest.verdict import silence
 
 #: A share of a core from which on the client counts as the limit.
 BUSY = 0.9
@@ -127,6 +128,7 @@ def measure(
         samples=raw.samples,
         interrupted=raw.interrupted,
         stopped="" if raw.interrupted else raw.stopped_because,
+        silent_end=silence(table, seen),
     )
     point.notes = notes(point, raw, plan)
     return Measured(point, table, raw.began_at)
@@ -158,6 +160,8 @@ def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
     told, client = point.figures, point.client
     if point.stopped:
         found.append(f"stopped early: {point.stopped}")
+    elif point.silent_end:
+        found.append(f"the target was gone: no answer in the last {number(point.silent_end)} s")
     if raw.interrupted:
         found.append("interrupted: these are the figures so far")
     if plan.warmup and not told.warmup_excluded:

@@ -132,7 +132,13 @@ def search_line(search: Search) -> str:
     return f"the highest load that meets {search.objective}{where}: {search.found:g} {unit}"
 
 
-def print_changes(changes: list[Change], unmatched: list[str], out: Console | None = None) -> None:
+def print_changes(
+    changes: list[Change],
+    unmatched: list[str],
+    out: Console | None = None,
+    *,
+    in_turns: bool = False,
+) -> None:
     """The changes side by side, each with its interval and what that means."""
     out = out or console(sys.stdout)
     table = Table(box=None, pad_edge=False)
@@ -156,11 +162,12 @@ def print_changes(changes: list[Change], unmatched: list[str], out: Console | No
     out.print(table)
     for line in unmatched:
         out.print(Text(f"! {line}"), soft_wrap=True)
-    if any(min(change.runs) == 1 for change in changes):
+    if not in_turns and changes:
         out.print(
             Text(
-                "! one run each: the intervals hold the noise within a run, not from run to run;"
-                " --repeat 3 or more shows that, too"
+                "! recorded one after the other: what else changed on the machine is allowed for by"
+                " wide intervals, above all below --repeat 3; `--compare` of two targets measures"
+                " them in turns and sees smaller changes"
             ),
             soft_wrap=True,
         )

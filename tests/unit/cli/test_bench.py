@@ -51,7 +51,9 @@ def bench_echo(text: list[str]) -> list[str]:
         (["--header", "nocolon"], "NAME:VALUE"),
         (["--set", "x"], "max_batch_size=8,16,32"),
         (["--find-max"], "--p95 200ms"),
-        (["--p95", "1s"], "is a target for --find-max"),
+        (["--p95", "soon"], "--p95 'soon'"),
+        (["--compare", "http://a", "/nowhere.json"], "not one of each"),
+        (["--compare", "http://a", "http://b", "--find-max", "--p95", "1s"], "has no other TARGET"),
         (["--find-max", "--p95", "1s", "--max-errors", "few"], "1% or 0.01"),
         (["--length", "5", "--length", "6"], "--offline"),
         (["--replay", "/nowhere"], "--replay /nowhere"),
@@ -140,7 +142,7 @@ def test_a_setting_that_cannot_be_served_does_not_cost_what_was_measured_before(
     local = ["bench", f"{tmp_path}/partly_app.py", "--local", "--callers", "1", "--loops", "5"]
     code = main([*local, "--set", "max_batch_size=2,nonsense", "--json", str(tmp_path / "o.json")])
     captured = capsys.readouterr()
-    assert code == 1
+    assert code == 2
     assert "max_batch_size" in captured.err
     made = msgspec.json.decode((tmp_path / "o.json").read_bytes(), type=Report)
     assert [p.settings["max_batch_size"] for p in made.points] == [2]
@@ -153,7 +155,7 @@ def test_a_file_that_cannot_be_written_in_the_end_does_not_cost_the_others(
     local = ["bench", f"{tmp_path}/files_app.py", "--local", "--callers", "1", "--loops", "5"]
     code = main([*local, "--json", "/dev/full", "--csv", str(tmp_path / "o.csv")])
     captured = capsys.readouterr()
-    assert code == 1
+    assert code == 2
     assert "--json /dev/full: " in captured.err
     assert "callers" in captured.out
     assert len((tmp_path / "o.csv").read_text().splitlines()) == 2
@@ -166,8 +168,80 @@ def test_two_reports_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "better" in out
     assert "+10" in out
-    assert "--repeat 3" in out
+    assert "in turns" in out
     assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "gone")]) == 2
+
+
+def test_reports_without_a_common_point_are_no_comparison(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, callers in (("a", 1), ("b", 2)):
+        (tmp_path / name).write_bytes(reports.encode(report(point(callers=callers))))
+    assert main(["bench", "--compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "no point in common" in capsys.readouterr().err
+
+
+FAILS = """
+import wherry
+
+calls = 0
+
+@wherry.model(max_batch_size=8)
+def fails(text: list[str]) -> list[str]:
+    global calls
+    calls += 1
+    if FAILS_IN:
+        raise ValueError("not this time")
+    return text
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails_in", "flags", "code", "said"),
+    [
+        ("False", [], 0, ""),
+        ("False", ["--p99", "1h"], 0, ""),
+        ("False", ["--p50", "1us"], 1, "p50 is"),
+        ("calls % 4 == 0", [], 0, ""),
+        ("calls % 4 == 0", ["--max-errors", "1%"], 1, "asked for 1 %"),
+        ("calls % 4", [], 2, "75 % failed"),
+        ("calls > 15", [], 2, "no answer in the last"),
+        ("True", [], 2, "not one request was answered"),
+        ("False", ["--find-max", "--p50", "1us"], 1, "no number of callers meets"),
+        ("True", ["--find-max", "--p50", "1s"], 2, "not one request was answered"),
+    ],
+)
+def test_the_exit_code_tells_fine_from_missed_from_not_measured(
+    fails_in: str, flags: list[str], code: int, said: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In this process, where there is no server that could be gone."""
+    app = tmp_path / f"fails_{tmp_path.name}.py"  # a module's name is taken for the process's life
+    app.write_text(FAILS.replace("FAILS_IN", fails_in))
+    load = ["--callers", "1", "--loops", "40"] if "--find-max" not in flags else ["--loops", "40"]
+    assert main(["bench", str(app), "--local", "--quiet", *load, *flags]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_two_targets_are_measured_in_turns_and_the_report_has_both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"turns_{name}.py").write_text(APP)
+    made = tmp_path / "o.json"
+    code = main([
+        "bench", "--compare", str(tmp_path / "turns_one.py"), str(tmp_path / "turns_two.py"),
+        "--local", "--callers", "1,2", "--loops", "3", "--repeat", "4", "--quiet",
+        "--json", str(made),
+    ])  # fmt: skip
+    assert code == 0
+    assert "requests/s" in capsys.readouterr().out
+    points = msgspec.json.decode(made.read_bytes(), type=Report).points
+    assert [p.settings for p in points] == [
+        {"target": target, "callers": callers}
+        for target in "AB" for callers in (1, 2) for _ in range(4)
+    ]  # fmt: skip
+    assert [p.repeat for p in points] == [0, 1, 2, 3] * 4
 
 
 def test_offline_measures_each_size_and_recommends_one(
@@ -195,8 +269,9 @@ def test_offline_measures_each_size_and_recommends_one(
     ]  # fmt: skip
 
 
-def test_nobody_there_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "http://127.0.0.1:1"]) == 1
+@pytest.mark.parametrize("more", [[], ["--find-max", "--p95", "1s"]], ids=["load", "search"])
+def test_nobody_there_is_exit_code_2(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "http://127.0.0.1:1", *more]) == 2
     assert "is a server running there?" in capsys.readouterr().err
 
 

@@ -25,7 +25,7 @@ def echo(text: list[str]) -> list[str]:
 
 
 PATH = "/v2/models/echo/generate"
-REQUESTS = [http("POST", PATH, "h", {}, b'{"text": "%d"}' % n) for n in (1, 2)]
+REQUESTS = [http("POST", PATH, "localhost", {}, b'{"text": "%d"}' % n) for n in (1, 2)]
 
 
 @contextmanager
