@@ -979,3 +979,17 @@ def test_a_cancelled_outcome_is_an_error_of_its_own(gate: Gate) -> None:
         assert len(outcomes) == 1
         assert isinstance(outcomes[0], Cancelled)
     assert len(gate.batches) == 1  # the parts that waited did not run
+
+
+def test_an_array_without_dimensions_is_one_in_the_model_too() -> None:
+    seen: list[Any] = []
+
+    @wherry.model(max_batch_size=0)
+    def same(x: Annotated[np.ndarray, FP32[()]]) -> Annotated[np.ndarray, FP32[()]]:
+        seen.append(x)
+        return x
+
+    with Runtime(same) as runtime:
+        assert runtime.infer("same", x=3) == 3.0
+    assert isinstance(seen[0], np.ndarray)
+    assert seen[0].shape == ()

@@ -16,9 +16,11 @@ from wherry.repository.triton_config import Input, Output
 from wherry.request import Array, Column, ShapedRow
 
 
-def to_model(column: Column, tensor: Input, batched: bool) -> Array:
+def to_model(column: Column | str | bytes, tensor: Input, batched: bool) -> Array:
     """A column (a row, for a model without a batch dimension) as one array of its full shape."""
     dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
+    if isinstance(column, str | bytes):  # the only element of a tensor without dimensions
+        column = [column]
     if isinstance(column, list):
         rows = [len(column)] if batched else []
         flat = [e for row in column for e in (row if isinstance(row, list) else [row])]
@@ -48,8 +50,10 @@ def from_model(array: Array, tensor: Output, batched: bool, model: str) -> Colum
     if tensor.data_type != "TYPE_STRING":
         return array
     flat = [_bytes(element) for element in array.ravel().tolist()]
-    if not batched:
+    if not batched and array.ndim:
         return ShapedRow(flat, array.shape) if array.ndim > 1 else flat
+    if not batched:
+        return cast(Column, flat[0])  # a row of one element
     if not tensor.dims:
         return flat
     width = len(flat) // max(1, len(array))

@@ -11,6 +11,7 @@ from typing import Any
 from wherry.config import InstanceGroup, ModelConfig, SequenceBatching, SequenceControl
 from wherry.datatypes import BYTES, TensorSpec
 from wherry.frontends.client_text import without_paths
+from wherry.frontends.http.tensors import wire_shape
 from wherry.loaded_model import LoadedModel
 from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
 from wherry.repository.json_form import to_json
@@ -215,7 +216,7 @@ def _platform(loaded: LoadedModel) -> str:
 
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
-    shape = [-1, *spec.shape] if loaded.config.max_batch_size else list(spec.shape) or [1]
+    shape = wire_shape(spec, loaded.config.max_batch_size > 0)
     return {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
 
 

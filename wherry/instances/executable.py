@@ -188,7 +188,11 @@ class Executable:
                     columns[name] = convert(columns[name])
         if not self.config.max_batch_size and not self.signature.row_wise:
             # Without a batch dimension arrays go in as they are.
-            columns = {name: column[0] for name, column in columns.items()}
+            # As arrays even if they have no dimensions.
+            columns = {
+                name: column[0, ...] if isinstance(column, np.ndarray) else column[0]
+                for name, column in columns.items()
+            }
         return self._call(columns, rows)
 
     def run(self, columns: Columns, counts: Sequence[int]) -> Execution:

@@ -28,12 +28,13 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
     if config.max_batch_size < 0:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
+    scalars = not batched and {config.backend, config.platform} & _TAKE_SCALARS != set()
     inputs: Sequence[Input | Output] = config.input
     outputs: Sequence[Input | Output] = config.output
     for kind, tensors in (("input", inputs), ("output", outputs)):
         yield from _twice((kind,), [tensor.name for tensor in tensors], kind)
         for index, tensor in enumerate(tensors):
-            yield from _tensor((kind, index), tensor, batched)
+            yield from _tensor((kind, index), tensor, batched, scalars)
     yield from _versions(config)
     for index, group in enumerate(config.instance_group):
         yield from _group(("instance_group", index), group)
@@ -75,6 +76,8 @@ _GROUP_WITHOUT_EFFECT: Final = {
     "passive": "a passive group is not loaded",
     "host_policy": "instances are not bound to host policies",
 }
+#: Backends and platforms whose tensors may have no dimensions.
+_TAKE_SCALARS: Final = {"onnxruntime", "onnxruntime_onnx", "pytorch", "pytorch_libtorch"}
 _OPTIMIZATION_WITHOUT_EFFECT: Final = {
     "priority": "models share the device without priorities",
     "cuda": "CUDA graphs and streams are the model's own business",
@@ -83,12 +86,13 @@ _OPTIMIZATION_WITHOUT_EFFECT: Final = {
 }
 
 
-def _tensor(path: Path, tensor: Input | Output, batched: bool) -> Iterator[Problem]:
+def _tensor(path: Path, tensor: Input | Output, batched: bool, scalars: bool) -> Iterator[Problem]:
+    """`scalars`: its backend takes tensors without dimensions."""
     if not tensor.name:
         yield Problem(path, "it needs a name")
     if tensor.data_type == "TYPE_INVALID":
         yield Problem((*path, "data_type"), "it needs a data_type")
-    if not tensor.dims:
+    if not tensor.dims and not (scalars and tensor.reshape is None):
         yield Problem((*path, "dims"), "it needs dims, without the batch dimension: [ 1 ] or more")
     yield from _dims((*path, "dims"), tensor.dims)
     if tensor.reshape is not None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import onnx
@@ -24,6 +26,7 @@ from wherry.repository.triton_config import (
     Reshape,
     TritonConfig,
 )
+from wherry.repository.validate import problems_of
 
 TWICE = TritonConfig(name="twice", backend="onnxruntime")
 
@@ -209,3 +212,26 @@ def test_an_accelerator_that_is_not_there_says_what_is(tmp_path: Path) -> None:
         wherry.Runtime(model),
     ):
         pass
+
+
+def test_a_tensor_without_dimensions_has_the_shape_of_none(tmp_path: Path) -> None:
+    """Over HTTP, and in this process."""
+    model = made(save(tmp_path, []))
+    assert model.triton.max_batch_size == 0
+    assert not list(problems_of(model.triton))
+    body = b'{"inputs":[{"name":"X","datatype":"FP32","shape":[],"data":[3]}]}'
+    with wherry.Server(model, port=0) as server, wherry.Client(server.url) as client:
+        assert server.runtime.infer("twice", X=np.array(3.0, np.float32))["Y"] == 6.0
+        assert client.infer("twice", X=3.0)["Y"] == 6.0
+        url = f"{server.url}/v2/models/twice"
+        with urlopen(f"{url}/infer", body) as answer:
+            (output,) = json.load(answer)["outputs"]
+        assert output == {"name": "Y", "datatype": "FP32", "shape": [], "data": [6.0]}
+        with urlopen(url) as answer:
+            assert json.load(answer)["inputs"] == [{"name": "X", "datatype": "FP32", "shape": []}]
+
+
+def test_a_string_without_dimensions_goes_in_and_out(tmp_path: Path) -> None:
+    model = made(save(tmp_path, [], op="Identity", element=TensorProto.STRING))
+    with wherry.Runtime(model) as runtime:
+        assert runtime.infer("twice", X=b"a")["Y"] == b"a"

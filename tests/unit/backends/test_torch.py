@@ -12,6 +12,7 @@ from wherry.backends.load import backend_for
 from wherry.backends.torch import TorchModel
 from wherry.errors import BadModelOutput, ConfigError
 from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
+from wherry.repository.validate import problems_of
 
 torch = pytest.importorskip("torch")
 
@@ -122,3 +123,33 @@ def test_a_compiled_package_is_refused_with_what_to_save_in_its_place(tmp_path: 
 def test_no_file_names_what_is_looked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no model\.pt or model\.pt2"):
         made(str(tmp_path), config())
+
+
+class Twice(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def forward(self, x):  # type: ignore[no-untyped-def]
+        assert x.dim() == 0
+        return x * 2
+
+
+def test_a_tensor_without_dimensions_goes_in_and_out(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Twice()), tmp_path / "1" / "model.pt")
+    triton = TritonConfig(
+        name="d",
+        backend="pytorch",
+        input=[Input(name="x", data_type="TYPE_FP32")],
+        output=[Output(name="OUT__0", data_type="TYPE_FP32")],
+        instance_group=[InstanceGroup(kind="KIND_CPU")],
+    )
+    assert not list(problems_of(triton))
+    with wherry.Runtime(made(str(tmp_path), triton)) as runtime:
+        assert runtime.infer("d", x=3.0)["OUT__0"] == 6.0
+
+
+def test_another_backend_needs_dims() -> None:
+    (problem,) = problems_of(
+        TritonConfig(name="d", backend="python", input=[Input(name="x", data_type="TYPE_FP32")])
+    )
+    assert "it needs dims" in str(problem)

@@ -126,6 +126,8 @@ class InputCodec:
     def rows_of(self, shape: list[int]) -> int:
         """How many rows a tensor of this wire shape has; InvalidRequest if it cannot be ours."""
         if self._scalar_rows:
+            if not shape and not self._batched:
+                return 1
             if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
                 rows = shape[0]
                 if rows > 0 and (self._batched or rows == 1):
@@ -553,7 +555,7 @@ class OutputCodec:
         """The wire shape of a column, and its elements: a list, or an array of any shape."""
         if isinstance(column, np.ndarray):
             shape = list(column.shape)
-            return (shape if self._batched else shape[1:] or [1]), column
+            return (shape if self._batched else shape[1:] or self.wire_shape), column
         if self.spec.form.is_bytes:
             if self.spec.shape == ():
                 return [len(column)], column
@@ -633,7 +635,8 @@ def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
     """The shape that metadata declares."""
     if batched:
         return [-1, *spec.shape]
-    return list(spec.shape) or [1]
+    # An array may have no dimensions; a single value is sent as one element.
+    return list(spec.shape) or ([] if spec.form is Form.ARRAY else [1])
 
 
 def pack_bytes(values: Sequence[bytes]) -> bytes:
