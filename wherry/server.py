@@ -322,6 +322,10 @@ class Server:
         if self._metrics_port is not None:
             self._operators["metrics"] = self._listener(Only(application, {"metrics"}))
         listener = self._listener(public)
+        grpc = self._grpc
+        self._common.loop_stall.start(
+            self._loop, lambda: not (listener.connections or (grpc is not None and grpc.calls))
+        )
         try:
             await self._listen(listener)
             try:
@@ -337,6 +341,7 @@ class Server:
             log.info("stopped")
             return drained
         finally:
+            self._common.loop_stall.stop()
             self._close_ready_fd()
 
     @property

@@ -8,6 +8,7 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.settings import LogSettings, TraceSettings
 from wherry.frontends.shared_memory import SharedMemory
 from wherry.frontends.traces import Traces
+from wherry.observability.loop_stall import LoopStall
 
 
 class Common:
@@ -23,6 +24,8 @@ class Common:
         #: Whether a load request may bring the model's files; a server decides when it listens.
         self.allow_model_upload = allow_model_upload
         self.offload = Offload()
+        #: A server starts it with its loop.
+        self.loop_stall = LoopStall()
         self.shared_memory = SharedMemory(allowed=allow_shared_memory)
         self.log_settings = LogSettings()
         self.trace_settings = TraceSettings(trace_config)

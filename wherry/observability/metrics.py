@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wherry.observability.custom_metrics import Family, Kind, as_prometheus, merged
+from wherry.observability.loop_stall import LoopStall
 from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import Compute, Histogram, ModelStatistics
 
@@ -126,8 +127,11 @@ class Door(Protocol):
 class Metrics:
     """One server's metrics; prometheus_client is loaded with the first scrape."""
 
-    def __init__(self, source: Source, door: Door, version: str) -> None:
+    def __init__(
+        self, source: Source, door: Door, version: str, loop_stall: LoopStall | None = None
+    ) -> None:
         self._source = source
+        self._loop_stall = loop_stall or LoopStall()
         self._door = door
         self._version = version
         self._machine = Machine()
@@ -168,6 +172,7 @@ class Metrics:
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
+            HistogramMetricFamily,
             InfoMetricFamily,
         )
 
@@ -186,6 +191,16 @@ class Metrics:
             "wherry_request_bytes",
             "Bytes that the requests which wait or run hold; at least 64 KiB each.",
             value=self._door.held_bytes,
+        )
+        yield HistogramMetricFamily(
+            "wherry_loop_stall_seconds",
+            "How late the event loop woke up: what anything that came then waited for its turn.",
+            *_cumulative(self._loop_stall.seconds),
+        )
+        yield GaugeMetricFamily(
+            "wherry_loop_stall_longest_seconds",
+            "The longest of these of the last one to two minutes.",
+            value=self._loop_stall.longest,
         )
         models = [ModelValues(loaded) for loaded in self._source.models()]
         yield from own_metrics(models)

@@ -80,7 +80,7 @@ class HttpApp:
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)
-        self._metrics = Metrics(runtime, self.admission, version)
+        self._metrics = Metrics(runtime, self.admission, version, entry.common.loop_stall)
         self._routes: dict[str, Handlers] = {
             **{path: {"GET": self._live} for path in LIVE},
             **{path: {"GET": self._ready} for path in READY},

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from wherry.errors import InvalidRequest
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.infer_codec import InferBody
 from wherry.frontends.http.model_path import ModelPath
 from wherry.frontends.http.sse import EventStream
 from wherry.reply import Reply, StreamReply
@@ -15,12 +16,12 @@ from wherry.request import InferRequest, InferResponse
 
 def generate(model: ModelPath, exchange: Exchange) -> None:
     """One answer as one JSON object, also of a model that streams, if it has exactly one."""
-    GenerateCall(model, exchange).submit()
+    GenerateCall(model, exchange).begin()
 
 
 def generate_stream(model: ModelPath, exchange: Exchange) -> None:
     """Each answer as an event, also the only one of a model that does not stream."""
-    StreamCall(model, exchange).submit()
+    StreamCall(model, exchange).begin()
 
 
 class Call(ABC):
@@ -31,7 +32,7 @@ class Call(ABC):
         self.exchange = exchange
         self.entry.admission.check()
         self.loaded, self.codec = model.find()
-        self.decoded = self.codec.decode_generate(self.entry.body(exchange))
+        self.id = ""
         self._request: InferRequest | None = None
         self._port = port = self.entry.port()
 
@@ -45,11 +46,23 @@ class Call(ABC):
             StreamReply(responded, settled) if self.loaded.signature.streams else Reply(settled)
         )
 
-    def submit(self) -> None:
+    def begin(self) -> None:
+        """Read the request, here or in another thread, and `submit` it."""
+        entry, exchange, codec = self.entry, self.exchange, self.codec
+        body = entry.small_body(exchange)
+        if body is not None:
+            self.submit(codec.decode_generate(body))
+        else:
+            entry.read_off_loop(
+                exchange, lambda: codec.decode_large_generate(entry.body(exchange)), self.submit
+            )
+
+    def submit(self, decoded: InferBody) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
+        self.id = decoded.id
         self._request = self.entry.submit(
-            self.exchange, self.loaded, self.decoded, self._reply, self._port
+            self.exchange, self.loaded, decoded, self._reply, self._port
         )
         self.exchange.on_disconnect = self.cancel
 
@@ -63,7 +76,7 @@ class Call(ABC):
             self._reply.consumed()
 
     def encoded(self, response: InferResponse) -> bytes:
-        return self.codec.encode_generate(response.outputs, self.decoded.id, response.parameters)
+        return self.codec.encode_generate(response.outputs, self.id, response.parameters)
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
         self.entry.admission.leave()
@@ -121,8 +134,8 @@ class StreamCall(Call):
         self._events = EventStream(exchange, self.consumed)
         self._failed: Exception | None = None
 
-    def submit(self) -> None:
-        super().submit()  # may refuse it: then there is no stream
+    def submit(self, decoded: InferBody) -> None:
+        super().submit(decoded)  # may refuse it: then there is no stream
         self._events.keep_alive()
 
     def respond(self, response: InferResponse) -> None:

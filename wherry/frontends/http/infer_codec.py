@@ -17,7 +17,7 @@ from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.http.exchange import Buffer, HttpRequest
 from wherry.frontends.http.json_errors import malformed, mismatch
-from wherry.frontends.http.long_arrays import Folded, fold
+from wherry.frontends.http.long_arrays import Folded, check_values, fold
 from wherry.frontends.http.tensors import InputCodec, OutputCodec, encode_json, with_quoted_literals
 from wherry.frontends.model_tensors import ModelTensors, in_order
 from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
@@ -287,6 +287,14 @@ class ModelCodec:
             columns[name] = codec.from_values(elements, count, shape)
         columns = self._tensors.complete(columns)
         return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
+
+    def decode_large_generate(self, body: Buffer) -> InferBody:
+        """`decode_generate` for another thread. RequestTooLarge if it has too many values: these
+        are built in one go, other than the data of an infer request."""
+        check_values(body)
+        decoded = self.decode_generate(body)
+        decoded.held_bytes = held_bytes(decoded.columns)
+        return decoded
 
     def _refuse_twice(self, text: bytes) -> None:
         """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""

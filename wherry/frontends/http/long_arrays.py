@@ -110,6 +110,60 @@ def fold(body: Buffer, where: str) -> Folded:
     return _Folder(memoryview(body), where).fold()
 
 
+def check_values(body: Buffer) -> None:
+    """RequestTooLarge for JSON that a parser would take too long to build whole."""
+    values = 0
+    for part in _parts(memoryview(body)):
+        values += len(part.brackets) + len(part.commas)
+        if values > MAX_VALUES:
+            raise RequestTooLarge(
+                f"the body holds more than {MAX_VALUES} values and brackets; send less at a time,"
+                " or tensors to /v2/models/NAME/infer"
+            )
+
+
+class _Part(msgspec.Struct, gc=False):
+    """A slice of a body, and where in it the brackets and commas outside of strings are."""
+
+    start: int
+    text: bytes
+    letters: npt.NDArray[np.uint8]
+    brackets: npt.NDArray[np.intp]
+    commas: npt.NDArray[np.intp]
+
+
+def _parts(body: memoryview) -> Iterator[_Part]:
+    position = seen = 0
+    in_string = False
+    while position < len(body):
+        text = bytes(body[position : position + SLICE_BYTES])
+        if (len(text) - len(text.rstrip(b"\\"))) % 2 and position + len(text) < len(body):
+            text = text[:-1]  # what is escaped stands in the same slice
+        clean = text
+        if b"\\" in text:
+            clean = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
+        letters = np.frombuffer(clean, np.uint8)
+        quotes = letters == QUOTE
+        outside = np.logical_xor.accumulate(quotes)
+        if not in_string:
+            outside = ~outside
+        low = letters | ONE_BIT
+        brackets = np.flatnonzero(((low == OPENS) | (low == CLOSES)) & outside)
+        commas = np.flatnonzero((letters == COMMA) & outside)
+        end = position + len(text)
+        if len(brackets) or len(commas) or in_string or quotes.any():
+            seen = end
+        elif end - seen > MAX_RUN_BYTES:
+            raise InvalidRequest(
+                "failed to parse the request JSON buffer: more than"
+                f" {MAX_RUN_BYTES} bytes of white space, or of one number, at {seen}"
+            )
+        in_string = not outside[-1]
+        yield _Part(position, text, letters, brackets, commas)
+        position = end
+        give_way()
+
+
 class _Folder:
     """One walk over a body."""
 
@@ -117,7 +171,6 @@ class _Folder:
         self._body = body
         self._where = where.encode()
         self._stack = bytearray()
-        self._in_string = False
         self._folded = Folded()
         self._kept: list[bytes] = []
         self._kept_bytes = 0
@@ -127,59 +180,19 @@ class _Folder:
         self._open = 0
         #: Brackets and commas since it was last cut, at least.
         self._values = 0
-        #: Where the last quote, comma or bracket was.
-        self._seen = 0
 
     def fold(self) -> Folded:
-        position = 0
-        while position < len(self._body):
-            position = self._slice(position)
-            give_way()
-        if (
-            self._array is not None
-        ):  # it does not end: so its text is kept, for the parser to say so
+        for part in _parts(self._body):
+            done = 0
+            while done < len(part.text):
+                if self._array is None:
+                    done = self._walk(part, done)
+                else:
+                    done = self._cut(self._array, part, done)
+        if self._array is not None:  # it does not end: let the parser say so
             self._keep(b"[")
         self._folded.envelope = b"".join(self._kept)
         return self._folded
-
-    def _slice(self, start: int) -> int:
-        text = bytes(self._body[start : start + SLICE_BYTES])
-        end = start + len(text)
-        if (len(text) - len(text.rstrip(b"\\"))) % 2 and end < len(self._body):
-            text, end = text[:-1], end - 1  # what is escaped stands in the same slice
-        clean = text
-        if b"\\" in text:
-            clean = text.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
-        letters = np.frombuffer(clean, np.uint8)
-        quotes = letters == QUOTE
-        strings = np.logical_xor.accumulate(quotes)
-        if self._in_string:
-            strings = ~strings
-        outside = ~strings
-        low = letters | ONE_BIT
-        brackets = np.flatnonzero(((low == OPENS) | (low == CLOSES)) & outside)
-        commas = np.flatnonzero((letters == COMMA) & outside)
-        self._check_runs(start, end, brackets, commas, bool(quotes.any()))
-        self._in_string = bool(strings[-1])
-        done = 0
-        while done < len(text):
-            if self._array is None:
-                done = self._walk(text, start, done, brackets)
-            else:
-                done = self._cut(self._array, letters, start, done, brackets, commas)
-        return end
-
-    def _check_runs(
-        self, start: int, end: int, brackets: npt.NDArray[np.intp], commas: npt.NDArray[np.intp],
-        quotes: bool,
-    ) -> None:  # fmt: skip
-        if len(brackets) or len(commas) or quotes or self._in_string:
-            self._seen = end
-        elif end - self._seen > MAX_RUN_BYTES:
-            raise InvalidRequest(
-                "failed to parse the request JSON buffer: more than"
-                f" {MAX_RUN_BYTES} bytes of white space, or of one number, at {self._seen}"
-            )
 
     def _keep(self, text: bytes) -> None:
         self._kept.append(text)
@@ -190,11 +203,10 @@ class _Folder:
                 " inputs; send less"
             )
 
-    def _walk(
-        self, text: bytes, start: int, done: int, brackets: npt.NDArray[np.intp]
-    ) -> int:  # fmt: skip
+    def _walk(self, part: _Part, done: int) -> int:
         """Outside of the long arrays: bracket by bracket. Stops at the begin of an array that may
         be long."""
+        text, brackets = part.text, part.brackets
         stack = self._stack
         for place in brackets[np.searchsorted(brackets, done) :].tolist():
             bracket = text[place]
@@ -204,7 +216,7 @@ class _Folder:
                 continue
             if bracket == ord("[") and stack == self._where:
                 self._keep(text[done:place])
-                self._array = LongArray(self._body, start + place + 1)
+                self._array = LongArray(self._body, part.start + place + 1)
                 self._open, self._values = 1, 0
                 return int(place) + 1
             if len(stack) >= MAX_DEPTH:
@@ -213,11 +225,9 @@ class _Folder:
         self._keep(text[done:])
         return len(text)
 
-    def _cut(
-        self, array: LongArray, letters: npt.NDArray[np.uint8], start: int, done: int,
-        brackets: npt.NDArray[np.intp], commas: npt.NDArray[np.intp],
-    ) -> int:  # fmt: skip
+    def _cut(self, array: LongArray, part: _Part, done: int) -> int:
         """Inside of a long array: to its end, or to the slice's."""
+        start, letters, brackets, commas = part.start, part.letters, part.brackets, part.commas
         brackets = brackets[np.searchsorted(brackets, done) :]
         steps = np.where(letters[brackets] | ONE_BIT == OPENS, 1, -1)
         depths = self._open + np.cumsum(steps)

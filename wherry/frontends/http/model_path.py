@@ -22,6 +22,9 @@ from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 from wherry.runtime import Runtime
 
+#: Of what operators send, once it is inflated.
+COMMAND_BYTES = 2**20
+
 T = TypeVar("T")
 Handler = Callable[[Exchange], None]
 #: What a path does for each method.
@@ -131,8 +134,17 @@ class Entry:
 
     def members(self, exchange: Exchange) -> dict[str, Any]:
         """What stands in the JSON object of the request's body; an empty body has no members."""
-        body = self.body(exchange)
+        body = self.command(exchange)
         return parse_object(body) if len(body) else {}
+
+    def command(self, exchange: Exchange) -> Buffer:
+        """The body of a request that is read in the loop, however large: compressed, it may not be
+        much larger than small."""
+        request = exchange.request
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return request.body
+        return decompressed(request.body, coding, min(COMMAND_BYTES, self.max_body_bytes))
 
     def submit(
         self,

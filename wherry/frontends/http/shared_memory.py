@@ -57,7 +57,7 @@ class SharedMemoryRoutes:
         respond_json(exchange, [asdict(region) for region in self._regions.status(name)])
 
     def _register(self, name: str, exchange: Exchange) -> None:
-        given = parse_object(self._entry.body(exchange))
+        given = parse_object(self._entry.command(exchange))
         key = _member(name, given, "key", str)
         byte_size = _member(name, given, "byte_size", int)
         offset = _member(name, {"offset": 0, **given}, "offset", int)
@@ -74,7 +74,7 @@ class SharedMemoryRoutes:
         respond_json(exchange, [])
 
     def _register_cuda(self, name: str, exchange: Exchange) -> None:
-        given = parse_object(self._entry.body(exchange))
+        given = parse_object(self._entry.command(exchange))
         handle = _member(name, given, "raw_handle", dict)
         _member(name, handle, "b64", str)
         _member(name, given, "byte_size", int)

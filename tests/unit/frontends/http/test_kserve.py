@@ -1139,3 +1139,32 @@ def test_a_large_answer_is_compressed_beside_the_loop() -> None:
     assert answer.headers["content-encoding"] == "gzip"
     data = json.loads(gzip.decompress(answer.body))["outputs"][0]["data"]
     assert data == [0.0] * MANY
+
+
+def test_a_long_text_is_generated_from_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "word, " * 20_000
+    with served(many_texts) as client:
+        names = decoding_threads(monkeypatch)
+        answer = client.post("/v2/models/many_texts/generate", {"x": text})
+    assert answer.json["many_texts" if "many_texts" in answer.json else "output"] == text
+    assert names == ["wherry-offload"]
+
+
+@pytest.mark.parametrize("member", ["unknown", "x", "parameters"])
+def test_a_generate_request_of_too_many_values_is_refused_before_they_are_built(
+    member: str,
+) -> None:
+    body = b'{"%b":[' % member.encode() + b"{}," * 2**19 + b"{}]}"
+    with served(many_texts) as client:
+        answer = client.post(
+            "/v2/models/many_texts/generate", gzip.compress(body), {"content-encoding": "gzip"}
+        )
+    assert answer.status == 413
+    assert "values and brackets" in answer.error
+
+
+def test_a_command_may_not_inflate_to_a_large_body() -> None:
+    body = gzip.compress(b" " * 2**21)
+    with served(echo) as client:
+        answer = client.post("/v2/logging", body, {"content-encoding": "gzip"})
+    assert answer.status == 413

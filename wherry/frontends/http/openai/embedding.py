@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -11,13 +13,18 @@ import numpy as np
 from wherry.datatypes import Form
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import Buffer, Exchange
 from wherry.frontends.http.model_path import Entry
 from wherry.frontends.http.openai.errors import BadField, fail
 from wherry.frontends.http.openai.fields import EmbeddingRequest
+from wherry.frontends.offload import give_way, is_large
 from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
+
+
+#: Written between two pauses: some milliseconds.
+VECTORS_AT_ONCE: Final = 16
 
 
 class Embedding:
@@ -54,11 +61,20 @@ class Embedding:
         self._entry.admission.leave()
         self._exchange.on_disconnect = None
         try:
-            respond(self._exchange, msgspec.json.encode(self._answer(reply.result())))
+            response = reply.result()
+            if is_large(response.outputs):
+                write = partial(self._encoded, response)
+                self._entry.write_off_loop(self._exchange, write, self._send, fail)
+            else:
+                self._send(self._encoded(response))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(self._exchange, error)
 
-    def _answer(self, response: InferResponse) -> dict[str, Any]:
+    def _send(self, body: Sequence[Buffer]) -> None:
+        respond(self._exchange, b"".join(body))
+
+    def _encoded(self, response: InferResponse) -> list[Buffer]:
+        """The answer's JSON in parts: a vector each."""
         name = next(s.name for s in self._loaded.signature.outputs if s.form is Form.ARRAY)
         vectors = np.asarray(response.outputs[name], np.dtype("<f4"))
         width, wanted = vectors.shape[1], self._wanted.dimensions
@@ -66,20 +82,17 @@ class Embedding:
             raise BadField("dimensions", f"the model '{self._loaded.name}' has {width}")
         counts = response.outputs.get("tokens", ())
         tokens = int(sum(int(count) for count in counts))
+        # Counted by models that have an output `tokens`.
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        about = {"object": "list", "model": self._wanted.model, "usage": usage}
+        parts: list[Buffer] = [msgspec.json.encode(about)[:-1], b',"data":[']
         as_text = self._wanted.encoding_format == "base64"
-        return {
-            "object": "list",
-            "model": self._wanted.model,
-            "data": [
-                {
-                    "object": "embedding",
-                    "index": index,
-                    "embedding": (
-                        base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist()
-                    ),
-                }
-                for index, vector in enumerate(vectors)
-            ],
-            # Counted by models that have an output `tokens`.
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-        }
+        for index, vector in enumerate(vectors):
+            values: Any = (
+                base64.b64encode(vector.tobytes()).decode() if as_text else vector.tolist()
+            )
+            one = {"object": "embedding", "index": index, "embedding": values}
+            parts += [b"," if index else b"", msgspec.json.encode(one)]
+            if not index % VECTORS_AT_ONCE:
+                give_way()
+        return [*parts, b"]}"]

@@ -18,6 +18,10 @@ from wherry.frontends.http.openai.errors import BadField
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
+#: Each is a request of its own to the model.
+MAX_PROMPTS: Final = 1024
+#: A field's name is compared with those that are known up to so many characters.
+MAX_NAME_CHARS: Final = 64
 #: What 64 bits hold: a larger number could not even be carried to the model.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 #: How many alternatives' log probabilities may be asked for.
@@ -347,6 +351,8 @@ class CompletionRequest(Request):
         prompts = [given] if isinstance(given, str) or kinds == {int} else list(given)
         if not prompts or not all(prompts):
             raise BadField("prompt", "is empty")
+        if len(prompts) > MAX_PROMPTS:
+            raise BadField("prompt", f"holds {len(prompts)} prompts; send at most {MAX_PROMPTS}")
         return prompts
 
     def sampling(self) -> dict[str, Any]:
@@ -500,7 +506,8 @@ def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
     if text.startswith("Object contains unknown field"):
         name = text.split("`")[1]
         path = f"{field}.{name}" if field else name
-        close = difflib.get_close_matches(name, kind.__struct_fields__, n=1, cutoff=0.75)
+        near = kind.__struct_fields__ if len(name) <= MAX_NAME_CHARS else ()
+        close = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
         hint = f"; did you mean '{close[0]}'?" if close and not field else ""
         if name in REPLACED:
             hint = f"; send {REPLACED[name]} instead"

@@ -8,15 +8,17 @@ for; of a plain model a request may ask what it has inputs for, and is refused o
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wherry.datatypes import Form
 from wherry.errors import ModelNotFound
 from wherry.frontends.http.answers import new_request_id, respond
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.http.long_arrays import check_values
 from wherry.frontends.http.model_path import Entry, Handlers
 from wherry.frontends.http.openai.answers import Answer, ChatAnswer, TextAnswer
 from wherry.frontends.http.openai.embedding import Embedding
@@ -35,6 +37,10 @@ from wherry.frontends.http.openai.response_answer import ResponseAnswer
 from wherry.frontends.http.openai.responses import ResponsesRequest
 from wherry.frontends.http.openai.tokens import PromptAnswer, TokensAnswer
 from wherry.loaded_model import LoadedModel
+
+T = TypeVar("T")
+#: The model's inputs for one row.
+Inputs = dict[str, Any]
 
 MODELS: Final = "/v1/models/"
 
@@ -93,53 +99,69 @@ class OpenAI:
 
     # Requests
 
-    def _chat(self, exchange: Exchange) -> None:
+    def _read(
+        self, exchange: Exchange, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None]
+    ) -> None:
+        """Have the body read, here or in another thread, and then `start` it here."""
+        entry = self._entry
+
+        def read_large() -> T:
+            body = entry.body(exchange)
+            check_values(body)
+            return read(body)
+
         try:
-            self._entry.admission.check()
-            wanted = decoded(self._entry.body(exchange), ChatRequest)
-            loaded = self._model(wanted.model, "chat")
-            answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([wanted.inputs()])
+            entry.admission.check()
+            body = entry.small_body(exchange)
+            if body is not None:
+                start(exchange, read(body))
+            else:
+                entry.read_off_loop(exchange, read_large, partial(start, exchange), fail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
+
+    def _chat(self, exchange: Exchange) -> None:
+        self._read(exchange, _read_chat, self._start_chat)
+
+    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
+        wanted, inputs = read
+        loaded = self._model(wanted.model, "chat")
+        answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _respond(self, exchange: Exchange) -> None:
-        try:
-            self._entry.admission.check()
-            wanted = decoded(self._entry.body(exchange), ResponsesRequest)
-            loaded, chat = self._model(wanted.model, "chat"), wanted.chat()
-            about = wanted.repeated()
-            answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([chat.inputs()])
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(exchange, error)
+        self._read(exchange, _read_response, self._start_response)
+
+    def _start_response(
+        self, exchange: Exchange, read: tuple[ResponsesRequest, ChatRequest, Inputs]
+    ) -> None:
+        wanted, chat, inputs = read
+        loaded, about = self._model(wanted.model, "chat"), wanted.repeated()
+        answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _complete(self, exchange: Exchange) -> None:
-        try:
-            self._entry.admission.check()
-            wanted = decoded(self._entry.body(exchange), CompletionRequest)
-            loaded = self._model(wanted.model, "completions")
-            prompts = wanted.prompts()
-            answer = TextAnswer(wanted.model, new_request_id(), wanted.echoes(), wanted.n or 1)
-            parameters = wanted.sampling()
-            if loaded.signature.input("parameters"):
-                parameters.setdefault("max_tokens", 16)  # OpenAI's own default
-            inputs = [
-                {"prompt" if isinstance(p, str) else "token_ids": p, "parameters": parameters}
-                for p in prompts
-            ]
-            Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(exchange, error)
+        self._read(exchange, partial(decoded, kind=CompletionRequest), self._start_completion)
+
+    def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
+        loaded = self._model(wanted.model, "completions")
+        prompts = wanted.prompts()
+        answer = TextAnswer(wanted.model, new_request_id(), wanted.echoes(), wanted.n or 1)
+        parameters = wanted.sampling()
+        if loaded.signature.input("parameters"):
+            parameters.setdefault("max_tokens", 16)  # OpenAI's own default
+        inputs = [
+            {"prompt" if isinstance(p, str) else "token_ids": p, "parameters": parameters}
+            for p in prompts
+        ]
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
 
     def _embed(self, exchange: Exchange) -> None:
-        try:
-            self._entry.admission.check()
-            wanted = decoded(self._entry.body(exchange), EmbeddingRequest)
-            loaded = self._model(wanted.model, "embeddings")
-            Embedding(self._entry, exchange, loaded, wanted).submit()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(exchange, error)
+        self._read(exchange, partial(decoded, kind=EmbeddingRequest), self._start_embedding)
+
+    def _start_embedding(self, exchange: Exchange, wanted: EmbeddingRequest) -> None:
+        loaded = self._model(wanted.model, "embeddings")
+        Embedding(self._entry, exchange, loaded, wanted).submit()
 
     def _convert(
         self,
@@ -148,14 +170,14 @@ class OpenAI:
         exchange: Exchange,
     ) -> None:
         """Tokens of a text, or the text of tokens."""
-        try:
-            self._entry.admission.check()
-            wanted = decoded(self._entry.body(exchange), fields)
+
+        def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
+            wanted, inputs = read
             loaded = self._model(wanted.model or self._only("tokens"), "tokens")
             answer = answers(loaded.name, new_request_id())
-            Generation(self._entry, exchange, loaded, wanted, answer).submit([wanted.inputs()])
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(exchange, error)
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+        self._read(exchange, partial(_read_conversion, fields), start)
 
     def _only(self, ability: str) -> str:
         """The one model that is able to do it."""
@@ -163,6 +185,22 @@ class OpenAI:
         if len(able) == 1:
             return able.pop()
         raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
+
+
+def _read_chat(body: Buffer) -> tuple[ChatRequest, Inputs]:
+    wanted = decoded(body, ChatRequest)
+    return wanted, wanted.inputs()
+
+
+def _read_response(body: Buffer) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
+    wanted = decoded(body, ResponsesRequest)
+    chat = wanted.chat()
+    return wanted, chat, chat.inputs()
+
+
+def _read_conversion(kind: type[Conversion], body: Buffer) -> tuple[Conversion, Inputs]:
+    wanted = decoded(body, kind)
+    return wanted, wanted.inputs()
 
 
 def _missing(exchange: Exchange) -> None:
