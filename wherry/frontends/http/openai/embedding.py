@@ -22,7 +22,6 @@ from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 
-
 #: Written between two pauses: some milliseconds.
 VECTORS_AT_ONCE: Final = 16
 

@@ -1,4 +1,4 @@
-"""Large OpenAI bodies are read beside the loop, and one that would take long to build is refused."""
+"""Large OpenAI bodies are read beside the loop; one that would take long to build is refused."""
 
 import gzip
 import json
