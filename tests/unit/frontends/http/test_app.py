@@ -251,6 +251,7 @@ def test_beyond_max_queue_bytes_large_requests_are_refused_until_others_are_thro
     with served(echo, gated(gate, max_batch_size=1), admission=admission) as client:
         asked = [client.begin("POST", "/v2/models/gated/infer", text_of(text)) for _ in range(3)]
         gate.started()
+        until(lambda: admission.held_bytes > 3 * 2**20)  # all are decoded, beside the loop
         for path, body in (
             (INFER, text_of(text)),
             ("/v2/models/echo/generate", {"text": text}),
