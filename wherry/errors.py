@@ -190,10 +190,14 @@ class ModelNotReady(WherryError):
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
+    #: Where nothing better is known: a load may end at any moment.
+    retry_after: float | None = 1.0
 
 
 class LoadFailed(ModelNotReady):
     """The model could not be loaded; in-process, `__cause__` is what its code raised."""
+
+    retry_after = None
 
 
 class SequenceLost(WherryError):

@@ -144,7 +144,15 @@ class ModelControl:
 
     def start(self, on_ready: OnReady | None = None) -> None:
         """Load what is to be there from the start. Blocks; LoadFailed names all that failed."""
+        try:
+            self._start(on_ready)
+        finally:
+            self.runtime.expect_no_more("*")
+
+    def _start(self, on_ready: OnReady | None) -> None:
         wanted = self._wanted()
+        self.runtime.expect(wanted)
+        self.runtime.expect_no_more("*")
         if self.mode == "poll":
             self._loaded_files = {name: self._files_of(name) for name in wanted}
         failed = self._load_all(wanted, on_ready)
@@ -176,6 +184,8 @@ class ModelControl:
             except WherryError as error:
                 failed[name] = error
                 self._missing[name] = str(error)
+            finally:
+                self.runtime.expect_no_more([name])
 
         _side_by_side(load, names, self._load_threads)
         return failed
@@ -336,7 +346,9 @@ class ModelControl:
 
     def _check_allowed(self) -> None:
         if self.mode != "explicit":
-            raise ModelNotReady(_NOT_ALLOWED)
+            refused = ModelNotReady(_NOT_ALLOWED)
+            refused.retry_after = None  # it will not be allowed later
+            raise refused
         if self._closing.is_set():
             raise ModelNotReady("the server is stopping")
 
@@ -447,15 +459,17 @@ class ModelControl:
 
     @contextmanager
     def _announced(self, names: Sequence[str]) -> Iterator[None]:
-        """While these are under load: `unload` waits for it."""
+        """While these are under load: `unload` waits for it, and callers are told to come back."""
         with self._loads_ended:
             self._under_load.update(names)
+            self.runtime.expect(names)
         try:
             yield
         finally:
             with self._loads_ended:
                 self._under_load.subtract(names)
                 self._under_load += Counter()  # without those that are at zero
+                self.runtime.expect_no_more([n for n in names if n not in self._under_load])
                 self._loads_ended.notify_all()
 
     def _ensure_members(

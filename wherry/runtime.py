@@ -100,6 +100,8 @@ class Runtime:
         self._loading: list[LoadedModel] = []
         #: Taken out or replaced, and not freed yet.
         self._retiring: list[LoadedModel] = []
+        #: Names of models that will be loaded; "*": which ones is not known yet.
+        self._expected = frozenset([getattr(m, "name", "") for m in models])
         #: What was here, or should have been, and is not: the versions of each name.
         self._unavailable: dict[str, set[str]] = {}
         self._lock = threading.Lock()
@@ -125,6 +127,7 @@ class Runtime:
             self.close()
             raise
         self._to_load = ()
+        self.expect_no_more(self._expected - {"*"})
         return self
 
     def load(self, model: Model, **overrides: Any) -> LoadedModel:
@@ -204,6 +207,16 @@ class Runtime:
             self._retiring += chosen
         return chosen
 
+    def expect(self, names: Iterable[str]) -> None:
+        """Models of these names will be loaded ("*": it is not known yet which): until
+        `expect_no_more` their callers are told to come back."""
+        with self._lock:
+            self._expected |= set(names)
+
+    def expect_no_more(self, names: Iterable[str]) -> None:
+        with self._lock:
+            self._expected -= set(names)
+
     def note_unavailable(self, name: str, versions: Iterable[str]) -> None:
         """There are such versions, but they could not be loaded: callers are told so."""
         with self._lock:
@@ -276,21 +289,22 @@ class Runtime:
     def model(self, name: str, version: str | None = None) -> LoadedModel:
         """The loaded model; without a version the highest one.
 
-        ModelNotFound if there is none, ModelNotReady if it is loading for the first time.
+        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
         """
-        loading = self._loading  # before _models: what is ready comes there first, then leaves here
+        # Before _models: what is ready comes there first, then leaves here.
+        expected, coming = self._expected, self._loading
         versions = self._models.get(name)
         if versions is None:
-            if any(one.name == name for one in loading):
-                raise ModelNotReady(f"model {name!r} is not ready: loading")
-            raise self._unknown(name, version)
+            if name in expected or "*" in expected:
+                raise _not_ready(name)
+            raise self._away(name, version, coming)
         if version is None:
             if len(versions) == 1:
                 return next(iter(versions.values()))
             return versions[max(versions, key=int)]
         loaded = versions.get(version)
         if loaded is None:
-            raise self._unknown(name, version)
+            raise self._away(name, version, coming)
         return loaded
 
     def models(self) -> list[LoadedModel]:
@@ -728,6 +742,14 @@ class Runtime:
         with self._lock:
             self._loading = [loaded for loaded in self._loading if loaded not in made]
 
+    def _away(
+        self, name: str, version: str | None, coming: Sequence[LoadedModel]
+    ) -> ModelNotReady | ModelNotFound:
+        """Why a model cannot be called."""
+        if any(one.name == name and version in (None, one.version) for one in coming):
+            return _not_ready(name)
+        return self._unknown(name, version)
+
     def _unknown(self, name: str, version: str | None) -> ModelNotFound:
         which, why = f"{name!r}", "is not found"
         known = self._unavailable.get(name)
@@ -738,6 +760,10 @@ class Runtime:
         elif known is not None:
             why = "has no available versions"
         return ModelNotFound(f"Request for unknown model: {which} {why}")
+
+
+def _not_ready(name: str) -> ModelNotReady:
+    return ModelNotReady(f"model {name!r} is not ready: loading")
 
 
 def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: bool) -> None:

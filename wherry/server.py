@@ -322,6 +322,8 @@ class Server:
         if self._metrics_port is not None:
             self._operators["metrics"] = self._listener(Only(application, {"metrics"}))
         listener = self._listener(public)
+        if self.control.repositories:
+            self.runtime.expect("*")
         grpc = self._grpc
         self._common.loop_stall.start(
             self._loop, lambda: not (listener.connections or (grpc is not None and grpc.calls))

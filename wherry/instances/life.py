@@ -384,7 +384,9 @@ class ModelLife(ABC, Generic[InstanceT]):
         if self.state in (ModelState.READY, ModelState.LOADING):
             return None
         error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._full_reason()}")
-        error.retry_after = self._next_try()
+        next_try = self._next_try()
+        if next_try is not None:
+            error.retry_after = next_try
         return error
 
     # Who inherits

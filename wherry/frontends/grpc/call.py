@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 STREAM_WINDOW: Final = 2**20
 """What a client may send of one call unasked. A message that has begun may always be finished."""
 
-CALL_WORK: Final = 32
-"""What a call, or a message of a stream, counts for: so many frames cost as much. A connection may
-begin one in each turn of the loop, whatever the others have done in it."""
-
-UNPACKED_A_FRAME: Final = 2**12
-"""So many bytes that are unpacked count for one frame."""
-
 MESSAGE_BYTES: Final = 128
 """What a message that waits costs besides its own bytes."""
 
@@ -130,12 +123,11 @@ class Call(Rpc):
 
     def _take(self, messages: Iterator[Message]) -> None:
         try:
-            shared = self._connection.shared
-            most = shared.share // CALL_WORK
+            share = self._connection.shared.share
             for count, message in enumerate(messages):
                 if self.paused or self._waiting:
                     self._wait(message)
-                elif count >= most or (message[0] and shared.is_spent):
+                elif count >= share:
                     self._wait(message)
                     self._catch_up_soon()
                 else:
@@ -162,9 +154,7 @@ class Call(Rpc):
     def _hand_on(self, compressed: bool, message: Buffer) -> None:
         if compressed:
             message = unpacked(message, self.coding, self._connection.max_message_bytes)
-            self._connection.shared.spend(len(message) // UNPACKED_A_FRAME)
         if self.method.takes_stream:
-            self._connection.shared.spend(CALL_WORK)
             self.tell(self.on_message, message)
         elif self._has_message:
             raise BadMessage("UNIMPLEMENTED", "a second message for a method that takes one")
@@ -179,8 +169,6 @@ class Call(Rpc):
             return
         if self._assembly is not None and not self._assembly.between:
             self._refuse(BadMessage("INTERNAL", "the client's stream ends within a message"))
-        elif self._waiting and not self.paused:
-            self._end_waits = True
         elif not self.method.takes_stream:
             if self._has_message:
                 self._connection.begin(self)
@@ -219,8 +207,8 @@ class Call(Rpc):
         shared = self._connection.shared
         shared.behind -= 1
         try:
-            for _ in range(min(shared.share // CALL_WORK, len(self._waiting))):
-                if self.paused or self.ended or (self._waiting[0][0] and shared.is_spent):
+            for _ in range(min(shared.share, len(self._waiting))):
+                if self.paused or self.ended:
                     break
                 message = self._waiting.popleft()
                 self._waiting_bytes -= len(message[1]) + MESSAGE_BYTES
@@ -237,7 +225,7 @@ class Call(Rpc):
         self.grant()
         if self._end_waits:
             self._end_waits = False
-            self.half_close()
+            self.tell(self.on_half_close)
 
     def _refuse(self, error: BadMessage) -> None:
         self.refuse(error.code, str(error))

@@ -17,7 +17,7 @@ import numpy as np
 from wherry.frontends.crowd import Crowd
 from wherry.frontends.gathered import gathered_write
 from wherry.frontends.grpc import frames, heads
-from wherry.frontends.grpc.call import CALL_WORK, STREAM_WINDOW, Call
+from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.hpack import (
     HeaderBomb,
@@ -60,11 +60,9 @@ LAST_CALL: Final = 2.0
 LINGER: Final = 2.0
 """How long it may take to leave then, having read all."""
 
-TURN_WORK: Final = 2048
-"""What all connections may do in one turn of the loop, together: frames read. It takes 10 ms or so,
-for which everybody else waits."""
-HEADERS_A_FRAME: Final = 4
-"""So many headers of a call count for one frame."""
+TURN_CALLS: Final = 64
+"""What all connections that have more to do may begin in one turn of the loop, together: calls, and
+messages of streams. Who has its turn next waits for these."""
 
 REMEMBERED_BYTES: Final = 2**14
 """Of header blocks whose meaning is remembered."""
@@ -98,8 +96,6 @@ class Connections(OpenConnections["Connection"]):
         self.calls = 0
         #: Connections and streams with more than their share of this turn: they go on in the next.
         self.behind = 0
-        self._spent = 0  # of TURN_WORK, about in this turn
-        self._turn_ends = False
         self.crowd = Crowd()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read goes in front of the next: a part of a frame's head at most,
@@ -115,25 +111,8 @@ class Connections(OpenConnections["Connection"]):
 
     @property
     def share(self) -> int:
-        """How much work one of them may do in this turn of the loop."""
-        return max(CALL_WORK, (TURN_WORK - self._spent) // (self.behind + 1))
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether this turn has had its work: what may wait should."""
-        return self._spent >= TURN_WORK
-
-    def spend(self, work: int) -> None:
-        """So much was done in this turn."""
-        self._spent += work
-        # To be called in the next turn costs one: only where it matters.
-        if self._spent >= TURN_WORK // 4 and not self._turn_ends:
-            self._turn_ends = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-
-    def _next_turn(self) -> None:
-        self._turn_ends = False
-        self._spent = 0
+        """How many calls one of them may begin in one turn of the loop."""
+        return max(1, TURN_CALLS // (self.behind + 1))
 
     def drain(self, last_call: float) -> None:
         for connection in tuple(self.open):
@@ -165,8 +144,8 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""  # of the last read: the head of a frame that is not whole yet
         self._frame_place: memoryview | None = None  # where a frame that must be whole is put
         self._frame_filled = 0
-        self._work = 0  # of this read
-        self._share = 0
+        self._begun = 0  # calls, in this turn of the loop
+        self._share = TURN_CALLS
         self._unread = b""  # what is read in the next turn
         self._headers = HeaderDecoder()
         self._heads: dict[bytes, heads.Head] = {}  # by block, while the decoder's table stays
@@ -281,8 +260,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _while_reading(self, read: Callable[[T], None], what: T) -> None:
         self._reading = True
-        self._work = 0
-        self._share = self.shared.share
+        self._begun = 0
+        self._share = self.shared.share if self.shared.behind else TURN_CALLS
         try:
             read(what)
         except ConnectionFault as fault:
@@ -291,7 +270,6 @@ class Connection(asyncio.BufferedProtocol):
             self.report("reading failed", error)
             self._fail(frames.INTERNAL_ERROR, "the server failed to read this")
         self._reading = False
-        self.shared.spend(self._work)
         if self._held:
             self._release()
         if self._writers:
@@ -301,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_all(self, data: memoryview) -> None:
         used = self._read(data)
-        if self._work < self._share or used == len(data):
+        if self._begun < self._share or used == len(data):
             self._rest = bytes(data[used:])
             return
         self._rest = b""
@@ -339,8 +317,7 @@ class Connection(asyncio.BufferedProtocol):
                 return 0
             self._greeted = True
             position = len(frames.PREFACE)
-        while not self._over and self._work < self._share:
-            self._work += 1
+        while not self._over and self._begun < self._share:
             if self._data_left or self._padding_left:
                 position += self._take_data(data[position:])
                 if self._data_left or self._padding_left:
@@ -524,7 +501,7 @@ class Connection(asyncio.BufferedProtocol):
             self._served_id = stream_id
             self._open(stream_id, head)
         except (heads.Refusal, TooManyHeaders) as error:
-            self._work += CALL_WORK
+            self._begun += 1
             refusal = self._too_many(error) if isinstance(error, TooManyHeaders) else error
             # Without a reset, at which some clients forget that there was an answer: what is still
             # to come of the request fits into its window, and is skipped.
@@ -565,9 +542,7 @@ class Connection(asyncio.BufferedProtocol):
     def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
         version = self._headers.version
         try:
-            headers = self._headers.decode(block, self._max_header_bytes)
-            self._work += len(headers) // HEADERS_A_FRAME
-            return headers
+            return self._headers.decode(block, self._max_header_bytes)
         except HeaderBomb as error:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
         except HpackError as error:
@@ -627,7 +602,7 @@ class Connection(asyncio.BufferedProtocol):
         """The application's turn."""
         shared = self.shared
         shared.calls += 1
-        self._work += CALL_WORK
+        self._begun += 1
         call.begun_at = shared.clock()
         if call.deadline is not None:
             call.timeout = call.deadline - call.begun_at

@@ -198,13 +198,6 @@ class Peer:
             self.connection.buffer_updated(len(piece))
             offset += len(piece)
 
-    async def feed_all(self, data: bytes, at_once: int = 2**16) -> None:
-        """What is more than one turn of the loop reads, too."""
-        for i in range(0, len(data), at_once):
-            self.feed(data[i : i + at_once])
-            while self.connections.behind:  # noqa: ASYNC110 - the turns themselves are awaited
-                await asyncio.sleep(0)
-
     def send(self, *frames: Frame) -> None:
         self.feed(b"".join(frame.serialize() for frame in frames))
 

@@ -29,7 +29,7 @@ from tests.unit.frontends.grpc.raw import (
     prefixed,
 )
 from wherry.frontends.crowd import RESERVE
-from wherry.frontends.grpc.call import CALL_WORK, STREAM_WINDOW
+from wherry.frontends.grpc.call import STREAM_WINDOW
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
     DATA,
@@ -64,13 +64,12 @@ from wherry.frontends.grpc.h2 import (
     MAX_RESETS,
     REMEMBERED_BYTES,
     RESETS_OF_A_FAULT,
-    TURN_WORK,
+    TURN_CALLS,
 )
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.http.exchange import Limits
 
 OK = "0"
-TURN_CALLS = TURN_WORK // CALL_WORK
 WINDOW = SettingsFrame.INITIAL_WINDOW_SIZE
 
 
@@ -302,34 +301,6 @@ async def test_messages_are_unpacked_and_packed(
     await peer.leave()
 
 
-@pytest.mark.parametrize("path", [ONE, MANY])
-@looped
-async def test_large_messages_are_unpacked_one_in_a_turn(desk: Desk, path: str) -> None:
-    first = Peer(desk, limits=Limits())
-    peers = [first, *(Peer(desk, beside=first) for _ in range(5))]
-    bomb = prefixed(gzip.compress(bytes(20 * 2**20)), 1)
-    for peer in peers:
-        peer.open(1, path, ("grpc-encoding", "gzip"))
-        peer.data(1, bomb, end=True)
-
-    def unpacked() -> int:
-        whole = [call for call in desk.calls if len(call.message) == 20 * 2**20]
-        return len(whole) if path == ONE else len(desk.messages)
-
-    most, turns, before = 0, 0, unpacked()
-    assert before == 1
-    while before < len(peers):
-        turns += 1
-        await asyncio.sleep(0)
-        most, before = max(most, unpacked() - before), unpacked()
-    assert most == 1
-    assert turns >= len(peers) - 1
-    for peer in peers:
-        peer.wire.close()
-    await first.connections.all_closed()
-    assert first.connections.behind == 0
-
-
 @looped
 async def test_a_client_that_takes_no_gzip_gets_none(desk: Desk) -> None:
     peer = Peer(desk, coding="gzip")
@@ -521,7 +492,7 @@ async def test_who_breaks_the_protocol_is_told_how_and_hung_up_on(
 ) -> None:
     peer = Peer(desk)
     peer.open(1, MANY)
-    await peer.feed_all(data if isinstance(data, bytes) else data(peer))
+    peer.feed(data if isinstance(data, bytes) else data(peer))
     assert peer.goaway() == code
     assert peer.wire.ended
     assert desk.left == len(desk.calls)
@@ -658,7 +629,7 @@ async def test_a_header_block_that_unfolds_to_more_than_we_take_ends_the_connect
     peer.frames()
     bomb = block_frames(3, b"\xbe" * 3900, piece)
     tracemalloc.start()
-    await peer.feed_all(bomb)
+    peer.feed(bomb)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peer.goaway() == ENHANCE_YOUR_CALM
@@ -697,9 +668,9 @@ async def test_headers_on_streams_that_are_cut_off_count_for_what_they_have(desk
     peer.open(1, MANY)
     desk.only.fail("UNAUTHENTICATED", "no")
     late = block_frames(1, b"\x90" * 50)
-    await peer.feed_all(late * (MAX_NOISE // 50 - 1))
+    peer.feed(late * (MAX_NOISE // 50 - 1))
     assert peer.goaway() is None
-    await peer.feed_all(late * 2)
+    peer.feed(late * 2)
     assert peer.goaway() == ENHANCE_YOUR_CALM
     await peer.leave()
 
@@ -718,15 +689,14 @@ def calls(first: int, count: int) -> bytes:
 async def test_more_calls_than_one_turn_has_are_begun_in_the_next_ones(desk: Desk) -> None:
     peer = Peer(desk)
     peer.feed(calls(1, 3 * TURN_CALLS + 5) + PingFrame(0, b"12345678").serialize())
-    assert TURN_CALLS * 3 // 4 < len(desk.calls) <= TURN_CALLS
+    assert len(desk.calls) == TURN_CALLS
     assert not peer.wire.reading
-    before = len(desk.calls)
     await asyncio.sleep(0)
-    assert before < len(desk.calls) <= 2 * TURN_CALLS
-    await peer.feed_all(b"")
-    while not peer.wire.reading:  # noqa: ASYNC110 - turns are awaited
+    assert len(desk.calls) == 2 * TURN_CALLS
+    for _ in range(2):
         await asyncio.sleep(0)
     assert len(desk.calls) == 3 * TURN_CALLS + 5
+    assert peer.wire.reading
     assert [type(frame_) for frame_ in peer.frames()] == [PingFrame]
     assert peer.connections.behind == 0
     await peer.leave()
@@ -1054,7 +1024,7 @@ async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: 
     peer = Peer(desk)
     peer.open(1, MANY)
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
-    assert TURN_CALLS * 3 // 4 < len(desk.messages) <= TURN_CALLS
+    assert len(desk.messages) == TURN_CALLS
     peer.message(3, b"")  # of a stream that has not begun: the end
     assert desk.left == 1
     await peer.leave()
@@ -1062,11 +1032,9 @@ async def test_a_stream_of_many_tiny_messages_lets_others_have_their_turn(desk: 
     peer.open(1, MANY)
     desk.messages.clear()
     peer.data(1, b"".join(prefixed(b"%d" % n) for n in range(1000)), end=True)
-    turns = 0
-    while not desk.ends:
-        turns += 1
+    for _ in range(1000 // TURN_CALLS):
+        assert not desk.ends
         await asyncio.sleep(0)
-    assert turns >= 1000 // TURN_CALLS
     assert desk.messages == [b"%d" % n for n in range(1000)]
     await peer.leave()
 
