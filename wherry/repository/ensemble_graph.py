@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
-from wherry.repository.triton_config import EnsembleStep, Input, Output, TritonConfig
+from wherry.repository.schema import nearest
+from wherry.repository.triton_config import Input, Output, TritonConfig
 
 #: The configuration of a member, by name; None if there is no such model.
 Find = Callable[[str], TritonConfig | None]
@@ -92,18 +92,25 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
 
 def decoupled(config: TritonConfig, find: Find) -> bool:
     """Does one request of this ensemble have many answers? If one of its members' has."""
-    found = (find(name) for name in members(config))
-    return any(
-        member is not None
-        and (member.decoupled or (member.is_ensemble and decoupled(member, find)))
-        for member in found
-    )
+    waiting = members(config)
+    seen = set(waiting)  # each once: ensembles may share members, and call each other in a circle
+    while waiting:
+        member = find(waiting.pop())
+        if member is None:
+            continue
+        if member.decoupled:
+            return True
+        if member.is_ensemble:
+            new = set(members(member)) - seen
+            seen |= new
+            waiting += new
+    return False
 
 
 def _unknown(
     where: str, side: str, mapped: Iterable[str], tensors: Iterable[Input | Output]
 ) -> list[str]:
-    names = [tensor.name for tensor in tensors]
+    names = {tensor.name: None for tensor in tensors}
     if not names:  # nothing is known of this member yet
         return []
     return [
@@ -116,17 +123,32 @@ def _unknown(
 def _circles(config: TritonConfig) -> list[str]:
     """Steps that wait for each other; found by running the graph with nothing in it."""
     assert config.ensemble_scheduling is not None
-    given = {tensor.name for tensor in config.input}
-    waiting: list[EnsembleStep] = list(config.ensemble_scheduling.step)
-    while ready := [step for step in waiting if given.issuperset(step.input_map.values())]:
-        waiting = [step for step in waiting if step not in ready]
-        given.update(tensor for step in ready for tensor in step.output_map.values())
+    steps = config.ensemble_scheduling.step
+    needs = [set(step.input_map.values()) for step in steps]
+    users: dict[str, list[int]] = {}
+    for number, tensors in enumerate(needs):
+        for tensor in tensors:
+            users.setdefault(tensor, []).append(number)
+    ready = [number for number, tensors in enumerate(needs) if not tensors]
+    given = [tensor.name for tensor in config.input]
+    waiting = set(range(len(steps))) - set(ready)
+    while given or ready:
+        for number in ready:
+            given += steps[number].output_map.values()
+        ready = []
+        for tensor in given:
+            for number in users.pop(tensor, ()):
+                needs[number].discard(tensor)
+                if not needs[number]:
+                    waiting.discard(number)
+                    ready.append(number)
+        given = []
     if not waiting:
         return []
-    names = ", ".join(step.model_name for step in waiting)
+    names = ", ".join(steps[number].model_name for number in sorted(waiting))
     return [f"the steps {names} wait for each other's tensors"]
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""
+def _hint(name: str, known: Collection[str]) -> str:
+    close = nearest(name, known, cutoff=0.5)
+    return f"; did you mean '{close}'?" if close else ""

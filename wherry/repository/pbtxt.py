@@ -31,14 +31,16 @@ M = TypeVar("M", bound=msgspec.Struct)
 #: Messages within messages; a configuration has nine at most.
 MAX_DEPTH = 64
 
+#: Numbers and strings are atomic, (?>...) and ++: what their end spoils would be tried again from
+#: each character before it.
 _TOKEN = re.compile(
     r"""
     (?P<space> [ \t\r\f\v]+ | \#[^\n]* )
   | (?P<line> \n )
-  | (?P<number> (?: 0[xX][0-9a-fA-F]+
+  | (?P<number> (?> 0[xX][0-9a-fA-F]+
               | (?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]? )(?![\w.]) )
   | (?P<name> [A-Za-z_][A-Za-z0-9_]* )
-  | (?P<string> "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*' )
+  | (?P<string> "(?:[^"\\\n]++|\\.)*+" | '(?:[^'\\\n]++|\\.)*+' )
   | (?P<mark> [{}<>\[\]:;,\-] )
     """,
     re.VERBOSE,
@@ -409,11 +411,13 @@ def _scalar(field: Field, token: _Token, negative: bool) -> Any:
 
 
 def _whole(text: str) -> int | None:
+    if len(text) > 32:  # more than any field takes
+        return None
     if re.fullmatch(r"0[0-7]+", text):
         return int(text, 8)
     if re.fullmatch(r"0[xX][0-9a-fA-F]+", text):
         return int(text, 16)
-    return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,30}", text) else None
+    return int(text) if re.fullmatch(r"0|[1-9][0-9]*", text) else None
 
 
 def _real(text: str) -> float | None:

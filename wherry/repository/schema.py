@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
@@ -65,12 +66,24 @@ class Problem:
         return f"{shown(self.path)}: {self.text}" if self.path else self.text
 
 
+#: Problems that are told, and characters of each: a file may hold a million mistakes.
+MOST_PROBLEMS = 100
+LONGEST_PROBLEM = 500
+
+
 class BadConfig(ConfigError):
     """A configuration with all that is wrong in it, a line for each problem."""
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        told = [_shortened(problem) for problem in itertools.islice(problems, MOST_PROBLEMS + 1)]
+        if len(told) > MOST_PROBLEMS:
+            told[MOST_PROBLEMS] = f"more than {MOST_PROBLEMS} problems; the others are not listed"
+        self.problems = tuple(told)
         super().__init__("\n".join(self.problems))
+
+
+def _shortened(problem: str) -> str:
+    return problem if len(problem) <= LONGEST_PROBLEM else problem[:LONGEST_PROBLEM] + " ..."
 
 
 @functools.cache
@@ -102,9 +115,17 @@ def one_of_twice(message: type[msgspec.Struct], said: Iterable[str]) -> str | No
 def unknown(name: str, known: Iterable[str], what: str = "field") -> str:
     """`name` is not known; what is near to it, or may be said."""
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(names)}"
+    close = nearest(name, names, cutoff=0.75)
+    hint = f"did you mean {close!r}?" if close else f"known are: {', '.join(names)}"
     return f"unknown {what} {name!r}; {hint}"
+
+
+def nearest(name: str, known: Collection[str], *, cutoff: float) -> str | None:
+    """The known name that is most like `name`, if one is. Long ones, and many, are not compared."""
+    if len(name) > 64 or len(known) > 64:
+        return None
+    names = [one for one in known if len(one) <= 64]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=cutoff)), None)
 
 
 def shown(path: Path) -> str:

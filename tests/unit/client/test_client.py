@@ -117,7 +117,7 @@ def test_many_rows_come_back_in_their_order(server: Server) -> None:
         answer = client.infer_batch("text", text=[f"{i:02}" for i in range(10)])
         assert answer["output"] == [f"{i:02}"[::-1] for i in range(10)]
         arrays = client.infer_batch("array", x=np.zeros((3, 2, 2), np.float16))
-        np.testing.assert_equal(arrays["output"], np.ones((3, 2, 2), np.float16), strict=True)
+        np.testing.assert_array_equal(arrays["output"], np.ones((3, 2, 2), np.float16), strict=True)
 
 
 def test_a_stream_comes_as_it_is_made(server: Server) -> None:

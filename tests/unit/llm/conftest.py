@@ -19,6 +19,7 @@ def _one_thread() -> None:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a checkpoint of a family."""
+    pytest.importorskip("torch")
     from tests.unit.llm import tiny  # here: the tests of what is pure need no torch
 
     made: dict[str, Path] = {}
