@@ -300,11 +300,13 @@ def _wants_end(parameters: Parameters) -> bool:
 
 
 def _unsign(parameters: Parameters) -> None:
-    """Read these as the unsigned numbers that Triton's clients put into an int64_param."""
-    for name in ("sequence_id", "timeout"):
-        value = parameters.get(name)
-        if type(value) is int and value < 0:
-            parameters[name] = value + 2**64
+    """Read a sequence's id as the unsigned number that Triton's clients put into an int64_param.
+
+    Only that: a timeout above 2^63 microseconds is not meant, and a negative one is a mistake.
+    """
+    value = parameters.get("sequence_id")
+    if type(value) is int and value < 0:
+        parameters["sequence_id"] = value + 2**64
 
 
 def parameter(model: str, name: str, value: Any) -> Values:
