@@ -3,6 +3,7 @@
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
 # make test    the same, with every test: slow, integration, examples; what CI runs
+# make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
 
@@ -23,7 +24,7 @@ JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 4 ? n : 4)))
 SOURCES := $(wildcard wherry tests examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-pythons lint bench format clean
+.PHONY: help demo demo-ocr demo-llm check test test-long test-pythons lint bench format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -93,6 +94,11 @@ test: $(VENV)/.stamp-dev
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
 	  wait $$!; lint=$$?; [ $$lint = 0 ] || echo "==> the lint has failed, see above"; \
 	  [ $$tests = 0 ] && exit $$lint || exit $$tests
+
+# Not in CI: minutes, and a package of its own. A find is a defect, or a bound that is missing.
+test-long: test
+	@$(PIP) --editable '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),30)
 
 test-pythons:
 	@.ci/pythons

@@ -35,6 +35,9 @@ class AnswerReader:
         self._last = now
 
 
+#: What msgspec raises for bytes that are none, for halves of characters, and for depth.
+NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 #: As many as a record can hold.
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
@@ -81,7 +84,7 @@ class Whole(AnswerReader):
     def ended(self) -> str:
         try:
             answer = _DECODER.decode(b"".join(self._pieces))
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             return f"not an OpenAI answer: {error}"
         if answer.usage is not None:
             self.tokens_in = answer.usage.prompt_tokens
@@ -94,23 +97,30 @@ class Events(AnswerReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._rest = b""
+        #: The beginning of an event whose end has not come; looked through once.
+        self._rest = bytearray()
+        self._return = b""
         self._problem = ""
 
     def feed(self, data: bytes, now: float) -> None:
-        data = self._rest + data if self._rest else data
+        data = self._return + data
+        self._return = b"\r" if data.endswith(b"\r") else b""  # its \n may come
         if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        *events, self._rest = data.split(b"\n\n")
-        for event in events:
-            for line in event.split(b"\n"):
-                if line.startswith(b"data:"):
-                    self._line(line[5:].strip(), now)
+            data = data.removesuffix(b"\r").replace(b"\r\n", b"\n")
+        looked = max(0, len(self._rest) - 1)
+        self._rest += data
+        end = self._rest.rfind(b"\n\n", looked)
+        if end < 0:
+            return
+        events = bytes(self._rest[:end])
+        del self._rest[: end + 2]
+        for line in events.split(b"\n"):
+            if line.startswith(b"data:"):
+                self._line(line[5:].strip(), now)
 
     def ended(self) -> str:
         if self._rest.strip():
-            rest, self._rest = self._rest, b""
-            self.feed(rest + b"\n\n", self._last)
+            self.feed(b"\n\n", self._last)
         return self._problem or super().ended()
 
     def _line(self, data: bytes, now: float) -> None:
@@ -136,7 +146,7 @@ class OpenAiEvents(Events):
             return
         try:
             chunk = _DECODER.decode(data)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             return self._fails(f"not an OpenAI event: {error}")
         if chunk.error is not None:
             return self._fails(_error_text(chunk.error))
@@ -162,7 +172,7 @@ class V2Events(Events):
         if b'"error"' in data:
             try:
                 event = msgspec.json.decode(data)
-            except msgspec.DecodeError as error:
+            except NOT_JSON as error:
                 return self._fails(f"an event that is no JSON: {error}")
             if isinstance(event, dict) and event.get("error"):
                 self._fails(_error_text(event["error"]))

@@ -77,10 +77,10 @@ def compare(before: Report, after: Report, *, in_turns: bool = False) -> list[Ch
             pairs = min(len(was), len(now))
             was, now = was[:pairs], now[:pairs]
         values = _values(was, name), _values(now, name)
-        if min(_pieces(point) for point in (*was, *now)) < FEWEST:
-            interval = None
-        elif in_turns and len(was) > 1:
+        if in_turns and len(was) > 1:
             interval = paired(*values, len(compared))
+        elif min(_pieces(point) for point in (*was, *now)) < FEWEST:
+            interval = None
         else:
             interval = unpaired(*values, len(compared), noisier)
         middle = float(np.median(values[0])), float(np.median(values[1]))

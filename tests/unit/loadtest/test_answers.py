@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.costs import assert_linear
 from wherry.loadtest.answers import OpenAiEvents, V2Events, Whole
 
 CHAT = (
@@ -84,3 +85,15 @@ def test_a_whole_answer_has_its_usage() -> None:
     bad = Whole()
     bad.feed(b"<html>", 1.0)
     assert "not an OpenAI answer" in bad.ended()
+
+
+@pytest.mark.parametrize("unit", [b"a", b"\n", b"\r", b"\r\n", b"data:\n", b"data: {}\n\n"])
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_reading_events_costs_what_their_bytes_are_worth(unit: bytes, at_once: int) -> None:
+    def read(data: bytes) -> None:
+        reader = V2Events()
+        for at in range(0, len(data), at_once):
+            reader.feed(data[at : at + at_once], 0.0)
+        reader.ended()
+
+    assert_linear(read, lambda size: unit * (size // len(unit) + 1), largest=2**18)

@@ -1,0 +1,180 @@
+"""Which parsers of foreign bytes are fuzzed, how does each take bytes, and what is a find?
+
+A find is an exception that is no refusal, or more CPU time than the input's size is worth. The
+seeds are inputs that are mostly right, for the fuzzer to spoil.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+import wherry
+from tests.unit.frontends.grpc.raw import Desk, Peer
+from tests.unit.frontends.http.test_fuzz_parser import check_and_release
+from wherry.errors import WherryError
+from wherry.frontends.api_keys import parse_key_file
+from wherry.frontends.grpc import proto
+from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
+from wherry.frontends.grpc.messages import Assembly, BadMessage
+from wherry.frontends.http.infer_codec import ModelCodec
+from wherry.frontends.http.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.loadtest.answers import OpenAiEvents, V2Events, Whole
+from wherry.repository import json_form, pbtxt
+from wherry.repository.triton_config import TritonConfig
+
+#: What a parser may raise: each is answered to the client, or told the user.
+REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage)
+#: CPU seconds that any input may cost, and those of each byte beyond: some fifty times what the
+#: slowest parser takes, so that a busy machine is no find.
+FLOOR: Final = 0.5
+PER_BYTE: Final = 50e-6
+
+
+class TooExpensive(Exception):
+    """An input cost more than its size is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    read: Callable[[bytes], object]
+    seeds: Sequence[bytes]
+
+
+def check(target: Target, data: bytes, *, floor: float = FLOOR) -> None:
+    """Read `data`. Any exception is a find."""
+    started = time.thread_time()
+    with contextlib.suppress(*REFUSALS):
+        target.read(data)
+    used = time.thread_time() - started
+    if used > floor + PER_BYTE * len(data):
+        raise TooExpensive(f"{len(data)} bytes cost {used:.2f} s of CPU")
+
+
+def _http(data: bytes) -> None:
+    asyncio.run(check_and_release(data, 0))
+
+
+def _frames(data: bytes) -> None:
+    async def main() -> None:
+        peer = Peer(Desk(), greet=True)
+        peer.feed(data, 997)
+        peer.frames()
+        await peer.leave()
+
+    asyncio.run(main())
+
+
+@wherry.model(name="fuzzed", max_batch_size=8)
+def _model(x: Annotated[np.ndarray, wherry.FP32[-1]], text: list[str] = []) -> list[str]:  # noqa: B006 - optional
+    return text
+
+
+_CODEC = ModelCodec(_model.config(), _model.signature("fuzzed"))
+
+
+def _infer(data: bytes) -> None:
+    _CODEC.decode(data, None)
+
+
+def _binary(data: bytes) -> None:
+    """The first two bytes say how long the JSON is."""
+    _CODEC.decode(data[2:], str(int.from_bytes(data[:2], "big")))
+
+
+def _pieces(data: bytes) -> None:
+    assembly = Assembly(2**20)
+    for at in range(0, len(data), 7):
+        for _ in assembly.feed(memoryview(data)[at : at + 7]):
+            pass
+
+
+def _text_format(data: bytes) -> None:
+    pbtxt.parse(data.decode(errors="replace"))
+
+
+def _config(data: bytes) -> None:
+    json_form.patched(TritonConfig(), data)
+
+
+def _keys(data: bytes) -> None:
+    parse_key_file(data.decode(errors="replace"), "the file")
+
+
+def _answers(data: bytes) -> None:
+    for reader in (OpenAiEvents(), V2Events(), Whole()):
+        for at in range(0, len(data), 100):
+            reader.feed(data[at : at + 100], 0.0)
+        reader.ended()
+
+
+_REQUEST: Any = proto.load("v2.proto", "model_config.proto").messages["ModelInferRequest"]
+_JSON: Final = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[[NaN,1.5]]}]}'
+_HEAD: Final = (
+    b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,1],"parameters":{"binary_data_size":4}}]}'
+)
+_CHAT: Final = (
+    b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],'
+    b'"stop":["x"],"stream_options":{"include_usage":true},"temperature":0.5,'
+    b'"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}'
+)
+
+TARGETS: Final[dict[str, Target]] = {
+    "http": Target(
+        _http,
+        [
+            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2;a=b\r\n{}\r\n0\r\n\r\n",
+            b"GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
+        ],
+    ),
+    "v2-json": Target(_infer, [_JSON, b'{"inputs":[],"parameters":{"a":[1,{}]},"outputs":[]}']),
+    "v2-binary": Target(_binary, [len(_HEAD).to_bytes(2, "big") + _HEAD + b"\0\0\x80\x3f"]),
+    "openai-chat": Target(lambda data: decoded(data, ChatRequest), [_CHAT]),
+    "openai-completions": Target(
+        lambda data: decoded(data, CompletionRequest),
+        [b'{"model":"m","prompt":["a"],"logit_bias":{"5":1},"logprobs":3,"seed":null}'],
+    ),
+    "hpack": Target(
+        lambda data: HeaderDecoder().decode(data, 2**14),
+        [
+            b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
+            b"\x40\1a\1b\xbe",
+        ],
+    ),
+    "http2": Target(
+        _frames, [b"\0\0\5\1\4\0\0\0\1\x82\x86\x84\x87\xbe", b"\0\0\4\x08\0\0\0\0\0\0\0\1\0"]
+    ),
+    "grpc-messages": Target(_pieces, [b"\0\0\0\0\3abc\0\0\0\0\0", b"\1\0\0\0\1a"]),
+    "protobuf": Target(
+        _REQUEST.decode, [b"\x0a\1m\x2a\x0b\x0a\1x\x12\4FP32\x18\1", b"\x22\7\x0a\1k\x12\2\x08\1"]
+    ),
+    "config-pbtxt": Target(
+        _text_format,
+        [
+            b'name: "m" max_batch_size: 8 input [ { name: "x" data_type: TYPE_INT8 dims: [ 1 ] } ]',
+            b'platform: "ensemble" ensemble_scheduling { step { model_name: "m" model_version: -1'
+            b' input_map { key: "a" value: "b" } } }',
+            b'parameters { key: "k" value { string_value: "\\x41\\101" } } # end',
+        ],
+    ),
+    "config-json": Target(
+        _config,
+        [b'{"maxBatchSize":"8","input":[{"name":"x","dims":["1"]}],"parameters":{"a":null}}'],
+    ),
+    "key-file": Target(
+        _keys, [b"# ops\nname: 0123456789abcdef0123456789abcdef\n\nabcdefghijklmnop\n"]
+    ),
+    "answers": Target(
+        _answers,
+        [
+            b'data: {"choices":[{"delta":{"content":"a"}}]}\r\n\r\ndata: [DONE]\n\n',
+            b'{"choices":[],"usage":{"prompt_tokens":1}}',
+        ],
+    ),
+}
