@@ -32,6 +32,7 @@ from wherry.errors import (
     ModelNotFound,
     ModelNotReady,
 )
+from wherry.forks import watch
 from wherry.instances.devices import Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable, Failure
@@ -109,6 +110,9 @@ class Runtime:
         self._pipeline_thread = LoopThread("wherry-pipelines")
         self._ports: dict[asyncio.AbstractEventLoop, LoopPort] = {}
         self._closed = False
+        #: The process that this copy was forked from; None: it is no copy.
+        self._parent: int | None = None
+        watch(self)
 
     # Life
 
@@ -120,6 +124,7 @@ class Runtime:
 
     def start(self, on_ready: Callable[[LoadedModel, float], None] | None = None) -> Runtime:
         """Load the models given to the constructor. Blocks until all are ready, or raises."""
+        self._refuse_a_copy()
         try:
             self._timer.start()
             self.load_all(self._to_load, on_ready=on_ready)
@@ -148,6 +153,7 @@ class Runtime:
     ) -> list[LoadedModel]:
         """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
         take the place of is retired here, or given to `replaced`, which must see to that."""
+        self._refuse_a_copy()
         made = [self._make(model, overrides) for model in models]
         names = [(one.name, one.version) for one in made]
         for name, version in names:
@@ -254,7 +260,9 @@ class Runtime:
     def close(self, timeout: float = 10.0) -> None:
         """End everything: no thread, process or descriptor is left. Waiting requests fail, and
         so do those that still run after `timeout` seconds; a worker that still unloads its model
-        then is killed. May be called while models load."""
+        then is killed. May be called while models load. In a forked child it does nothing."""
+        if self._parent is not None:
+            return
         with self._lock:
             self._closed = True
             models = [m for versions in self._models.values() for m in versions.values()]
@@ -268,6 +276,25 @@ class Runtime:
             port.close()
         self._pipeline_thread.close()
         self._timer.close()
+
+    def forked(self, parent: int) -> None:
+        """In a forked child: refuse every use. The models stay the parent's, and none is freed."""
+        self._parent = parent
+        self._lock = threading.Lock()  # a thread of the parent may have held it
+        self._of_the_parent = (
+            self._models,
+            self._loading,
+            self._retiring,
+        )  # not to be destroyed here
+        self._models, self._loading, self._retiring = {}, [], []
+
+    def _refuse_a_copy(self) -> None:
+        if self._parent is not None:
+            raise RuntimeError(
+                f"this Runtime belongs to process {self._parent}, which this process was forked"
+                " from, and cannot be used here: make a Runtime in the child, or start children by"
+                " multiprocessing's 'spawn'"
+            )
 
     def _retire_soon(self, replaced: LoadedModel) -> None:
         self.retire(replaced, 30.0)
@@ -295,6 +322,7 @@ class Runtime:
         expected, coming = self._expected, self._loading
         versions = self._models.get(name)
         if versions is None:
+            self._refuse_a_copy()
             if name in expected or "*" in expected:
                 raise _not_ready(name)
             raise self._away(name, version, coming)

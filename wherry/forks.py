@@ -1,0 +1,35 @@
+"""What becomes of a Runtime in a process that was forked from its own?
+
+A fork copies memory and no threads: in the child nothing runs the models, and the sockets of the
+workers are the parent's. So the child's copy is told, and refuses to be used.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Forkable(Protocol):
+    """What is told, in the child, that it is a copy."""
+
+    def forked(self, parent: int) -> None: ...
+
+
+#: Of this process, as a fork is: what `os.register_at_fork` is given cannot be taken back.
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch(one: Forkable) -> None:
+    """Call `one.forked(parent's process id)` in each child that is forked from now on."""
+    _watched.add(one)
+
+
+def _in_the_child() -> None:
+    for one in tuple(_watched):
+        one.forked(os.getppid())
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where there is no fork
+    os.register_at_fork(after_in_child=_in_the_child)
