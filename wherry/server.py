@@ -30,7 +30,7 @@ from wherry.errors import ConfigError
 from wherry.frontends.admission import Admission
 from wherry.frontends.api_keys import ApiKeys
 from wherry.frontends.common import Common
-from wherry.frontends.http.app import HttpApp
+from wherry.frontends.http.app import VITAL, HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, PassedOn
@@ -354,7 +354,7 @@ class Server:
     def _listener(self, application: Application) -> Listener:
         if self._origins:
             application = Cors(application, self._origins)
-        return Listener(application, self._limits, self._origins, self._holdings)
+        return Listener(application, self._limits, self._origins, self._holdings, vital=VITAL)
 
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address

@@ -36,6 +36,8 @@ from wherry.runtime import Runtime
 
 LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
 READY = ("/v2/health/ready", "/readyz")
+#: What is asked to find out whether the server lives.
+VITAL = frozenset((*LIVE, *READY))
 
 #: Clients choose the paths: so many are remembered.
 MAX_PATHS = 1024
@@ -97,7 +99,6 @@ class HttpApp:
         self._known = dict(self._routes)
         #: Who waits for the metrics, in which of the two formats.
         self._scrapes: dict[bool, list[Exchange]] = {}
-        self._open = frozenset((*LIVE, *READY))
 
     def __repr__(self) -> str:
         return f"<HttpApp: {self._runtime!r}, {self.admission!r}>"
@@ -105,7 +106,7 @@ class HttpApp:
     def __call__(self, exchange: Exchange) -> None:
         request = exchange.request
         handlers = self._known.get(request.path)
-        if self._keys and request.path not in self._open:
+        if self._keys and request.path not in VITAL:
             caller = self._keys.name_of(request.headers)
             if caller is None:
                 self._refuse_without_key(exchange)

@@ -23,6 +23,8 @@ BACKLOG = 2048
 class Listener:
     """Serves one application on one address: TCP, a unix socket, or a socket already open.
 
+    The paths of `vital` are answered when there are too many connections, too.
+
     Belongs to the event loop that it is started in; works on asyncio's own and on uvloop.
     """
 
@@ -32,9 +34,13 @@ class Listener:
         limits: Limits | None = None,
         origins: Origins | None = None,
         holdings: Holdings[Client] | None = None,
+        *,
+        vital: frozenset[str] = frozenset(),
     ) -> None:
         """Without `origins` any host and any page is answered."""
-        self._connections = Connections(application, limits or Limits(), holdings=holdings)
+        self._connections = Connections(
+            application, limits or Limits(), vital=vital, holdings=holdings
+        )
         self._origins = origins
         self._server: asyncio.Server | None = None
         self._backlog: Backlog | None = None

@@ -17,6 +17,7 @@ import numpy as np
 
 from wherry.frontends.gathered import gathered_write
 from wherry.frontends.held import FREE_BYTES, Holdings
+from wherry.frontends.http.crowd import Crowd
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -28,6 +29,7 @@ from wherry.frontends.http.exchange import (
     Limits,
     error_body,
 )
+from wherry.frontends.http.turns import TURN_BYTES, Turns, is_one_request
 from wherry.frontends.http.wire import (
     BODILESS,
     Memo,
@@ -48,7 +50,20 @@ from wherry.frontends.sockets import has_unread, unacknowledged
 RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""
 
+AT_ONCE_BYTES: Final = 2**10
+"""A read up to here is parsed as it comes, in one go."""
+
+CHUNKS_BYTES: Final = 2**13
+"""Of a body in chunks, at a time."""
+
 REQUEST_LINE_BYTES: Final = len("GET  HTTP/1.1\r\n")
+
+REPEATED_BYTES: Final = 2**11
+"""Of names of headers that are repeated: each time, all before it are joined anew."""
+
+PROGRESS_BYTES: Final = 2**14
+"""So much must move before a time limit of a body, or of an answer, begins anew: a byte now and
+then is no progress."""
 
 LINGER: Final = 2.0
 """How long a refused client may go on sending before it is cut off, so that it reads the answer."""
@@ -95,11 +110,14 @@ class Connections(OpenConnections["Connection"]):
         application: Application,
         limits: Limits,
         *,
+        vital: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
         holdings: Holdings[Client] | None = None,
     ) -> None:
         super().__init__(clock, limits, holdings)
         self.application = application
+        self.turns = Turns()
+        self.crowd = Crowd(application, vital, limits.max_connections)
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.heads: dict[tuple[int, str, str], bytes] = {}
@@ -116,7 +134,6 @@ class Connections(OpenConnections["Connection"]):
             Wait.LAST: 0.0,
             Wait.LEAVE: LINGER,
         }
-
         self._last_call_until = 0.0
 
     def __repr__(self) -> str:
@@ -127,6 +144,8 @@ class Connections(OpenConnections["Connection"]):
         that is idle for `last_call` seconds is closed."""
         self._last_call_until = self.clock() + last_call
         self._waits[Wait.LAST] = last_call
+        for connection in self.open:
+            connection.drain()
         super().drain(last_call)
 
     @property
@@ -147,6 +166,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_application",
+        "_at_once_bytes",
         "_body",
         "_discarded_bytes",
         "_early_bytes",
@@ -181,6 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         "_shared",
         "_targets",
         "_transport",
+        "_turn_comes",
+        "_unparsed",
         "_url",
         "_wait",
         "_waiting_since",
@@ -224,6 +246,9 @@ class Connection(asyncio.BufferedProtocol):
         self._large_body: memoryview | None = None
         self._large_body_bytes = 0
         self._rest: memoryview | None = None  # of the large body, once the parser is out of the way
+        self._at_once_bytes = AT_ONCE_BYTES
+        self._unparsed: bytes | memoryview = b""  # what was read, and must wait for its turn
+        self._turn_comes = False
         self._reading_held = False
         self._discarded_bytes = 0
         self._lingering = False
@@ -251,21 +276,33 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._write_gathered = gathered_write(self._transport)
         self._peer = address_text(transport.get_extra_info("peername"))
+        self._waiting_since = now = self._shared.clock()
         self._shared.add(self)
         if self._shared.are_too_many(transport, self._limits.max_connections):
-            self._refuse(
-                Refused(
-                    503,
-                    f"the server has its limit of {len(self._shared.open) - 1} connections;"
-                    " retry later, or raise max_connections and the limit of open files",
-                    ("Retry-After", "1"),
-                )
+            self._come_in_the_crowd(self._shared.crowd, now)
+        if self._shared.draining:
+            self.drain()
+
+    def _come_in_the_crowd(self, crowd: Crowd, now: float) -> None:
+        shared = self._shared
+        if crowd.one_makes_room(self, shared.open, now):
+            return
+        if not shared.lacks_descriptors(self._transport):
+            self._application = crowd.admit(self, shared.open)
+            return
+        self._refuse(
+            Refused(
+                503,
+                f"the server has its limit of {len(shared.open) - 1} connections;"
+                " retry later, or raise max_connections and the limit of open files",
+                ("Retry-After", "1"),
             )
-            if self._shared.lacks_descriptors(transport):
-                transport.close()  # without waiting for the client to have read it
+        )
+        self._transport.close()  # without waiting for the client to have read it
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._reading = OVER
+        self._unparsed = b""
         self._client_left()
         self._shared.remove(self)
         del self._parser  # it holds our bound methods: a cycle that would wait for the collector
@@ -273,6 +310,7 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> None:
         # No HTTP client in use closes one half and then waits: an end of file is a client that
         # left. The transport closes when this returns, after sending what is already written.
+        self._unparsed = b""
         self._client_left()
 
     def pause_writing(self) -> None:
@@ -295,8 +333,17 @@ class Connection(asyncio.BufferedProtocol):
             self._fill(self._rest, nbytes)
         elif self._reading is OVER:
             self._discard(nbytes)
-        else:
+        elif nbytes <= self._at_once_bytes:
             self._feed(self._receive_buffer[:nbytes])
+        elif self._at_once_bytes and not self._unparsed:
+            data = self._receive_buffer[:nbytes]
+            if self._reading is BETWEEN and is_one_request(data):
+                self._feed(data)
+            else:
+                self._parse_some(data, 1)
+        else:
+            self._unparsed = memoryview(bytes(self._unparsed) + self._receive_buffer[:nbytes])
+            self._regulate()
 
     # Requests in
 
@@ -315,6 +362,57 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading is HEAD or self._reading is BODY:
             self._await_the_rest()
 
+    def take_turn(self) -> int:
+        """Parse what this connection may cost the others at a time."""
+        self._turn_comes = False
+        data, self._unparsed = self._unparsed, b""
+        return self._parse_some(memoryview(data), TURN_BYTES)
+
+    def _parse_some(self, data: memoryview, budget: int) -> int:
+        """Parse request by request, until what that costs has reached the budget. The rest waits
+        for its turn."""
+        spent = 0
+        while data and self._reading is not OVER and not self._is_owed_too_much():
+            if (rest := self._rest) is not None:
+                size = min(len(rest), len(data))
+                rest[:size] = data[:size]
+                self._unparsed = data[size:]
+                self._fill(rest, size)
+            else:
+                size, cost = self._next_piece(data)
+                if cost and spent >= budget:
+                    break
+                spent += cost
+                self._unparsed = data[size:]
+                self._feed(data[:size])
+            data = data[size:]
+        self._unparsed = b""
+        if data and self._reading is OVER:
+            self._discard(len(data))
+        elif data:
+            # Our own copy: the buffer belongs to all connections.
+            self._unparsed = data if data.readonly else memoryview(bytes(data))
+        if data or self._reading_held:
+            self._regulate()
+        return spent
+
+    def _next_piece(self, data: memoryview) -> tuple[int, int]:
+        """Up to where to parse now, no further than the end of a request; and what that costs, in
+        bytes that are parsed one by one."""
+        if self._reading is BODY:
+            if self._head is not None:
+                return min(CHUNKS_BYTES, len(data)), TURN_BYTES
+            left = int(self._headers["content-length"]) - len(self._body)
+            return min(left, len(data)), 0
+        head_bytes = bytes(data[:TURN_BYTES]).find(b"\r\n\r\n") + 4
+        size = min(head_bytes if head_bytes > 3 else TURN_BYTES, len(data))
+        return size, size
+
+    def _in_turns(self) -> None:
+        """What comes is parsed request by request from now on, and no more than its turn at a
+        time: a request has come behind another one, or the last one must be known."""
+        self._at_once_bytes = 0
+
     def _parse(self, data: memoryview) -> None:
         while True:
             try:
@@ -330,6 +428,8 @@ class Connection(asyncio.BufferedProtocol):
     def on_message_begin(self) -> None:
         if self._reading is OVER:
             raise Refused(400, "nothing is read after the last request")
+        if not self._fed_bytes:
+            self._in_turns()  # another request was in the same read
         self._reading = HEAD
         self._requests += 1
         self._url = b""
@@ -354,6 +454,10 @@ class Connection(asyncio.BufferedProtocol):
             raise Refused(400, "the request has more than one Host header; send exactly one")
         self._headers[key] += ", " + value.decode("latin-1")
         self._joined_bytes += len(key) + len(": \r\n") - len(", ")
+        if self._joined_bytes > REPEATED_BYTES:
+            raise Refused(
+                431, f"the request repeats {key!r} too often; send one header with a list"
+            )
 
     def on_headers_complete(self) -> None:
         headers = self._headers
@@ -459,6 +563,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_continue_if_due(self) -> None:
         # Answers owed before this request go first; see _nothing_owed.
+        if self._unparsed:
+            return  # it has not waited for that
         if self._expects_continue and not self.exchanges and self._reading is BODY:
             self._expects_continue = False
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -569,7 +675,7 @@ class Connection(asyncio.BufferedProtocol):
         """The start of an answer, without Content-Length and the closing empty line."""
         persistence = ""
         if self._shared.draining:
-            self._drain(exchange)
+            self._may_be_the_last(exchange)
         if self._reading is OVER and self.exchanges[-1] is exchange:
             persistence = "close"
         elif exchange.http10:
@@ -618,18 +724,22 @@ class Connection(asyncio.BufferedProtocol):
             self._nothing_owed()
 
     def close_after(self, exchange: "_Exchange") -> None:
-        """Only the end of the connection will end this answer: nothing can follow it."""
+        """Nothing can follow this answer."""
         self._reading = OVER
         self._large_body = self._rest = None
         while self.exchanges[-1] is not exchange:
             self.exchanges.pop().leave()
 
-    def _drain(self, exchange: "_Exchange") -> None:
+    def _may_be_the_last(self, exchange: "_Exchange") -> None:
         """Nothing is read behind this answer, unless more has arrived already."""
         if self._reading is not BETWEEN or self.exchanges[-1] is not exchange:
             return
-        if self._shared.last_call_is_over or not has_unread(self._transport):
+        if self._shared.last_call_is_over or not (self._unparsed or has_unread(self._transport)):
             self._reading = OVER
+
+    def drain(self) -> None:
+        """The last answer is to say that it is the last: which one that is must be known."""
+        self._in_turns()
 
     @property
     def owes(self) -> bool:
@@ -645,6 +755,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is owed, nothing is half read."""
+        return self._reading is BETWEEN and not self.exchanges and not self._unparsed
+
+    @property
+    def idle_since(self) -> float:
+        """By the sweeps' clock, which looks twice a second."""
+        return self._waiting_since
+
+    def make_room(self) -> bool:
+        """Close now, if this is idle and no request has come in the last moment."""
+        makes_room = self.is_idle and not self.owes and not has_unread(self._transport)
+        if makes_room:
+            self._transport.abort()  # an end of file, as nothing is unread
+        return makes_room
 
     def _nothing_owed(self) -> None:
         if self._reading is OVER:
@@ -673,16 +800,25 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()  # more than any request we would have taken
 
     def _regulate(self) -> None:
-        """Read no more while the client is owed too much, or does not take what it was given."""
-        owed = len(self.exchanges)
-        hold = owed > self._limits.max_pipelined or (self.writing_paused and not owed)
-        hold = hold or (self._owed_much and self._shared.holdings.unsent.is_full(self))
+        """Read no more while the client is owed too much, or does not take what it was given, or
+        has sent more than its turn."""
+        hold = self._is_owed_too_much()
+        if self._unparsed and not hold and not self._turn_comes:
+            self._turn_comes = True
+            self._shared.turns.wait(self)
+        hold = hold or bool(self._unparsed)
         if hold != self._reading_held and not self._transport.is_closing():
             self._reading_held = hold
             if hold:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def _is_owed_too_much(self) -> bool:
+        owed = len(self.exchanges)
+        if owed > self._max_pipelined or (self.writing_paused and not owed):
+            return True
+        return self._owed_much and self._shared.holdings.unsent.is_full(self)
 
     def _client_left(self) -> None:
         while self.exchanges:
@@ -712,7 +848,7 @@ class Connection(asyncio.BufferedProtocol):
         """What we wait for, with a number that changes whenever the client makes progress."""
         unsent = self._transport.get_write_buffer_size()
         if unsent:
-            return Wait.READ, self._written_bytes - unsent
+            return Wait.READ, (self._written_bytes - unsent) // PROGRESS_BYTES
         if self._reading is OVER:
             return None if self.exchanges else (Wait.LEAVE, 0)
         if self._reading_held:
@@ -721,13 +857,13 @@ class Connection(asyncio.BufferedProtocol):
             return Wait.HEAD, self._requests
         if self._reading is BODY:
             left = 0 if self._rest is None else len(self._rest)
-            return Wait.BODY, len(self._body) - left
+            return Wait.BODY, (len(self._body) - left) // PROGRESS_BYTES
         if self.exchanges:
             return None
         if not self._shared.draining:
             return Wait.BEGIN, self._requests
         if untaken := unacknowledged(self._transport):
-            return Wait.READ, -untaken  # it has not heard yet what it may answer to
+            return Wait.READ, -untaken // PROGRESS_BYTES  # it has not heard all yet
         return Wait.LAST, self._requests
 
     def _has_all(self) -> bool:
@@ -742,7 +878,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(Refused(408, f"the request's head did not arrive within {limit} s"))
         elif wait is Wait.BODY:
             limit = self._limits.body_timeout
-            self._refuse(Refused(408, f"nothing of the request's body arrived for {limit} s"))
+            self._refuse(Refused(408, f"too little of the request's body arrived within {limit} s"))
         else:
             self._transport.abort()
 
@@ -796,7 +932,7 @@ class _Exchange(Exchange):
         if not self._may_go_on(WAITING):
             return
         if self.http10:
-            self._connection.close_after(self)
+            self.be_the_last()  # only the end of the connection will end it
         head = self._connection.head(status, content_type, self) + header_lines(headers)
         self._phase = STREAMING
         self._bodiless |= status in BODILESS
@@ -831,6 +967,10 @@ class _Exchange(Exchange):
             self._connection.write_buffers(early)
             self.drained()
         return self._phase is ANSWERED
+
+    def be_the_last(self) -> None:
+        """Nothing is read behind this request; the answer says so."""
+        self._connection.close_after(self)
 
     def leave(self) -> None:
         if self._early:

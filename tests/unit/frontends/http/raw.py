@@ -191,9 +191,11 @@ class Service:
 
 
 @asynccontextmanager
-async def serving(application: Application, limits: Limits | None = None) -> AsyncIterator[Service]:
+async def serving(
+    application: Application, limits: Limits | None = None, vital: frozenset[str] = frozenset()
+) -> AsyncIterator[Service]:
     clock = ManualClock()
-    connections = Connections(application, limits or Limits(), clock=clock)
+    connections = Connections(application, limits or Limits(), vital=vital, clock=clock)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(connections), "127.0.0.1", 0)
     try:

@@ -95,18 +95,24 @@ class Conversation:
         while self.unanswered:
             answer(self.unanswered.pop())
 
-    def feed(self, data: bytes) -> None:
+    async def feed(self, data: bytes) -> None:
         """As a loop does: only while the connection wants to read, and never more than fits."""
         offset = 0
         while offset < len(data) and self.wire.connection is not None:
-            if not self.wire.reading:
-                self.answer_all()
+            await self.turns()
             size = self.dice.choice([1, 7, 100, 5000, 10**6])
             buffer = self.connection.get_buffer(-1)
             piece = data[offset : offset + min(size, len(buffer))]
             buffer[: len(piece)] = piece
             self.connection.buffer_updated(len(piece))
             offset += len(piece)
+        await self.turns()
+
+    async def turns(self) -> None:
+        """Until the connection reads on, or has ended."""
+        while not self.wire.reading and self.wire.connection is not None:
+            self.answer_all()
+            await asyncio.sleep(0)
 
     def end(self) -> None:
         if self.wire.connection is not None:
@@ -157,7 +163,7 @@ def test_every_valid_request_is_answered_once_and_in_order_however_it_is_cut(see
         dice = random.Random(seed)
         talk = Conversation(dice)
         sent = [valid_request(dice, number) for number in range(dice.randint(1, 12))]
-        talk.feed(b"".join(data for data, _ in sent))
+        await talk.feed(b"".join(data for data, _ in sent))
         assert [request.path for request in talk.requests] == [f"/{n}" for n in range(len(sent))]
         assert [bytes(request.body) for request in talk.requests] == [body for _, body in sent]
         talk.answer_all()
@@ -180,11 +186,11 @@ ALPHABET = [
 ]
 
 
-def check_any_input(data: bytes, seed: int) -> "weakref.ref[Connection]":
+async def check_any_input(data: bytes, seed: int) -> "weakref.ref[Connection]":
     """Feed `data`; whatever it is, the connection stays sane. Give what must die afterwards."""
     asyncio.get_running_loop().set_exception_handler(_fail)
     talk = Conversation(random.Random(seed))
-    talk.feed(data)
+    await talk.feed(data)
     talk.connections.sweep()
     answered = len(talk.requests) - len(talk.unanswered)
     found = statuses(bytes(talk.wire.written).replace(b"HTTP/1.1 100 Continue\r\n\r\n", b""))
@@ -206,7 +212,7 @@ def _fail(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
 
 
 async def check_and_release(data: bytes, seed: int) -> None:
-    reference = check_any_input(data, seed)
+    reference = await check_any_input(data, seed)
     await asyncio.sleep(0)  # connection_lost
     await asyncio.sleep(0)
     assert reference() is None

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -19,7 +20,9 @@ from tests.unit.frontends.http.raw import (
     serving,
     until,
 )
+from wherry.frontends.http.crowd import RESERVE
 from wherry.frontends.http.exchange import Exchange, Limits
+from wherry.frontends.http.protocol import PROGRESS_BYTES
 
 pytestmark = on_each_loop
 
@@ -595,19 +598,17 @@ def test_the_head_must_arrive_in_time_even_if_something_arrives_all_along(
     run(main(), loop_factory)
 
 
-def test_a_body_may_take_long_as_long_as_it_grows(loop_factory: LoopFactory) -> None:
+def test_a_header_that_is_repeated_again_and_again_is_refused(loop_factory: LoopFactory) -> None:
+    """Each time, what came before is joined anew."""
+
     async def main() -> None:
-        async with service_and_client(echo, Limits(body_timeout=5)) as (service, client):
-            for size in (30, 100_000):
-                client.send(HEAD + b"Content-Length: %d\r\n\r\n" % size)
-                await until(service.reading("body"))
-                connection = service.only
-                for _ in range(10):
-                    connection.get_buffer(-1)[:1] = b"x"
-                    connection.buffer_updated(1)
-                    service.pass_time(4)
-                client.send((size - 10) * b"x")
-                assert (await client.answer()).body == size * b"x"
+        async with service_and_client(echo) as (_, client):
+            client.send(HEAD + b"A: b\r\n" * 50 + b"Content-Length: 1\r\n\r\nx")
+            assert (await client.answer()).status == 200
+            client.send(HEAD + b"A: b\r\n" * 5000 + b"\r\n")
+            answer = await client.answer()
+            assert answer.status == 431
+            assert "repeats" in answer.error
 
     run(main(), loop_factory)
 
@@ -640,21 +641,237 @@ def test_a_refused_client_that_never_leaves_is_cut_off(loop_factory: LoopFactory
     run(main(), loop_factory)
 
 
-def test_past_the_limit_of_connections_a_client_is_told_to_come_back(
+def test_past_the_limit_the_connection_that_is_idle_for_longest_makes_room(
     loop_factory: LoopFactory,
 ) -> None:
     async def main() -> None:
-        async with service_and_client(echo, Limits(max_connections=1)) as (service, client):
-            client.post(b"one")
-            assert (await client.answer()).body == b"one"
+        desk = Desk()
+        async with (
+            serving(desk, Limits(max_connections=3)) as service,
+            connected(service.address) as busy,
+            connected(service.address) as oldest,
+            connected(service.address) as younger,
+        ):
+            busy.get()
+            exchange = await desk.next()
+            await until(lambda: len(service.connections.open) == 3)
+            service.pass_time(10)
+            younger.get()
+            (await desk.next()).respond(200)
+            await younger.answer()
+            service.pass_time(0)
+            async with connected(service.address) as new:
+                new.get()
+                (await desk.next()).respond(200, b"new")
+                assert (await new.answer()).body == b"new"
+                assert await oldest.rest() == b""
+                younger.get()
+                (await desk.next()).respond(200, b"still there")
+                assert (await younger.answer()).body == b"still there"
+                exchange.respond(200, b"busy")
+                assert (await busy.answer()).body == b"busy"
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize("half_here", [b"GET / HT", HEAD + b"Content-Length: 3\r\n\r\nx"])
+def test_past_the_limit_health_is_answered_and_everything_else_told_to_come_back(
+    loop_factory: LoopFactory, half_here: bytes
+) -> None:
+    async def main() -> None:
+        limits = Limits(max_connections=1)
+        vital = frozenset({"/livez"})
+        async with (
+            serving(echo, limits, vital=vital) as service,
+            connected(service.address) as first,
+        ):
+            first.send(half_here)
+            await until(lambda: any("between" not in repr(c) for c in service.connections.open))
             async with connected(service.address) as second:
+                second.get("/livez")
                 answer = await second.answer()
-                assert answer.status == 503
+                assert (answer.status, answer.headers["connection"]) == (200, "close")
+            async with connected(service.address) as third:
+                third.get("/elsewhere")
+                answer = await third.answer()
+                assert (answer.status, answer.headers["connection"]) == (503, "close")
                 assert answer.headers["retry-after"] == "1"
                 assert "limit of 1 connections" in answer.error
-            await until(lambda: len(service.connections.open) == 1)
-            client.post(b"two")
-            assert (await client.answer()).body == b"two"
+            first.leave()
+            await service.all_gone()
+            async with connected(service.address) as fourth:
+                fourth.post(b"room")
+                assert (await fourth.answer()).body == b"room"
+
+    run(main(), loop_factory)
+
+
+def test_the_places_beyond_the_limit_cannot_be_held(loop_factory: LoopFactory) -> None:
+    async def main() -> None:
+        async with (
+            serving(echo, Limits(max_connections=1), vital=frozenset({"/livez"})) as service,
+            AsyncExitStack() as stack,
+        ):
+            for _ in range(RESERVE + 20):
+                client = await stack.enter_async_context(connected(service.address))
+                client.send(b"GET / HT")
+                await until(service.reading("head"))
+            async with connected(service.address) as probe:
+                probe.get("/livez")
+                assert (await probe.answer()).status == 200
+            assert len(service.connections.open) <= 1 + RESERVE + 1
+
+    run(main(), loop_factory)
+
+
+TINY = b"GET /%d HTTP/1.1\r\nHost:a\r\n\r\n"
+
+
+def test_many_requests_on_one_connection_leave_the_others_their_turn(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        paths: list[str] = []
+
+        def note(exchange: Exchange) -> None:
+            paths.append(exchange.request.path)
+            echo(exchange)
+
+        async with (
+            serving(note) as service,
+            plain_socket(service.address) as greedy,
+            plain_socket(service.address) as modest,
+        ):
+            await until(lambda: len(service.connections.open) == 2)
+            greedy.send(b"".join(TINY % n for n in range(1000)))
+            modest.send(b"GET /modest HTTP/1.1\r\nHost:a\r\n\r\n")
+            await until(lambda: len(paths) == 1001)
+            assert paths.index("/modest") < 100
+            paths.remove("/modest")
+            assert paths == [f"/{n}" for n in range(1000)]
+
+    run(main(), loop_factory)
+
+
+def test_requests_of_one_read_wait_while_too_many_answers_are_owed(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        desk = Desk()
+        async with (
+            serving(desk, Limits(max_pipelined=16)) as service,
+            plain_socket(service.address) as client,
+        ):
+            client.send(b"".join(TINY % n for n in range(1000)))
+            for number in range(1000):
+                exchange = await desk.next()
+                assert exchange.request.path == f"/{number}"
+                assert len(service.only.exchanges) <= 17
+                exchange.respond(200)
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [TINY % 1, HEAD + b"Content-Length: 3000\r\n\r\n", 3000 * b"x", TINY % 2],
+        [CHUNKED, b"7d0\r\n" + 2000 * b"x" + b"\r\n", b"1\r\ny\r\n" * 300, b"0\r\n\r\n"],
+        [CHUNKED, b"0\r\nContent-Length: 9\r\n" + b"A: b\r\n" * 100 + b"\r\n", TINY % 3],
+        [HEAD + b"Content-Length: 100000\r\n\r\n", 100_000 * b"x", TINY % 4],
+        [b"GET /" + 3000 * b"a" + b" HTTP/1.1\r\nHost:a\r\n\r\n", TINY % 5],
+        [HEAD + b"Expect: 100-continue\r\nContent-Length: 2000\r\n\r\n", 2000 * b"x"],
+    ],
+    ids=["a body", "chunks", "trailers", "a large body", "a long head", "expected"],
+)
+def test_what_comes_in_one_read_is_what_comes_in_many(
+    loop_factory: LoopFactory, pieces: list[bytes]
+) -> None:
+    async def main() -> None:
+        def note(exchange: Exchange) -> None:
+            seen.append((exchange.request.path, bytes(exchange.request.body)))
+            exchange.respond(200)
+
+        async def send(*parts: bytes) -> list[tuple[str, bytes]]:
+            async with service_and_client(note) as (_, client):
+                for part in parts:
+                    client.send(part)
+                    await until(lambda: client.writer.transport.get_write_buffer_size() == 0)
+                client.get("/last", "Connection: close")
+                await client.rest()
+            return seen
+
+        seen: list[tuple[str, bytes]] = []
+        alone = list(await send(*pieces))
+        seen.clear()
+        assert await send(b"".join(pieces)) == alone
+        assert alone[-1][0] == "/last"
+
+    run(main(), loop_factory)
+
+
+def test_pipelined_requests_that_have_arrived_are_all_answered_while_the_server_drains(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        for application in (echo, Desk()):
+            async with (
+                serving(application) as service,
+                plain_socket(service.address) as client,
+            ):
+                await until(lambda service=service: len(service.connections.open) == 1)  # type: ignore[misc]
+                service.connections.drain(10.0)
+                client.send(b"".join(TINY % n for n in range(100)))
+                if isinstance(application, Desk):
+                    for _ in range(100):
+                        (await application.next()).respond(200)
+                answers = await received(client)
+                assert answers.count(b"HTTP/1.1 200") == 100
+                assert answers.count(b"Connection: close") == 1
+            await service.all_gone()
+
+    run(main(), loop_factory)
+
+
+@pytest.mark.parametrize(
+    ("begin", "byte"),
+    [(b"GET / HTTP/1.1\r\nA: ", b"a"), (HEAD + b"Content-Length: 90000\r\n\r\n", b"a")],
+    ids=["head", "body"],
+)
+def test_a_byte_now_and_then_does_not_extend_the_time_for_a_request(
+    loop_factory: LoopFactory, begin: bytes, byte: bytes
+) -> None:
+    async def main() -> None:
+        limits = Limits(header_timeout=30, body_timeout=30)
+        async with (
+            serving(echo, limits) as service,
+            plain_socket(service.address) as client,
+        ):
+            client.send(begin)
+            await until(lambda: any("between" not in repr(c) for c in service.connections.open))
+            for _ in range(3):
+                service.pass_time(14.0)
+                with suppress(OSError):
+                    client.send(byte)
+            answer = await asyncio.get_running_loop().sock_recv(client, 1000)
+            assert b" 408 " in answer
+
+    run(main(), loop_factory)
+
+
+def test_a_body_that_goes_on_fast_enough_may_take_as_long_as_it_needs(
+    loop_factory: LoopFactory,
+) -> None:
+    async def main() -> None:
+        async with service_and_client(echo, Limits(body_timeout=30)) as (service, client):
+            client.send(HEAD + b"Content-Length: %d\r\n\r\n" % (10 * PROGRESS_BYTES))
+            for _ in range(10):
+                await until(service.reading("body"))
+                before = repr(service.only._awaited())
+                client.send(PROGRESS_BYTES * b"x")
+                await until(lambda before=before: repr(service.only._awaited()) != before)  # type: ignore[misc]
+                service.pass_time(29)
+            assert (await client.answer()).status == 200
 
     run(main(), loop_factory)
 
@@ -671,6 +888,8 @@ def test_a_connection_that_takes_a_reserved_descriptor_is_refused(
             (only,) = service.connections.open
             taken = only._transport.get_extra_info("socket").fileno()
             service.connections._descriptors = taken + 1
+            first.send(b"GET / HT")  # an idle one would make room
+            await until(service.reading("head"))
             async with connected(service.address) as second:
                 answer = await second.answer()
                 assert answer.status == 503
