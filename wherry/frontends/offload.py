@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from wherry.errors import ServerBusy
+from wherry.errors import ServerBusy, WherryError
 from wherry.request import Column, Columns, bytes_of
 
 #: Above so many bytes of JSON or strings, or so many elements, work is for another thread; below,
@@ -114,10 +114,13 @@ class Job:
         try:
             assert self.work is not None
             outcome = self.work()
+        except WherryError as error:
+            outcome = error.with_traceback(None)  # whose frames hold the body
         except Exception as error:  # noqa: BLE001 - carried over to the loop
             outcome = error
         self.work = None  # and with it the request's body
         self._port.call(self._end, outcome)
+        del outcome  # no cycle for the collector: this frame is in an error's traceback
 
     def _end(self, outcome: Any) -> None:
         done, self._done = self._done, None

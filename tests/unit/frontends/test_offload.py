@@ -1,7 +1,9 @@
 """frontends/offload.py: work that would hold up the event loop is done beside it."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import PATIENCE, until
-from wherry.errors import ServerBusy
+from wherry.errors import InvalidRequest, ServerBusy
 from wherry.frontends.offload import LARGE_BYTES, Offload, is_large
 
 
@@ -58,6 +60,30 @@ def test_an_exception_is_an_outcome_too() -> None:
     offload.submit(lambda: 1 // 0, 10, port, told.append)
     port.deliver()
     assert isinstance(told[0], ZeroDivisionError)
+
+
+def test_a_refused_body_is_let_go_without_the_collector() -> None:
+    class Body:
+        pass
+
+    offload, port = Offload(), Port()
+    kept = Body()
+    gone = weakref.ref(kept)
+
+    def read(body: Body = kept) -> None:
+        held = body  # by the frame
+        raise InvalidRequest(f"no {type(held).__name__}")
+
+    told: list[Any] = []
+    gc.disable()
+    try:
+        offload.submit(read, 10, port, lambda outcome: told.append(str(outcome)))
+        del read, kept
+        port.deliver()
+        until(lambda: gone() is None)
+    finally:
+        gc.enable()
+    assert told == ["no Body"]
 
 
 def test_beyond_the_bytes_work_is_refused_until_some_is_told() -> None:

@@ -9,6 +9,7 @@ slice, by numpy.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
@@ -29,8 +30,11 @@ MAX_ENVELOPE_BYTES: Final = 2 * 2**20
 MAX_RUN_BYTES: Final = 2 * SLICE_BYTES
 
 QUOTE, COMMA = ord('"'), ord(",")
+#: A string is read in one go: so much takes up to 50 ms.
+MAX_ELEMENT_BYTES: Final = 16 * 2**20
 #: An array that is no longer stays where it was.
 KEPT_BYTES: Final = 256
+FEW: Final = 512
 #: What is not cut is built whole: so many brackets and commas take a parser 30 ms.
 MAX_VALUES: Final = 2**18
 #: "[" and "{" differ in one bit, and so do "]" and "}".
@@ -55,6 +59,8 @@ class LongArray:
         #: Behind its opening bracket, until the end of the last piece.
         self.begins = self.cut = start
         self._open = 1
+        #: Outside of strings: with one more, at least as many as its elements.
+        self.commas = 0
         #: Objects stand in it: then it is cut between its own elements only.
         self.objects = False
         self._pieces: list[Piece] = []
@@ -75,6 +81,10 @@ class LongArray:
         """The pieces. ValueError where one is missing before a comma or a bracket."""
         last = len(self._pieces) - 1
         for number, piece in enumerate(self._pieces):
+            if piece.stop - piece.start > MAX_ELEMENT_BYTES:
+                raise RequestTooLarge(
+                    f"an element of more than {MAX_ELEMENT_BYTES} bytes; send it as binary data"
+                )
             text = bytes(self._body[piece.start : piece.stop])
             bare = text.strip(NOTHING)
             if (number > 0 and bare[:1] in b"],") or (number < last and bare[-1:] in b"[,"):
@@ -130,6 +140,13 @@ class _Part(msgspec.Struct, gc=False):
     letters: npt.NDArray[np.uint8]
     brackets: npt.NDArray[np.intp]
     commas: npt.NDArray[np.intp]
+    _places: list[int] | None = None
+
+    def places(self) -> list[int]:
+        """The brackets, for who looks at one after the other."""
+        if self._places is None:
+            self._places = self.brackets.tolist()
+        return self._places
 
 
 def _parts(body: memoryview) -> Iterator[_Part]:
@@ -206,19 +223,22 @@ class _Folder:
     def _walk(self, part: _Part, done: int) -> int:
         """Outside of the long arrays: bracket by bracket. Stops at the begin of an array that may
         be long."""
-        text, brackets = part.text, part.brackets
+        text, places = part.text, part.places()
         stack = self._stack
-        for place in brackets[np.searchsorted(brackets, done) :].tolist():
+        for number in range(bisect_left(places, done), len(places)):
+            place = places[number]
             bracket = text[place]
             if bracket | ONE_BIT == CLOSES:
                 if stack:
                     stack.pop()
                 continue
             if bracket == ord("[") and stack == self._where:
-                self._keep(text[done:place])
-                self._array = LongArray(self._body, part.start + place + 1)
-                self._open, self._values = 1, 0
-                return int(place) + 1
+                follows = places[number + 1] if number + 1 < len(places) else len(text)
+                if follows - place > KEPT_BYTES or text[follows : follows + 1] != b"]":
+                    self._keep(text[done:place])
+                    self._array = LongArray(self._body, part.start + place + 1)
+                    self._open, self._values = 1, 0
+                    return place + 1
             if len(stack) >= MAX_DEPTH:
                 raise InvalidRequest(TOO_DEEP)
             stack.append(bracket)
@@ -229,9 +249,13 @@ class _Folder:
         """Inside of a long array: to its end, or to the slice's."""
         start, letters, brackets, commas = part.start, part.letters, part.brackets, part.commas
         brackets = brackets[np.searchsorted(brackets, done) :]
-        steps = np.where(letters[brackets] | ONE_BIT == OPENS, 1, -1)
-        depths = self._open + np.cumsum(steps)
-        ends = np.flatnonzero(depths == 0)
+        # Many arrays may end in one slice: look at a few brackets before all that follow.
+        for looked_at in (brackets[:FEW], brackets):
+            steps = np.where(letters[looked_at] | ONE_BIT == OPENS, 1, -1)
+            depths = self._open + np.cumsum(steps)
+            ends = np.flatnonzero(depths == 0)
+            if len(ends):
+                break
         end = len(letters)
         if len(ends):
             end = int(brackets[ends[0]])
@@ -239,6 +263,7 @@ class _Folder:
         if len(depths) and depths.max() > MAX_DEPTH:
             raise InvalidRequest(TOO_DEEP)
         commas = commas[np.searchsorted(commas, done) : np.searchsorted(commas, end)]
+        array.commas += len(commas)
         array.objects = array.objects or bool((letters[brackets] == ord("{")).any())
         if len(ends):
             if letters[end] != ord("]"):

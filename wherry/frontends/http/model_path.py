@@ -116,9 +116,10 @@ class Entry:
         def ended(outcome: Any) -> None:
             self.admission.leave()
             exchange.on_disconnect = None
+            if isinstance(outcome, Exception):
+                fail(exchange, outcome)
+                return
             try:
-                if isinstance(outcome, Exception):
-                    raise outcome
                 done(outcome)
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
                 fail(exchange, error)

@@ -158,6 +158,9 @@ class InputCodec:
 
     def from_long_array(self, data: LongArray, rows: int, shape: list[int]) -> Column:
         """As `from_json`, piece by piece."""
+        count = math.prod(shape)
+        if not self._json_rows and data.commas + 1 > max(1, count):
+            raise self._wrong_count(shape, count, data.commas + 1)  # without reading them all
         if self._json_rows or self.spec.datatype is BYTES:
             values: list[Any] = []
             for piece in self._pieces(data):
@@ -166,7 +169,7 @@ class InputCodec:
         arrays: list[Array] = []
         with np.errstate(over="raise"):
             arrays = [self._array_of(piece) for piece in self._pieces(data)]
-        count, got = math.prod(shape), sum(map(len, arrays))
+        got = sum(map(len, arrays))
         if got != count:
             raise self._wrong_count(shape, count, got)
         return self._column_of_array(np.concatenate(arrays), rows, shape)

@@ -1,5 +1,6 @@
 """frontends/http/long_arrays.py: a body in pieces says what the whole says."""
 
+import contextlib
 import json
 import random
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.costs import assert_linear
 from wherry.errors import InvalidRequest, RequestTooLarge
 from wherry.frontends.http import long_arrays
 from wherry.frontends.http.long_arrays import fold
@@ -105,3 +107,29 @@ def test_a_client_cannot_name_an_array_itself() -> None:
     members = msgspec.json.decode(folded.envelope, type=dict[str, msgspec.Raw])
     assert folded.find(members["a"]) is not None
     assert folded.find(members["b"]) is None
+
+
+def test_an_element_is_bounded() -> None:
+    folded = fold(b'{"a":["' + b"x" * 2**25 + b'"]}', "{")
+    array = folded.find(msgspec.json.decode(folded.envelope, type=dict[str, msgspec.Raw])["a"])
+    assert array is not None
+    with pytest.raises(RequestTooLarge, match="binary data"):
+        list(array.texts())
+
+
+UNITS = (
+    b"[],", b"[[1],[2]],", b"{},", b'"",', b'"\\\\",', b"1,", b'{"data":[1],"shape":[]},',
+    b'{"data":[' + b"[]," * 100 + b"[]]},", b'{"data":[' + b"1," * 200 + b"1]},",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit[:12])
+@pytest.mark.parametrize("frame", [b'{"inputs":[%b0]}', b'{"inputs":[{"data":[%b0]}]}'])
+def test_a_body_is_walked_in_proportion_to_its_bytes(frame: bytes, unit: bytes) -> None:
+    def walk(body: bytes) -> None:
+        with contextlib.suppress(InvalidRequest, ValueError):
+            fold(body, "{[{")
+
+    assert_linear(
+        walk, lambda size: frame % (unit * (size // len(unit))), smallest=2**14, largest=2**20
+    )
