@@ -11,7 +11,14 @@ from typing import Any, Protocol
 from wherry.budget import Budget, Loan
 from wherry.config import ModelConfig, SequenceBatching
 from wherry.datatypes import Form
-from wherry.errors import Cancelled, InvalidRequest, ModelFailed, TooManyBytes, Unsupported
+from wherry.errors import (
+    Cancelled,
+    InvalidRequest,
+    ModelFailed,
+    TooManyBytes,
+    Unsupported,
+    WherryError,
+)
 from wherry.instances.executable import Failure
 from wherry.instances.failure_log import FailureLog
 from wherry.instances.life import Loadable
@@ -214,12 +221,15 @@ class LoadedModel:
             requests = [r for r in requests if self._has_room(self._held, r)]
         most = self.config.max_batch_size or 1
         if any(request.rows > most for request in requests) and not self.is_pipeline:
+            self.runner.statistics.has_parts = True
             requests = [
                 part
                 for request in requests
                 if not request.reply.settled
                 for part in (
-                    (request,) if request.rows <= most else split(request, most, self.runner.cancel)
+                    (request,)
+                    if request.rows <= most
+                    else split(request, most, self.runner.cancel, self._count)
                 )
             ]
         self.runner.submit(requests)
@@ -263,10 +273,21 @@ class LoadedModel:
         """The caller is gone. False if the request was answered already."""
         if not request.parts:
             return self.runner.cancel(request)
-        cancelled = request.reply.settle(Cancelled("the request was cancelled"))
-        for part in request.parts:
+        cancelled = request.reply.claim()
+        if cancelled:
+            outcome = Cancelled("the request was cancelled")
+            self._count(request, outcome)
+            request.reply.deliver(outcome)
+        for part in list(request.parts):
             self.runner.cancel(part)
         return cancelled
+
+    def _count(self, request: InferRequest, outcome: InferResponse | Exception) -> None:
+        """A request that was split has come to its end, and is counted once."""
+        reason = None
+        if isinstance(outcome, Exception):
+            reason = outcome.reason if isinstance(outcome, WherryError) else ModelFailed.reason
+        self.runner.statistics.joined(request, reason, self._clock())
 
     def not_ready_reason(self) -> str:
         return self.runner.not_ready_reason()

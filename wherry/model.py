@@ -42,13 +42,15 @@ class Caller(Protocol):
 
     def infer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
     async def ainfer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
-    def map(self, model: str, rows: Iterable[Any], /) -> Iterator[Any]: ...
+    def map(
+        self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
+    ) -> Iterator[Any]: ...
     def stream(self, model: str, /, *args: Any, **inputs: Any) -> Iterator[Any]: ...
     def astream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]: ...
 
 
 #: What infer() takes beside the inputs: no input may have such a name.
-RESERVED = ("timeout", "priority", "sequence_step")
+RESERVED = ("version", "timeout", "priority", "sequence_step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +150,10 @@ class Model:
         """`infer` for asyncio; cancelling the task cancels the request."""
         return await self._loaded().ainfer(self.name, *args, **inputs)
 
-    def map(self, rows: Iterable[Any]) -> Iterator[Any]:
+    def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
         """Results for many rows in their order, many in flight at a time. A row is the value of
         the only input, or a dict with the inputs by name."""
-        return self._loaded().map(self.name, rows)
+        return self._loaded().map(self.name, rows, version=version)
 
     def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
         """The responses of a generator model, as they come. Close the iterator to cancel."""

@@ -108,6 +108,8 @@ class InferRequest:
         "wait_until",
         "wanted",
     )
+    #: Of a Part: the request that it is one of, which is counted in its place.
+    whole: InferRequest | None = None
 
     def __init__(
         self,
@@ -162,8 +164,8 @@ class InferRequest:
         #: No bound of the queue holds for it: what it belongs to was let in already (the first part
         #: of a request that was split, the request of the pipeline that sends it).
         self.follows = False
-        #: If it has more rows than a batch holds: the requests that it was split into.
-        self.parts: Sequence[InferRequest] = ()
+        #: If it has more rows than a batch holds: what it was split into, until all of that ended.
+        self.parts: Sequence[Part] = ()
         #: What it holds of budgets, as long as it is there.
         self.loans: tuple[Loan, ...] = ()
         #: How often a worker died with this request in its batch.
@@ -176,6 +178,12 @@ class InferRequest:
     def __repr__(self) -> str:
         state = "settled" if self.reply.settled else "queued" if self.queued else "running"
         return f"<InferRequest {self.id or '?'}: {self.rows} rows, {state}>"
+
+
+class Part(InferRequest):
+    """Some rows of a request that has more of them than a batch holds."""
+
+    __slots__ = ("whole",)
 
 
 @dataclass(frozen=True, slots=True)

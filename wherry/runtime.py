@@ -26,9 +26,12 @@ from contextlib import aclosing, contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from wherry.config import ModelConfig, SequenceBatching
 from wherry.errors import (
     ConfigError,
+    InvalidRequest,
     ModelNotFound,
     ModelNotReady,
 )
@@ -313,11 +316,13 @@ class Runtime:
 
     # Which model
 
-    def model(self, name: str, version: str | None = None) -> LoadedModel:
+    def model(self, name: str, version: str | int | None = None) -> LoadedModel:
         """The loaded model; without a version the highest one.
 
         ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
         """
+        if version is not None and type(version) is not str:
+            version = _as_text(version)
         # Before _models: what is ready comes there first, then leaves here.
         expected, coming = self._expected, self._loading
         versions = self._models.get(name)
@@ -358,6 +363,7 @@ class Runtime:
         model: str,
         /,
         *args: Any,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         sequence_step: SequenceStep | None = None,
@@ -366,9 +372,11 @@ class Runtime:
         """Run one row, batched with whoever else calls: the value of the only output, or a dict.
 
         Blocks; safe from any thread. With an idle thread instance the model may run right here,
-        in the caller's thread. `timeout` in seconds. Raises WherryError.
+        in the caller's thread. `version` is the model's, without one the highest; `timeout` in
+        seconds. An input that is called like one of these arguments is given by its place. Raises
+        WherryError.
         """
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         columns = loaded.row_columns(args, inputs)
         if loaded.runs_in_caller and timeout is None and not priority:
             outcome = loaded.runner.run_in_caller(columns)
@@ -383,6 +391,7 @@ class Runtime:
         model: str,
         /,
         *,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         **columns: Any,
@@ -391,7 +400,7 @@ class Runtime:
 
         More rows than the model's max_batch_size are split and joined again.
         """
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
         return self._call(loaded, checked, rows, timeout, priority).outputs
 
@@ -400,26 +409,29 @@ class Runtime:
         model: str,
         /,
         *args: Any,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Any:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         columns = loaded.row_columns(args, inputs)
         answer = await self.answer(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         return loaded.row(answer.outputs)
 
-    def map(self, model: str, rows: Iterable[Any], /) -> Iterator[Any]:
+    def map(
+        self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
+    ) -> Iterator[Any]:
         """Results for many rows in their order, enough in flight to fill batches.
 
         Lazy: rows are taken as results are asked for. The first error is raised in its place;
         closing the iterator cancels what is in flight.
         """
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         config = loaded.config
         window = 4 * max(1, config.max_batch_size) * sum(g.count for g in config.instances)
         window = max(16, window)
@@ -447,13 +459,14 @@ class Runtime:
         model: str,
         /,
         *args: Any,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> Iterator[Any]:
         """The responses of a generator model as they come. Closing the iterator cancels."""
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         if self._pipeline_thread.is_here:
             self._refuse_to_wait(loaded)
         queue: SimpleQueue[InferResponse | None] = SimpleQueue()
@@ -482,13 +495,14 @@ class Runtime:
         model: str,
         /,
         *args: Any,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         sequence_step: SequenceStep | None = None,
         **inputs: Any,
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
-        loaded = self.model(model)
+        loaded = self.model(model, version)
         columns = loaded.row_columns(args, inputs)
         responses = self.responses(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
@@ -788,6 +802,16 @@ class Runtime:
         elif known is not None:
             why = "has no available versions"
         return ModelNotFound(f"Request for unknown model: {which} {why}")
+
+
+def _as_text(version: Any) -> str:
+    """A version as the models know it."""
+    if not isinstance(version, str | int | np.integer) or isinstance(version, bool):
+        raise InvalidRequest(
+            f"version must be a str or an int, not {type(version).__name__}; an input of that name"
+            " is given by its place"
+        )
+    return str(version)
 
 
 def _not_ready(name: str) -> ModelNotReady:

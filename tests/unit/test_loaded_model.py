@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import wherry
-from tests.fakes import Call, Gate, gated
+from tests.fakes import Call, Gate, gated, until
 from wherry.reply import Reply
 
 
@@ -141,3 +141,81 @@ def test_a_models_own_bound_of_bytes_counts_what_waits_and_runs_and_local_caller
         del call
         gc.collect()  # a test's call and its request know each other
         assert runtime.infer("gated", text, timeout=60.0) == text.upper()
+
+
+# Requests that are split
+
+
+def counted(runtime: wherry.Runtime, name: str = "gated") -> dict[str, int]:
+    statistics = runtime.model(name).statistics
+    return {
+        "requests": statistics.success.count,
+        "failed": statistics.fail.count,
+        "latencies": statistics.request_seconds.duration.count,
+        "queued": statistics.queue.count,
+        "computed": statistics.compute.count,
+        "rows": statistics.inference_count,
+        "batches": statistics.execution_count,
+    }
+
+
+def test_a_request_that_is_split_counts_once_its_rows_all_and_each_batch() -> None:
+    @wherry.model(max_batch_size=4, name="gated")
+    def echo(text: list[str]) -> list[str]:
+        return text
+
+    with wherry.Runtime(echo) as runtime:
+        runtime.infer_batch("gated", text=[*"abcdefghij"])
+        assert counted(runtime) == {
+            "requests": 1,
+            "failed": 0,
+            "latencies": 1,
+            "queued": 1,
+            "computed": 1,
+            "rows": 10,
+            "batches": 3,
+        }
+        statistics = runtime.model("gated").statistics
+        in_batches = sum(batch.infer_ns for batch in statistics.batch_sizes.values())
+        assert statistics.compute.infer_ns == pytest.approx(in_batches, abs=3)
+        assert 0 < statistics.queue.ns <= statistics.success.ns
+
+
+def test_a_split_request_that_fails_or_is_cancelled_counts_once_with_its_reason() -> None:
+    gate = Gate()
+    with wherry.Runtime(gated(gate, max_batch_size=2)) as runtime:
+        loaded = runtime.model("gated")
+
+        def call() -> Call:
+            call = Call("a", "bad", "c", "d", "e", "f")
+            loaded.submit([call.request])
+            gate.started()
+            return call
+
+        cancelled = call()
+        assert loaded.cancel(cancelled.request)
+        assert not loaded.cancel(cancelled.request)
+        gate.open()
+        failed = call()
+        gate.open()
+        assert isinstance(failed.wait(), wherry.ModelFailed)
+        assert dict(loaded.statistics.failures) == {"CANCELED": 1, "BACKEND": 1}
+        until(lambda: counted(runtime)["batches"] == 2)
+        found = counted(runtime)
+        assert (found["requests"], found["failed"], found["rows"]) == (0, 2, 0)
+
+
+def test_the_parts_of_a_request_that_finds_no_room_count_once() -> None:
+    gate = Gate()
+    with wherry.Runtime(gated(gate, max_batch_size=2, max_queue_size=1)) as runtime:
+        loaded = runtime.model("gated")
+        running, waiting, refused = (Call(*"ab"), Call(*"cd"), Call(*"efghij"))
+        loaded.submit([running.request])
+        gate.started()
+        loaded.submit([waiting.request])
+        loaded.submit([refused.request])
+        assert isinstance(refused.wait(), wherry.QueueFull)
+        assert dict(loaded.statistics.failures) == {"REJECTED": 1}
+        gate.open(2)
+        running.wait()
+        waiting.wait()

@@ -129,7 +129,7 @@ def test_code_for_columns_needs_a_batch_dimension() -> None:
             return text
 
 
-@pytest.mark.parametrize("name", ["timeout", "priority"])
+@pytest.mark.parametrize("name", ["timeout", "priority", "version"])
 def test_an_input_may_not_be_called_like_an_argument_of_infer(name: str) -> None:
     def function(x: list[str]) -> list[str]:
         return x

@@ -797,6 +797,58 @@ def test_a_lookup_without_the_lock_sees_one_moment_of_the_versions() -> None:
         assert list(before) == ["1", "2"]
 
 
+class Numbered(wherry.Model):
+    """Says its version, over and over."""
+
+    name = "numbered"
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+
+    def execute(self, text: str) -> Iterator[str]:
+        yield from (f"{text}{self.said}", "end")
+
+
+async def gathered(responses: AsyncIterator[Any]) -> list[Any]:
+    return [response async for response in responses]
+
+
+@pytest.mark.parametrize("version", ["1", 1, np.int64(1)])
+def test_every_call_takes_a_version_and_without_one_the_highest(version: Any) -> None:
+    with Runtime(Loaded("1")) as rt:
+        rt.load(Loaded("2"), version="2")
+        for given, said in (({"version": version}, "1"), ({}, "2")):
+            assert rt.infer("loaded", "?", **given) == said
+            assert rt.infer("loaded", text="?", timeout=PATIENCE, **given) == said
+            assert rt.infer_batch("loaded", text=["?", "!"], **given)["output"] == [said] * 2
+            assert list(rt.map("loaded", ["?", {"text": "!"}], **given)) == [said] * 2
+            assert asyncio.run(rt.ainfer("loaded", "?", **given)) == said
+        with pytest.raises(ModelNotFound, match="version 3"):
+            rt.infer("loaded", "?", version=3)
+    with Runtime(Numbered("1")) as rt:
+        rt.load(Numbered("10"), version="10")
+        for given, said in (({"version": version}, "1"), ({}, "10")):
+            assert list(rt.stream("numbered", "v", **given)) == [f"v{said}", "end"]
+            assert asyncio.run(gathered(rt.astream("numbered", "v", **given))) == [
+                f"v{said}",
+                "end",
+            ]
+
+
+def test_a_model_object_calls_the_version_that_is_asked_for() -> None:
+    model = Loaded("1")
+    with Runtime(model) as rt:
+        rt.load(Loaded("2"), version="2")
+        assert [model.infer("?", version=1), model.infer("?")] == ["1", "2"]
+        assert list(model.map(["?"], version="1")) == ["1"]
+
+
+@pytest.mark.parametrize("version", [True, 1.0, [1], np.zeros(2), b"1"])
+def test_what_is_no_version_says_where_an_input_of_that_name_goes(version: Any) -> None:
+    with Runtime(shout) as rt, pytest.raises(InvalidRequest, match="given by its place"):
+        rt.infer("shout", "a", version=version)
+
+
 def test_a_model_that_gets_ready_while_it_is_looked_up_is_not_unknown() -> None:
     may_load = threading.Event()
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from wherry.client import Client
-from wherry.client.wire import ModelDescription
+from wherry.client.wire import ModelDescription, by_place
 from wherry.datatypes import BYTES, Form
 from wherry.errors import ConfigError, WherryError
 
@@ -23,11 +23,12 @@ def call(args: argparse.Namespace) -> int:
     def run(client: Client) -> None:
         described = client.describe(args.model)
         for row in _rows(args, described):
+            placed, named = by_place(described, row)
             if args.stream or described.streams:
-                for response in client.stream(args.model, timeout=args.timeout, **row):
+                for response in client.stream(args.model, *placed, timeout=args.timeout, **named):
                     _print(response, args.json)
             else:
-                _print(client.infer(args.model, timeout=args.timeout, **row), args.json)
+                _print(client.infer(args.model, *placed, timeout=args.timeout, **named), args.json)
 
     return with_client(args, run)
 

@@ -79,18 +79,23 @@ class Client:
         for connection in idle:
             connection.close()
 
-    # Calls. A model is "name", or "name:version".
+    # Calls. A model is "name", or "name:version"; `version` says the same.
 
     def infer(
         self,
         model: str,
         /,
         *args: Any,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         **inputs: Any,
     ) -> Any:
-        """Run one row: the value, or a dict of several outputs. `timeout` in seconds."""
+        """Run one row: the value, or a dict of several outputs. `timeout` in seconds.
+
+        An input that is called like one of these arguments is given by its place.
+        """
+        model = _versioned(model, version)
         described = self.describe(model)
         columns = {name: [value] for name, value in _by_name(described, args, inputs).items()}
         return row_of(described, self._infer(model, described, columns, timeout, priority))
@@ -100,17 +105,26 @@ class Client:
         model: str,
         /,
         *,
+        version: str | int | None = None,
         timeout: float | None = None,
         priority: int = 0,
         **columns: Any,
     ) -> Columns:
         """Run many rows: columns in, columns out by output name."""
+        model = _versioned(model, version)
         return self._infer(model, self.describe(model), columns, timeout, priority)
 
     def stream(
-        self, model: str, /, *args: Any, timeout: float | None = None, **inputs: Any
+        self,
+        model: str,
+        /,
+        *args: Any,
+        version: str | int | None = None,
+        timeout: float | None = None,
+        **inputs: Any,
     ) -> Iterator[Any]:
         """The responses of a generator model as they come; closing the iterator cancels."""
+        model = _versioned(model, version)
         described = self.describe(model)
         body: dict[str, Any] = {
             name: value.tolist() if hasattr(value, "tolist") else value
@@ -323,6 +337,17 @@ def _path(model: str) -> str:
     name, _, version = model.partition(":")
     path = f"/v2/models/{quote(name, safe='')}"
     return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def _versioned(model: str, version: str | int | None) -> str:
+    if version is None:
+        return model
+    if type(version) not in (str, int) or ":" in model:
+        raise InvalidRequest(
+            f"model {model!r}: version must be a str or an int, said once, not"
+            f" {type(version).__name__}; an input of that name is given by its place"
+        )
+    return f"{model}:{version}"
 
 
 def _by_name(

@@ -7,6 +7,7 @@ other's tests.
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 from collections.abc import Mapping, Sequence
@@ -109,6 +110,13 @@ def _tensor(member: Mapping[str, Any], forms: Mapping[str, str]) -> Tensor:
     shape = tuple(int(d) for d in member.get("dims", ()))
     form = _FORMS.get(forms.get(member["name"], ""))
     return Tensor(member["name"], datatype, shape, form)
+
+
+def by_place(model: ModelDescription, row: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """A row as arguments, by place as far as that goes: an input may have any name."""
+    names = [tensor.name for tensor in model.inputs]
+    args = [row[name] for name in itertools.takewhile(row.__contains__, names)]
+    return args, {name: value for name, value in row.items() if name not in names[: len(args)]}
 
 
 def infer_body(

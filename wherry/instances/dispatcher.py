@@ -178,7 +178,8 @@ class Dispatcher(ModelLife[Instance]):
                 self._changed.notify_all()
             seconds = self._clock() - request.enqueued_at
             broken = self._broken()
-        self.statistics.failed(Cancelled.reason, seconds)
+        if request.whole is None:
+            self.statistics.failed(Cancelled.reason, seconds)
         request.reply.deliver(Cancelled("the request was cancelled"))
         self._left(request)
         if not queued:
@@ -449,7 +450,7 @@ class Dispatcher(ModelLife[Instance]):
         if longest is None or self._scheduler.is_short(longest):
             return ()
         given_up = self._scheduler.give_up(self._scheduler.turns_within(longest))
-        self.statistics.hopeless += len(given_up)
+        self.statistics.hopeless += len({request.whole or request for request in given_up})
         return [(request, too_slow(self.config.name, longest)) for request in given_up]
 
     def explain(self) -> dict[str, Any]:
@@ -849,6 +850,7 @@ class Dispatcher(ModelLife[Instance]):
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         # Counted first, so that a client that reads the statistics next finds it there.
         if request.reply.claim():
-            self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
+            if request.whole is None:
+                self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
             request.reply.deliver(error)
             self._left(request)

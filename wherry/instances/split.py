@@ -5,20 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from wherry.errors import BadModelOutput
+from wherry.errors import BadModelOutput, WherryError
 from wherry.reply import Reply
-from wherry.request import InferRequest, InferResponse, concatenate, rows_of
+from wherry.request import InferRequest, InferResponse, Part, concatenate, rows_of
 
 
 def split(
-    request: InferRequest, max_rows: int, cancel: Callable[[InferRequest], object]
-) -> list[InferRequest]:
+    request: InferRequest,
+    max_rows: int,
+    cancel: Callable[[InferRequest], object],
+    count: Callable[[InferRequest, InferResponse | Exception], object],
+) -> list[Part]:
     """Cut `request` into requests of at most `max_rows` rows, whose outcomes are joined.
 
     The first part that fails is the whole request's outcome; `cancel` is called for the others.
-    Whoever cancels the request cancels `request.parts`.
+    `count(request, outcome)` is called before the whole request is answered. To cancel the request
+    is to cancel `request.parts`.
     """
-    parts: list[InferRequest] = []
+    parts: list[Part] = []
     lock = threading.Lock()
     missing = -(-request.rows // max_rows)
 
@@ -28,25 +32,33 @@ def split(
             missing -= 1
             last = missing == 0
         if isinstance(reply.outcome, Exception):
-            if request.reply.settle(reply.outcome):
-                cancel_parts()
+            if settle(reply.outcome):
+                for part in parts:
+                    if not part.reply.settled:
+                        cancel(part)
         elif last and not request.reply.settled:
-            try:
-                outputs = concatenate([part.reply.result().outputs for part in parts])
-            except ValueError as error:
-                text = f"rows of two batches differ in shape ({error}); return list[np.ndarray]"
-                request.reply.settle(BadModelOutput(text))
-            else:
-                request.reply.settle(InferResponse(outputs, request.rows))
+            settle(joined())
+        if last:
+            parts.clear()  # or they and the request would hold each other in memory
 
-    def cancel_parts() -> None:
-        for part in parts:
-            if not part.reply.settled:
-                cancel(part)
+    def joined() -> InferResponse | WherryError:
+        try:
+            outputs = concatenate([part.reply.result().outputs for part in parts])
+        except ValueError as error:
+            text = f"rows of two batches differ in shape ({error}); return list[np.ndarray]"
+            return BadModelOutput(text)
+        return InferResponse(outputs, request.rows)
+
+    def settle(outcome: InferResponse | Exception) -> bool:
+        if not request.reply.claim():
+            return False
+        count(request, outcome)
+        request.reply.deliver(outcome)
+        return True
 
     for start in range(0, request.rows, max_rows):
         stop = min(start + max_rows, request.rows)
-        part = InferRequest(
+        part = Part(
             rows_of(request.inputs, start, stop),
             stop - start,
             Reply(part_done),
@@ -57,6 +69,7 @@ def split(
             parameters=request.parameters,
             tenant=request.tenant,
         )
+        part.whole = request
         part.cost = request.cost
         part.follows = start > 0
         part.wait_until = request.wait_until

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from wherry.client.wire import ModelDescription, describe
+from wherry.client.wire import ModelDescription, by_place, describe
 from wherry.errors import ConfigError, DeadlineExceeded, WherryError
 from wherry.frontends.describe import batching, model_config, statistics
 from wherry.loadtest import inputs
@@ -91,11 +91,11 @@ class Local:
         if self.streams:
             if len(batch) > 1:
                 raise ConfigError(f"{name!r} streams: it takes one row a request, not {len(batch)}")
-            row = batch[0]
-            return lambda: _streamed(runtime.stream(name, **row))
+            args, named = by_place(self._model, batch[0])
+            return lambda: _streamed(runtime.stream(name, *args, **named))
         if len(batch) == 1:
-            row = batch[0]
-            return lambda: _answered(runtime.infer(name, **row))
+            args, named = by_place(self._model, batch[0])
+            return lambda: _answered(runtime.infer(name, *args, **named))
         columns: dict[str, Any] = columns_of(batch)
         return lambda: _answered(runtime.infer_batch(name, **columns))
 

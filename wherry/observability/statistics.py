@@ -120,6 +120,8 @@ class ModelStatistics:
         self.poisoned = 0
         #: Requests refused since they would have taken too long.
         self.hopeless = 0
+        #: Whether requests were split: until then none is looked at for that.
+        self.has_parts = False
         self._inlined = Duration()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
@@ -143,16 +145,17 @@ class ModelStatistics:
     ) -> None:
         """A batch has run, whatever became of its requests. `started` is the runtime's clock."""
         executions = len(executed_rows)
+        whole = _without_parts(requests) if self.has_parts else requests
         with self.lock:
             self.execution_count += executions
             self.cut_reasons[reason] += 1
-            self.compute.add(input_ns, infer_ns, output_ns, len(requests))
+            self.compute.add(input_ns, infer_ns, output_ns, len(whole))
             for rows in executed_rows:
                 batch = self.batch_sizes.get(rows)
                 if batch is None:
                     batch = self.batch_sizes[rows] = Compute()
                 batch.add(input_ns // executions, infer_ns // executions, output_ns // executions)
-            self.queue_seconds.observe([started - request.enqueued_at for request in requests])
+            self.queue_seconds.observe([started - request.enqueued_at for request in whole])
         compute_ns = (input_ns, infer_ns, output_ns)
         for request in requests:
             request.started_at = started
@@ -160,12 +163,36 @@ class ModelStatistics:
 
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
         """These requests are about to be answered with their outputs."""
+        if self.has_parts:
+            requests = _without_parts(requests)
         with self.lock:
             self.last_inference_at = time.time()
             self.inference_count += sum([request.rows for request in requests])
             seconds = self.request_seconds.observe([now - one.enqueued_at for one in requests])
             self.success.count += len(requests)
             self.success.ns += int(seconds * 1e9)
+
+    def joined(self, request: InferRequest, reason: str | None, now: float) -> None:
+        """A request that ran in parts is about to be answered, or has failed for this `reason`.
+
+        Of its parts only the batches were counted: it waited until the first of them ran.
+        """
+        ran = [part for part in request.parts if part.started_at is not None]
+        started = min([part.started_at or 0.0 for part in ran], default=None)
+        request.started_at = started
+        took = [sum(ns) for ns in zip(*(part.compute_ns for part in ran), strict=True)]
+        if started is not None:
+            request.compute_ns = (took[0], took[1], took[2])
+        if request.whole is not None:
+            return  # a part itself
+        if started is not None:
+            with self.lock:
+                self.compute.add(*request.compute_ns)
+                self.queue_seconds.observe([started - request.enqueued_at])
+        if reason is None:
+            self.succeeded([request], now)
+        else:
+            self.failed(reason, now - request.enqueued_at)
 
     def stepped(self, active_requests: int, ns: int) -> None:
         """A model that works in steps has done one."""
@@ -253,6 +280,10 @@ class ModelStatistics:
                     compute.infer_ns += ns
                 self.queue_seconds.counts[0] += count
         return self
+
+
+def _without_parts(requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
+    return [request for request in requests if request.whole is None]
 
 
 class ResponseCount:

@@ -11,7 +11,7 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.client.wire import Tensor, describe, error_of, infer_body, outputs_of
+from wherry.client.wire import Tensor, by_place, describe, error_of, infer_body, outputs_of
 from wherry.datatypes import BYTES
 from wherry.server import Server
 from wherry.testing import local_server
@@ -110,6 +110,29 @@ def test_a_call_over_http_gives_what_the_same_call_gives_in_process(
     np.testing.assert_equal(over_http, in_process)
     np.testing.assert_equal(by_place, in_process)
     assert type(over_http) is type(in_process)
+
+
+def test_a_call_may_say_the_version(server: Server) -> None:
+    with wherry.Client(server.url) as client:
+        for version in ("1", 1):
+            assert client.infer("text", "a", version=version) == client.infer("text:1", "a")
+            assert list(client.infer_batch("text", version=version, text=["a"])) == ["output"]
+            assert list(client.stream("count", 2, version=version)) == [0, 1]
+        with pytest.raises(wherry.ModelNotFound, match="version 7"):
+            client.infer("text", "a", version=7)
+        wrong: Any
+        for model, wrong in (("text:1", "1"), ("text", 1.0), ("text", ["x"])):
+            with pytest.raises(wherry.InvalidRequest, match="version must be"):
+                client.infer(model, "a", version=wrong)
+
+
+def test_inputs_go_by_place_as_far_as_that_goes() -> None:
+    """What they are called is not for the client to say."""
+    tensors = [{"name": name, "data_type": "TYPE_FP32", "dims": [1]} for name in "abc"]
+    model = describe({"name": "m", "max_batch_size": 1, "input": tensors, "output": []})
+    assert by_place(model, {"c": 3, "b": 2, "a": 1}) == ([1, 2, 3], {})
+    assert by_place(model, {"a": 1, "c": 3}) == ([1], {"c": 3})
+    assert by_place(model, {"c": 3, "x": 4}) == ([], {"c": 3, "x": 4})
 
 
 def test_many_rows_come_back_in_their_order(server: Server) -> None:

@@ -144,6 +144,14 @@ def test_statistics_are_those_of_one_model_or_of_all(client: Client) -> None:
     )
 
 
+def test_a_request_that_is_split_counts_as_one(client: Client) -> None:
+    most = client.runtime.model("shout").config.max_batch_size
+    client.ask("ModelInfer", words(*["w"] * (2 * most + 1)))
+    (shouts,) = client.ask("ModelStatistics", {"name": "shout"}).answer["model_stats"]
+    assert (shouts["inference_count"], shouts["execution_count"]) == (2 * most + 1, 3)
+    assert [shouts["inference_stats"][name]["count"] for name in ("success", "queue")] == [1, 1]
+
+
 def test_a_server_without_a_repository_tells_what_runs_and_changes_nothing(client: Client) -> None:
     models = client.ask("RepositoryIndex").answer["models"]
     assert [(m["name"], m["version"], m["state"]) for m in models] == [

@@ -277,6 +277,24 @@ def test_more_rows_than_a_batch_are_split_and_joined(client: Client) -> None:
     assert answer["outputs"][0]["data"] == texts
 
 
+def test_a_request_that_is_split_is_one_request_in_statistics_and_metrics() -> None:
+    with served(echo) as client:
+        client.post("/v2/models/echo/infer", text_of(*map(str, range(11))))
+        (counted,) = client.get("/v2/models/echo/stats").json["model_stats"]
+        metrics = client.get("/metrics").body.decode()
+    most = echo.config().max_batch_size
+    batches = -(-11 // most)
+    assert (counted["inference_count"], counted["execution_count"]) == (11, batches)
+    counts = {name: value["count"] for name, value in counted["inference_stats"].items()}
+    once = ("success", "queue", "compute_input", "compute_infer", "compute_output")
+    assert counts == {**dict.fromkeys(counts, 0), **dict.fromkeys(once, 1)}
+    assert 'nv_inference_request_success{model="echo",version="1"} 1' in metrics
+    assert 'nv_inference_count{model="echo",version="1"} 11' in metrics
+    assert f'nv_inference_exec_count{{model="echo",version="1"}} {batches}' in metrics
+    assert 'wherry_requests_total{model="echo",outcome="success",version="1"} 1' in metrics
+    assert 'wherry_request_seconds_count{model="echo",version="1"} 1' in metrics
+
+
 def test_several_inputs_in_any_order_and_an_optional_one(client: Client) -> None:
     a, b = tensor("a", "FP32", [1, 2], [1, 2]), tensor("b", "FP32", [1, 2], [[10, 20.5]])
     answer = client.post("/v2/models/add/infer", {"inputs": [b, a]}).json
