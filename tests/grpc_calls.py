@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from tests.fakes import PATIENCE
 from tests.http_exchange import app_loop, at_the_end_of_the_turn
 from wherry.frontends.grpc.app import SERVICE, GrpcApp
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
 from wherry.model import Model
 
 
@@ -31,7 +32,7 @@ class MemoryRpc(Rpc):
 
     __slots__ = (
         "_method", "answers", "changed", "code", "details", "done", "paused", "takes", "told",
-        "trailers", "waiting",
+        "trailers", "unread", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,14 +56,15 @@ class MemoryRpc(Rpc):
         self.takes = takes
         self.waiting: list[Callable[[], None] | None] = []
         self.paused = False
+        self.unread: deque[bytes | None] = deque()  # None: no more comes
 
-    def respond(self, message: bytes) -> None:
+    def respond(self, message: Buffer) -> None:
         assert not self._method.gives_stream
         if not self.ended:
             self._collect(message)
             self._end("OK")
 
-    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
         assert self._method.gives_stream
         if self.ended:
             return
@@ -93,8 +95,18 @@ class MemoryRpc(Rpc):
 
     def resume(self) -> None:
         self.paused = False
+        asyncio.get_running_loop().call_soon(self.read)
 
-    def _collect(self, message: bytes) -> None:
+    def read(self) -> None:
+        """What the client has said, as far as it is read."""
+        while self.unread and not self.paused:
+            message = self.unread.popleft()
+            if message is None:
+                self.tell(self.on_half_close)
+            elif self.on_message is not None:
+                self.on_message(message)
+
+    def _collect(self, message: Buffer) -> None:
         self.answers.append(self._method.response.decode(message))
         at_the_end_of_the_turn(self._tell, len(self.answers))
 
@@ -172,12 +184,17 @@ class Client:
         def send() -> None:
             for message in messages:
                 assert rpc.on_message is not None
-                rpc.on_message(message)
+                rpc.unread.append(message)
+            rpc.read()
 
         self.call(send)
 
     def half_close(self, rpc: MemoryRpc) -> None:
-        self.call(lambda: rpc.tell(rpc.on_half_close))
+        def close() -> None:
+            rpc.unread.append(None)
+            rpc.read()
+
+        self.call(close)
 
     def call(self, function: Callable[[], object]) -> Any:
         """Run something in the loop's thread, and wait for it."""

@@ -394,6 +394,7 @@ class Server:
             compression=compression,
             access_log=logging.getLogger("wherry.access") if self._access_log else None,
             holdings=self._holdings,
+            offload=self._common.offload,
         )
 
     async def _listen_grpc(self) -> None:

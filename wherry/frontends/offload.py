@@ -11,13 +11,16 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from wherry.errors import ServerBusy, WherryError
 from wherry.request import Column, Columns, bytes_of
+
+Buffer = bytes | bytearray | memoryview
 
 #: Above so many bytes of JSON or strings, or so many elements, work is for another thread; below,
 #: the way there and back costs more than the work holds up the loop (2 ms at worst).
@@ -78,10 +81,40 @@ class Port(Protocol):
     def call(self, callback: Callable[[Any], None], argument: Any) -> None: ...
 
 
+class SoonPort:
+    """The way back into any loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(callback, argument)
+
+
 def give_way() -> None:
     """Let other threads run, the event loop's above all. Does nothing in a loop's own thread."""
     if asyncio._get_running_loop() is None:
         time.sleep(_PAUSE)
+
+
+def join_in_slices(parts: Sequence[Buffer]) -> Buffer:
+    """One buffer of all parts. A large one is no `bytes`: those are joined by a single call."""
+    if len(parts) == 1:
+        return parts[0]
+    size = sum(len(part) for part in parts)
+    if size <= SLICE_BYTES:
+        return b"".join(parts)
+    joined = np.empty(size, np.uint8)
+    position = copied = 0
+    for part in parts:
+        # numpy lets other threads run meanwhile.
+        joined[position : position + len(part)] = np.frombuffer(part, np.uint8)
+        position += len(part)
+        if position - copied > SLICE_BYTES:
+            copied = position
+            give_way()
+    return joined.data
 
 
 class Job:

@@ -9,18 +9,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from wherry.errors import ServerBusy
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, Message, packed, unpacked
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
+from wherry.frontends.offload import LARGE_BYTES, Job, SoonPort
 
 if TYPE_CHECKING:
     from wherry.frontends.grpc.h2 import Connection
 
 STREAM_WINDOW: Final = 2**20
 """What a client may send of one call unasked. A message that has begun may always be finished."""
+
+CALL_WORK: Final = 32
+"""What a call, or a message of a stream, counts for: so many frames cost as much. A connection may
+begin one in each turn of the loop, whatever the others have done in it."""
+
+UNPACKED_A_FRAME: Final = 2**12
+"""So many bytes that are unpacked count for one frame."""
+
+PACKED_BYTES: Final = 2**13
+"""A compressed message of so many bytes is unpacked in the loop, if it is no more than
+`LARGE_BYTES` then."""
 
 MESSAGE_BYTES: Final = 128
 """What a message that waits costs besides its own bytes."""
@@ -37,9 +51,9 @@ class Call(Rpc):
 
     __slots__ = (
         "_assembly", "_coding", "_connection", "_end_waits", "_has_message", "_headed", "_heard",
-        "_queue", "_trailers", "_waiting", "_waiting_bytes", "begun_at", "coding", "counted",
-        "deadline", "half_closed", "id", "method", "paused", "receive_window", "send_window",
-        "status",
+        "_queue", "_trailers", "_unpacking", "_waiting", "_waiting_bytes", "begun_at", "coding",
+        "counted", "deadline", "half_closed", "id", "method", "paused", "receive_window",
+        "send_window", "status",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +96,7 @@ class Call(Rpc):
         #: How much that was when a sweep last saw a change, and when that was.
         self._heard: tuple[int, float] | None = None
         self._end_waits = False
+        self._unpacking: Job | None = None  # of the first that waits
 
         # Out
         self.send_window = send_window
@@ -123,11 +138,12 @@ class Call(Rpc):
 
     def _take(self, messages: Iterator[Message]) -> None:
         try:
-            share = self._connection.shared.share
+            shared = self._connection.shared
+            most = shared.share // CALL_WORK
             for count, message in enumerate(messages):
                 if self.paused or self._waiting:
                     self._wait(message)
-                elif count >= share:
+                elif count >= most or (message[0] and shared.is_spent):
                     self._wait(message)
                     self._catch_up_soon()
                 else:
@@ -152,15 +168,66 @@ class Call(Rpc):
         return held
 
     def _hand_on(self, compressed: bool, message: Buffer) -> None:
+        """To the application; if it is to be unpacked beside the loop, it waits for that, first."""
         if compressed:
-            message = unpacked(message, self.coding, self._connection.max_message_bytes)
+            small = self._unpacked_here(message)
+            if small is None:
+                self._unpack_beside(message)
+                return
+            message = small
         if self.method.takes_stream:
+            self._connection.shared.spend(CALL_WORK)
             self.tell(self.on_message, message)
         elif self._has_message:
             raise BadMessage("UNIMPLEMENTED", "a second message for a method that takes one")
         else:
             self.message = message
             self._has_message = True
+
+    def _unpacked_here(self, message: Buffer) -> Buffer | None:
+        """A compressed message as it was, if that takes no time."""
+        if len(message) > PACKED_BYTES:
+            return None
+        most = self._connection.max_message_bytes
+        spent = LARGE_BYTES
+        try:
+            whole = unpacked(message, self.coding, min(most, LARGE_BYTES))
+            spent = len(whole)
+            return whole
+        except BadMessage as error:
+            if error.code != "RESOURCE_EXHAUSTED" or most <= LARGE_BYTES:
+                raise
+            return None
+        finally:
+            self._connection.shared.spend(spent // UNPACKED_A_FRAME)
+
+    def _unpack_beside(self, message: Buffer) -> None:
+        connection = self._connection
+        work = partial(unpacked, message, self.coding, connection.max_message_bytes)
+        size = max(len(message), LARGE_BYTES)  # also a small one may be much, once it is inflated
+        port = SoonPort(asyncio.get_running_loop())
+        try:
+            job = connection.shared.offload.submit(work, size, port, self._unpacked)
+        except ServerBusy as error:
+            raise BadMessage("UNAVAILABLE", str(error)) from None
+        self._unpacking = job
+        self._waiting.appendleft((True, message))
+        self._waiting_bytes += len(message) + MESSAGE_BYTES
+
+    def _unpacked(self, outcome: Buffer | Exception) -> None:
+        """The first that waits is unpacked, or cannot be."""
+        self._unpacking = None
+        if isinstance(outcome, BadMessage):
+            self._refuse(outcome)
+        elif isinstance(outcome, Exception):
+            self._connection.report("unpacking a message failed", outcome)
+            self.refuse("INTERNAL", "internal error; the server's log has it")
+        else:
+            self._waiting_bytes += len(outcome) - len(self._waiting[0][1])
+            self._waiting[0] = False, outcome
+            self._connection.recount(self)
+            if not self.ended:
+                self._catch_up_soon()
 
     def half_close(self) -> None:
         """The client's stream has ended."""
@@ -169,6 +236,8 @@ class Call(Rpc):
             return
         if self._assembly is not None and not self._assembly.between:
             self._refuse(BadMessage("INTERNAL", "the client's stream ends within a message"))
+        elif self._waiting and not self.paused:
+            self._end_waits = True
         elif not self.method.takes_stream:
             if self._has_message:
                 self._connection.begin(self)
@@ -206,18 +275,22 @@ class Call(Rpc):
         """Hand on what came while the call was paused, or too much at once."""
         shared = self._connection.shared
         shared.behind -= 1
+        if self._unpacking is not None:
+            return
         try:
-            for _ in range(min(shared.share, len(self._waiting))):
-                if self.paused or self.ended:
+            for _ in range(min(shared.share // CALL_WORK, len(self._waiting))):
+                if self.paused or self.ended or (self._waiting[0][0] and shared.is_spent):
                     break
                 message = self._waiting.popleft()
                 self._waiting_bytes -= len(message[1]) + MESSAGE_BYTES
                 self._hand_on(*message)
+                if self._unpacking is not None:
+                    break
         except BadMessage as error:
             self._refuse(error)
         if self.counted:
             self._connection.recount(self)
-        if self.paused or self.ended:
+        if self.paused or self.ended or self._unpacking is not None:
             return
         if self._waiting:
             self._catch_up_soon()
@@ -225,7 +298,7 @@ class Call(Rpc):
         self.grant()
         if self._end_waits:
             self._end_waits = False
-            self.tell(self.on_half_close)
+            self.half_close()
 
     def _refuse(self, error: BadMessage) -> None:
         self.refuse(error.code, str(error))
@@ -241,7 +314,7 @@ class Call(Rpc):
         nothing of its one message has come for so many seconds."""
         if self.deadline is not None and now >= self.deadline:
             self.refuse("DEADLINE_EXCEEDED", "the call's deadline has passed")
-        elif self.begun_at is None and not self.ended:
+        elif self.begun_at is None and not self.ended and self._unpacking is None:
             if self._heard is None or self._heard[0] != self.held:
                 self._heard = self.held, now
             elif now - self._heard[1] >= patience:
@@ -250,7 +323,7 @@ class Call(Rpc):
 
     # To the client
 
-    def respond(self, message: bytes) -> None:
+    def respond(self, message: Buffer) -> None:
         if self.ended:
             return
         prefix, payload = packed(message, self._coding)
@@ -274,17 +347,17 @@ class Call(Rpc):
         self._connection.over(self)
         self.forget()
 
-    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
         if not self.ended:
             self._send(*packed(message, self._coding), sent)
 
-    def _send(self, prefix: bytes, payload: bytes, sent: Callable[[], None] | None) -> None:
+    def _send(self, prefix: bytes, payload: Buffer, sent: Callable[[], None] | None) -> None:
         connection = self._connection
         if not self._headed:
             self._headed = True
             connection.write(connection.header_frames(self.id, 0, _HEADS[self._coding]))
         if len(payload) <= JOINED_BYTES:
-            self._queue.append((memoryview(prefix + payload), sent))
+            self._queue.append((memoryview(b"".join((prefix, payload))), sent))
         else:
             self._queue.append((memoryview(prefix), None))
             self._queue.append((memoryview(payload), sent))
@@ -310,6 +383,9 @@ class Call(Rpc):
 
     def _forget_messages(self) -> None:
         self._assembly = None
+        if self._unpacking is not None:
+            self._unpacking.cancel()
+            self._unpacking = None
         self._waiting.clear()
         self.message = b""
         if self.counted:

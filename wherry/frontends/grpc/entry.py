@@ -124,7 +124,8 @@ class Entry:
         )
         if self.common.traces.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
-        self.admission.enter(request, len(rpc.message) or SMALL_BODY + 1)
+        size = len(rpc.message) or SMALL_BODY + 1
+        self.admission.enter(request, size, decoded.held_bytes)
         self.port().submit(loaded, request)
         return request
 

@@ -17,7 +17,7 @@ import numpy as np
 from wherry.frontends.crowd import Crowd
 from wherry.frontends.gathered import gathered_write
 from wherry.frontends.grpc import frames, heads
-from wherry.frontends.grpc.call import STREAM_WINDOW, Call
+from wherry.frontends.grpc.call import CALL_WORK, STREAM_WINDOW, Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.hpack import (
     HeaderBomb,
@@ -29,6 +29,7 @@ from wherry.frontends.grpc.hpack import (
 from wherry.frontends.grpc.rpc import Application, Buffer
 from wherry.frontends.held import FREE_BYTES, Holdings
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import Client, OpenConnections
 from wherry.frontends.sockets import has_unread
 
@@ -60,9 +61,11 @@ LAST_CALL: Final = 2.0
 LINGER: Final = 2.0
 """How long it may take to leave then, having read all."""
 
-TURN_CALLS: Final = 64
-"""What all connections that have more to do may begin in one turn of the loop, together: calls, and
-messages of streams. Who has its turn next waits for these."""
+TURN_WORK: Final = 2048
+"""What all connections may do in one turn of the loop, together: frames read. It takes 10 ms or so,
+for which everybody else waits."""
+HEADERS_A_FRAME: Final = 4
+"""So many headers of a call count for one frame."""
 
 REMEMBERED_BYTES: Final = 2**14
 """Of header blocks whose meaning is remembered."""
@@ -87,15 +90,20 @@ class Connections(OpenConnections["Connection"]):
         ended: Callable[[Connection, Call], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         holdings: Holdings[Client] | None = None,
+        offload: Offload | None = None,
     ) -> None:
         super().__init__(clock, limits, holdings)
         self.application = application
+        #: Where large compressed messages are unpacked.
+        self.offload = offload or Offload()
         self.coding = coding
         self.ended = ended
         #: How many calls the application has.
         self.calls = 0
         #: Connections and streams with more than their share of this turn: they go on in the next.
         self.behind = 0
+        self._spent = 0  # of TURN_WORK, about in this turn
+        self._turn_ends = False
         self.crowd = Crowd()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read goes in front of the next: a part of a frame's head at most,
@@ -111,8 +119,25 @@ class Connections(OpenConnections["Connection"]):
 
     @property
     def share(self) -> int:
-        """How many calls one of them may begin in one turn of the loop."""
-        return max(1, TURN_CALLS // (self.behind + 1))
+        """How much work one of them may do in this turn of the loop."""
+        return max(CALL_WORK, (TURN_WORK - self._spent) // (self.behind + 1))
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether this turn has had its work: what may wait should."""
+        return self._spent >= TURN_WORK
+
+    def spend(self, work: int) -> None:
+        """So much was done in this turn."""
+        self._spent += work
+        # To be called in the next turn costs one: only where it matters.
+        if self._spent >= TURN_WORK // 4 and not self._turn_ends:
+            self._turn_ends = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_ends = False
+        self._spent = 0
 
     def drain(self, last_call: float) -> None:
         for connection in tuple(self.open):
@@ -144,8 +169,8 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""  # of the last read: the head of a frame that is not whole yet
         self._frame_place: memoryview | None = None  # where a frame that must be whole is put
         self._frame_filled = 0
-        self._begun = 0  # calls, in this turn of the loop
-        self._share = TURN_CALLS
+        self._work = 0  # of this read
+        self._share = 0
         self._unread = b""  # what is read in the next turn
         self._headers = HeaderDecoder()
         self._heads: dict[bytes, heads.Head] = {}  # by block, while the decoder's table stays
@@ -260,8 +285,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _while_reading(self, read: Callable[[T], None], what: T) -> None:
         self._reading = True
-        self._begun = 0
-        self._share = self.shared.share if self.shared.behind else TURN_CALLS
+        self._work = 0
+        self._share = self.shared.share
         try:
             read(what)
         except ConnectionFault as fault:
@@ -270,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             self.report("reading failed", error)
             self._fail(frames.INTERNAL_ERROR, "the server failed to read this")
         self._reading = False
+        self.shared.spend(self._work)
         if self._held:
             self._release()
         if self._writers:
@@ -279,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_all(self, data: memoryview) -> None:
         used = self._read(data)
-        if self._begun < self._share or used == len(data):
+        if self._work < self._share or used == len(data):
             self._rest = bytes(data[used:])
             return
         self._rest = b""
@@ -317,7 +343,8 @@ class Connection(asyncio.BufferedProtocol):
                 return 0
             self._greeted = True
             position = len(frames.PREFACE)
-        while not self._over and self._begun < self._share:
+        while not self._over and self._work < self._share:
+            self._work += 1
             if self._data_left or self._padding_left:
                 position += self._take_data(data[position:])
                 if self._data_left or self._padding_left:
@@ -501,7 +528,7 @@ class Connection(asyncio.BufferedProtocol):
             self._served_id = stream_id
             self._open(stream_id, head)
         except (heads.Refusal, TooManyHeaders) as error:
-            self._begun += 1
+            self._work += CALL_WORK
             refusal = self._too_many(error) if isinstance(error, TooManyHeaders) else error
             # Without a reset, at which some clients forget that there was an answer: what is still
             # to come of the request fits into its window, and is skipped.
@@ -542,7 +569,9 @@ class Connection(asyncio.BufferedProtocol):
     def _decoded(self, block: bytes) -> list[tuple[bytes, bytes]]:
         version = self._headers.version
         try:
-            return self._headers.decode(block, self._max_header_bytes)
+            headers = self._headers.decode(block, self._max_header_bytes)
+            self._work += len(headers) // HEADERS_A_FRAME
+            return headers
         except HeaderBomb as error:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
         except HpackError as error:
@@ -602,7 +631,7 @@ class Connection(asyncio.BufferedProtocol):
         """The application's turn."""
         shared = self.shared
         shared.calls += 1
-        self._begun += 1
+        self._work += CALL_WORK
         call.begun_at = shared.clock()
         if call.deadline is not None:
             call.timeout = call.deadline - call.begun_at

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from wherry.errors import Unsupported
 from wherry.frontends.grpc.answers import fail
+from wherry.frontends.grpc.beside import Beside, LargeRequest
 from wherry.frontends.grpc.entry import Entry
 from wherry.frontends.grpc.infer_codec import Decoded, InferCodec
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.rpc import Buffer, Rpc
+from wherry.frontends.offload import LARGE_BYTES, join_in_slices
 from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
@@ -16,14 +20,40 @@ from wherry.request import InferRequest, InferResponse
 def infer(entry: Entry, method: Method, rpc: Rpc) -> None:
     """The hot path: one object for a request besides the core's own."""
     entry.admission.check()
+    if len(rpc.message) > LARGE_BYTES:
+        request = LargeRequest(entry, method.request, rpc.message, partial(read, method, rpc))
+        rpc.on_leave = request.cancel
+        request.start()
+        return
     wire = method.request.decode(rpc.message)
     loaded, codec = entry.find(wire.get("model_name", ""), wire.get("model_version", ""))
     if loaded.signature.streams:
-        raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        raise no_single_answer()
     decoded = codec.decode(wire)
     call = InferCall(entry, method, rpc, loaded, codec, decoded)
     call.request = entry.submit(rpc, loaded, decoded, call)
     rpc.on_leave = call.cancel
+
+
+def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
+    """A large request is decoded, or is none."""
+    rpc.on_leave = None
+    try:
+        if error is not None:
+            raise error
+        entry, loaded, decoded = request.entry, request.loaded, request.decoded
+        if loaded.signature.streams:
+            raise no_single_answer()
+        call = InferCall(entry, method, rpc, loaded, request.codec, decoded)
+        call.request = entry.submit(rpc, loaded, decoded, call)
+        rpc.message = b""  # what is needed of it, the columns have
+        rpc.on_leave = call.cancel
+    except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
+        fail(rpc, refused)
+
+
+def no_single_answer() -> Unsupported:
+    return Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
 class InferCall(Reply[InferResponse]):
@@ -72,7 +102,25 @@ def answer(call: InferCall) -> None:
         if isinstance(outcome, Exception):
             fail(rpc, outcome)
             return
+        if call.codec.is_large(outcome, decoded.wanted):
+            write = Beside(call.entry, partial(written, call, outcome), partial(respond, rpc))
+            rpc.on_leave = write.cancel
+            return
         encoded = call.codec.encode(outcome, decoded.id, decoded.wanted)
         rpc.respond(call.method.response.encode(encoded))
     except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
         fail(rpc, error)
+
+
+def written(call: InferCall, response: InferResponse) -> Buffer:
+    """The message of a large answer, in another thread."""
+    encoded = call.codec.encode(response, call.decoded.id, call.decoded.wanted)
+    return join_in_slices(call.method.response.parts(encoded))
+
+
+def respond(rpc: Rpc, written: Buffer | Exception) -> None:
+    rpc.on_leave = None
+    if isinstance(written, Exception):
+        fail(rpc, written)
+    else:
+        rpc.respond(written)

@@ -18,8 +18,9 @@ from wherry.datatypes import DATATYPES, Form
 from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.classification import check_classifiable
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.http.tensors import Buffer, InputCodec, OutputCodec, pack_bytes
+from wherry.frontends.http.tensors import Buffer, InputCodec, OutputCodec
 from wherry.frontends.model_tensors import ModelTensors, in_order
+from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, is_large, join_in_slices
 from wherry.frontends.parameters import Parameters, checked_parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
 from wherry.request import Array, Column, Columns, InferResponse
@@ -46,6 +47,9 @@ _KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.i
 
 #: What the fields of smaller integers carry.
 CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
+
+#: An array of so many bytes is copied into its message in no time.
+COPIED_BYTES: Final = 2**20
 
 EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
 FINAL_RESPONSE: Final = "triton_final_response"
@@ -74,6 +78,8 @@ class Decoded:
     wanted: list[Wanted] | None
     #: The client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
+    #: What the columns hold, in bytes, if it was counted already.
+    held_bytes: int | None = None
 
     @property
     def output_names(self) -> list[str] | None:
@@ -125,6 +131,18 @@ class InferCodec:
             wants_end,
         )
 
+    def decode_in_slices(self, wire: Values) -> Decoded:
+        """`decode` for another thread, and count what it has made."""
+        decoded = self.decode(wire)
+        decoded.held_bytes = held_bytes(decoded.columns)
+        return decoded
+
+    def reads_in_place(self, wire: Values) -> bool:
+        """Is what is large in this nothing but raw contents that are not copied?"""
+        inputs = self.tensors.inputs
+        names = [given.get("name", "") for given in wire.get("inputs", ())]
+        return all(inputs[name].views for name in names if name in inputs)
+
     def _columns(self, inputs: list[Values], raw_contents: list[Buffer]) -> tuple[Columns, int]:
         tensors = self.tensors
         columns: Columns = {}
@@ -145,7 +163,11 @@ class InferCodec:
                 columns[name] = codec.from_binary(window.read(), rows, shape, shared=True)
                 continue
             if raw is None:
-                data = self._from_contents(codec, given, math.prod(shape))
+                values = self._contents(codec, given, math.prod(shape))
+                if codec.datatype == "BYTES":
+                    columns[name] = codec.from_elements(values, rows, shape)
+                    continue
+                data = self._numbers(codec, values)
             else:
                 if given.get("contents"):
                     raise InvalidRequest(
@@ -165,8 +187,8 @@ class InferCodec:
             )
         return memoryview(data)
 
-    def _from_contents(self, codec: InputCodec, given: Values, count: int) -> memoryview:
-        """The bytes of a tensor whose elements stand in a typed field of `contents`."""
+    def _contents(self, codec: InputCodec, given: Values, count: int) -> Any:
+        """The elements of a tensor that stand in its typed field of `contents`."""
         contents: Values = given.get("contents", {})
         wanted = CONTENTS_FIELD.get(codec.datatype)
         if wanted is None:
@@ -189,9 +211,12 @@ class InferCodec:
             )
         if len(values) != count:
             raise self._wrong_count(codec, count, len(values))
-        if codec.datatype == "BYTES":
-            return memoryview(pack_bytes(values))
+        return values
+
+    def _numbers(self, codec: InputCodec, values: Any) -> memoryview:
+        """The bytes of a tensor's elements, in its own datatype."""
         dtype = DATATYPES[codec.datatype].dtype
+        wanted = CONTENTS_FIELD[codec.datatype]
         array: Array = np.asarray(values, CONTENTS_DTYPE.get(wanted, dtype))
         if array.dtype.itemsize > dtype.itemsize and array.size:
             limits = np.iinfo(str(dtype))
@@ -235,6 +260,19 @@ class InferCodec:
 
     # The answer
 
+    def is_large(self, response: InferResponse, wanted: list[Wanted] | None) -> bool:
+        """Would writing this answer hold up the loop?"""
+        outputs = response.outputs
+        if not is_large(outputs):
+            return False
+        if wanted is None:
+            wanted = [Wanted(codec) for codec in self.tensors.outputs.values()]
+        names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
+        return is_large({
+            name: column for name, column in outputs.items()
+            if name in names or (isinstance(column, np.ndarray) and column.nbytes > COPIED_BYTES)
+        })  # fmt: skip
+
     def encode(
         self,
         response: InferResponse,
@@ -257,7 +295,11 @@ class InferCodec:
             if one.classes:
                 codec, column = self.tensors.classified(codec, column, one.classes)
             shape, flat = codec.flat(column)
-            data = codec.raw(flat)
+            data = (
+                codec.raw(flat)
+                if len(flat) <= SLICE_ELEMENTS
+                else join_in_slices([*codec.raw_parts(flat)])
+            )
             if one.window is not None:
                 one.window.write(data)
                 data = b""  # each output has its entry: clients count them

@@ -14,6 +14,7 @@ from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
 from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import Client
 from wherry.frontends.origins import Binding, binding_of
 from wherry.frontends.sockets import HANDSHAKES, Backlog
@@ -36,6 +37,7 @@ class GrpcListener:
         compression: str = "none",
         access_log: logging.Logger | None = None,
         holdings: Holdings[Client] | None = None,
+        offload: Offload | None = None,
     ) -> None:
         self._application = application
         self._access_log = access_log
@@ -45,6 +47,7 @@ class GrpcListener:
             coding="identity" if compression == "none" else compression,
             ended=None if access_log is None else self._log,
             holdings=holdings,
+            offload=offload,
         )
         self._backlog: Backlog | None = None
         #: host:port, once it listens.

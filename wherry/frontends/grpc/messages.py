@@ -141,9 +141,10 @@ def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:
         raise BadMessage("INTERNAL", str(error)) from None
 
 
-def packed(message: bytes, coding: str) -> tuple[bytes, bytes]:
-    """The prefix of a message and what follows it; short and huge ones are not compressed."""
-    if coding != "identity" and compression.MIN_BYTES <= len(message) <= compression.MAX_BYTES:
+def packed(message: Buffer, coding: str) -> tuple[bytes, Buffer]:
+    """The prefix of a message and what follows it; short and long ones are not compressed."""
+    most = compression.MAX_BYTES_IN_LOOP
+    if coding != "identity" and compression.MIN_BYTES <= len(message) <= most:
         message = compression.compressed(message, coding)
         return PREFIX.pack(1, len(message)), message
     return PREFIX.pack(0, len(message)), message

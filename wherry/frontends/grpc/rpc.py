@@ -64,11 +64,11 @@ class Rpc(ABC):
         return f"<Rpc {self.path}{' (ended)' if self.ended else ''}>"
 
     @abstractmethod
-    def respond(self, message: bytes) -> None:
+    def respond(self, message: Buffer) -> None:
         """The one answer of a method that gives one."""
 
     @abstractmethod
-    def send(self, message: bytes, sent: Callable[[], None] | None = None) -> None:
+    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
         """One answer of a stream. Never blocks: `sent` is called when the client's window has
         taken it, or is gone."""
 

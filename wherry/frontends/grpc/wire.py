@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wherry.errors import BadModelOutput, InvalidRequest
+from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
 
 Buffer = bytes | bytearray | memoryview
 Values = dict[str, Any]
@@ -37,6 +38,8 @@ _SLICE: Final = 2**16
 #: Of one field. Two bytes make an empty one: without a limit, a request of megabytes would become
 #: gigabytes of objects.
 MAX_MESSAGES: Final = 1024
+#: So many fields of one message are looked at in no time.
+LIGHT_FIELDS: Final = 128
 _FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
 _INTEGERS: Final = {
     "int32": (-(2**31), 2**31 - 1),
@@ -111,19 +114,42 @@ class Message:
         except (IndexError, UnicodeDecodeError, struct.error) as error:
             raise Malformed(f"{self.name}: {error}") from None
 
+    def is_light(self, data: Buffer, heavy: str) -> bool:
+        """Is most of a large message in a few values of its `bytes` field `heavy`, which are read
+        where they are? Malformed bytes are not."""
+        tag = next(field.number for field in self.fields if field.name == heavy) << 3 | BLOCK
+        view = memoryview(data)
+        position, end = 0, len(view)
+        rest = fields = 0
+        while position < end and rest <= LARGE_BYTES and fields < LIGHT_FIELDS:
+            fields += 1
+            begin = position
+            try:
+                found, position = _varint(view, position, end)
+                position = _skip(view, position, end, found)
+            except Malformed:
+                return False
+            if found != tag:
+                rest += position - begin
+        return position == end and rest <= LARGE_BYTES
+
     def read(self, data: memoryview, position: int, end: int) -> Values:
         values: Values = {}
         readers = self._readers
         while position < end:
-            tag = data[position]
-            position += 1
-            if tag > 0x7F:
-                tag, position = _varint(data, position - 1, end)
-            reader = readers.get(tag)
-            if reader is None:
-                position = _skip(data, position, end, tag)
-            else:
-                position = reader(data, position, end, values)
+            stop = end if end - position <= SLICE_BYTES else position + SLICE_BYTES
+            while position < stop:
+                tag = data[position]
+                position += 1
+                if tag > 0x7F:
+                    tag, position = _varint(data, position - 1, end)
+                reader = readers.get(tag)
+                if reader is None:
+                    position = _skip(data, position, end, tag)
+                else:
+                    position = reader(data, position, end, values)
+            if position < end:
+                give_way()
         if position != end:
             raise Malformed(f"{self.name} is cut off")
         return values
@@ -133,9 +159,13 @@ class Message:
 
         Buffers (`bytes` fields) are copied once, into the message.
         """
+        return b"".join(self.parts(values))
+
+    def parts(self, values: Mapping[str, Any]) -> list[Buffer]:
+        """What `encode` joins."""
         parts: list[Buffer] = []
         self.write(values, parts)
-        return b"".join(parts)
+        return parts
 
     def write(self, values: Mapping[str, Any], parts: list[Buffer]) -> int:
         """Append the message's pieces to `parts`; returns their length."""
@@ -351,6 +381,7 @@ def _many(block: memoryview, kind: str | Enum | Message) -> npt.NDArray[Any]:
         cut = _SLICE - 10 + int(ends[-1]) + 1
         pieces.append(_varints(raw[:cut], kind))
         raw = raw[cut:]
+        give_way()
     last = _varints(raw, kind)
     return np.concatenate([*pieces, last]) if pieces else last
 

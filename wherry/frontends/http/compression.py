@@ -7,6 +7,7 @@ from typing import Final
 
 from wherry.errors import InvalidRequest, RequestTooLarge, Unsupported
 from wherry.frontends.http.exchange import Buffer
+from wherry.frontends.offload import SLICE_BYTES, give_way, join_in_slices
 
 GZIP: Final = 16 + zlib.MAX_WBITS
 ZLIB: Final = zlib.MAX_WBITS
@@ -40,7 +41,7 @@ def decompressed(body: Buffer, coding: str, max_bytes: int) -> Buffer:
     raise UnknownCoding("Unsupported compression type")
 
 
-def compressed(body: bytes, coding: str) -> bytes:
+def compressed(body: Buffer, coding: str) -> bytes:
     packer = zlib.compressobj(LEVEL, wbits=GZIP if coding == "gzip" else ZLIB)
     return packer.compress(body) + packer.flush()
 
@@ -75,25 +76,39 @@ def _has_zlib_head(body: Buffer) -> bool:
     return len(head) == 2 and head[0] & 15 == 8 and int.from_bytes(head) % 31 == 0
 
 
-def _inflated(body: Buffer, wbits: int, max_bytes: int) -> bytes:
+def _inflated(body: Buffer, wbits: int, max_bytes: int) -> Buffer:
     pieces: list[bytes] = []
-    left = max_bytes
-    rest: Buffer = body
-    for _ in range(MAX_MEMBERS):
-        unpacker = zlib.decompressobj(wbits)
-        try:
-            piece = unpacker.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise InvalidRequest(f"the compressed body cannot be unpacked: {error}") from None
-        left -= len(piece)
-        if left < 0:
-            raise RequestTooLarge(
-                f"the body is larger than {max_bytes} bytes when unpacked; send less at a time"
-            )
-        if not unpacker.eof:
-            raise InvalidRequest("the compressed body is incomplete")
-        pieces.append(piece)
-        rest = unpacker.unused_data
-        if not rest:
-            return b"".join(pieces)
-    raise InvalidRequest(f"the compressed body has more than {MAX_MEMBERS} members")
+    size = members = position = 0
+    view = memoryview(body)
+    unpacker = zlib.decompressobj(wbits)
+    rest: Buffer = view[:SLICE_BYTES]
+    try:
+        while True:
+            position += len(rest)
+            while not unpacker.eof:
+                most = min(SLICE_BYTES, max_bytes - size + 1)
+                piece = unpacker.decompress(rest, most)
+                rest = unpacker.unconsumed_tail
+                size += len(piece)
+                if size > max_bytes:
+                    raise RequestTooLarge(
+                        f"the body is larger than {max_bytes} bytes when unpacked; send less at a"
+                        " time"
+                    )
+                pieces.append(piece)
+                if not rest and len(piece) < most:
+                    break  # it waits for more; a full piece may have others behind it
+                give_way()
+            if unpacker.eof:
+                members += 1
+                position -= len(unpacker.unused_data)
+                if position == len(view):
+                    return join_in_slices(pieces)
+                if members == MAX_MEMBERS:
+                    raise InvalidRequest(f"the compressed body has more than {MAX_MEMBERS} members")
+                unpacker = zlib.decompressobj(wbits)
+            elif position == len(view):
+                raise InvalidRequest("the compressed body is incomplete")
+            rest = view[position : position + SLICE_BYTES]
+    except zlib.error as error:
+        raise InvalidRequest(f"the compressed body cannot be unpacked: {error}") from None

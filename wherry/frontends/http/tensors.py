@@ -48,6 +48,9 @@ _TO_THE_NEXT_NON_FINITE: Final = re.compile(
     re.DOTALL,
 )
 
+#: Strings that are packed before anything is known of their length.
+FIRST_ELEMENTS: Final = 256
+
 _FIRST_INDEX: Final = re.compile(r"\[([0-9]+)\]")
 _LENGTH: Final = struct.Struct("<I")
 #: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
@@ -230,6 +233,11 @@ class InputCodec:
                 # A small body: the model may write into its input, as it may into a batch.
                 array = array.copy()
         return self._column_of_array(array, rows, shape)
+
+    def from_elements(self, values: list[Buffer], rows: int, shape: list[int]) -> Column:
+        """The column of a BYTES tensor's elements, whose number is right."""
+        elements = [v if type(v) is bytes else bytes(v) for v in values]
+        return self._column_of_elements(elements, rows, shape)
 
     def from_raw(self, data: memoryview) -> tuple[Column, int]:
         """The column, and its rows, of a body that is nothing but this tensor's data."""
@@ -506,9 +514,15 @@ class OutputCodec:
         if isinstance(flat, np.ndarray):
             yield self.raw(flat)  # numpy lets other threads run
             return
-        for start in range(0, len(flat), SLICE_ELEMENTS):
-            yield self.raw(flat[start : start + SLICE_ELEMENTS])
+        start, count = 0, FIRST_ELEMENTS
+        while start < len(flat):
+            part = self.raw(flat[start : start + count])
+            yield part
             give_way()
+            start += count
+            # They may be long: as many next time as make a slice, by those of this one.
+            fitting = count * SLICE_BYTES // max(1, len(part))
+            count = max(1, min(fitting, SLICE_ELEMENTS))
 
     def elsewhere(self, column: Column) -> tuple[bytes, Buffer]:
         """The member of `outputs` without data, and the data, which goes another way."""

@@ -17,6 +17,7 @@ from hyperframe.frame import (
     SettingsFrame,
 )
 
+from tests.fakes import PATIENCE
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import PREFACE
 from wherry.frontends.grpc.h2 import Connection, Connections
@@ -46,6 +47,13 @@ def looped(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None
         asyncio.run(main())
 
     return run
+
+
+async def turned(condition: Callable[[], bool]) -> None:
+    """Turn the loop until it is so: another thread has to do something."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - the turns themselves are awaited
+            await asyncio.sleep(0)
 
 
 class Desk:
@@ -197,6 +205,13 @@ class Peer:
             buffer[: len(piece)] = piece
             self.connection.buffer_updated(len(piece))
             offset += len(piece)
+
+    async def feed_all(self, data: bytes, at_once: int = 2**16) -> None:
+        """What is more than one turn of the loop reads, too."""
+        for i in range(0, len(data), at_once):
+            self.feed(data[i : i + at_once])
+            while self.connections.behind:  # noqa: ASYNC110 - the turns themselves are awaited
+                await asyncio.sleep(0)
 
     def send(self, *frames: Frame) -> None:
         self.feed(b"".join(frame.serialize() for frame in frames))

@@ -204,14 +204,6 @@ FLOODS: dict[str, Bytes] = {
 }
 
 
-async def feed(peer: Peer, flood: bytes, at_once: int) -> None:
-    """All of it, as fast as it is read."""
-    for i in range(0, len(flood), at_once):
-        while not peer.wire.reading:  # noqa: ASYNC110 - its turn comes in the next one
-            await asyncio.sleep(0)
-        peer.feed(flood[i : i + at_once])
-
-
 @pytest.mark.parametrize("at_once", [2**16, 7])
 @pytest.mark.parametrize("shape", FLOODS)
 def test_a_flood_of_frames(shape: str, at_once: int) -> None:
@@ -219,7 +211,7 @@ def test_a_flood_of_frames(shape: str, at_once: int) -> None:
         async def connected() -> None:
             peer = Peer(Desk(), greet=False, limits=LIMITS)
             peer.feed(frames.PREFACE + SETTINGS)
-            await feed(peer, flood, at_once)
+            await peer.feed_all(flood, at_once)
             peer.wire.close()
             await peer.connections.all_closed()
 
@@ -235,7 +227,7 @@ def test_a_frame_of_headers_that_comes_byte_by_byte() -> None:
         async def connected() -> None:
             peer = Peer(Desk(), greet=False, limits=limits)
             peer.feed(frames.PREFACE + SETTINGS)
-            await feed(peer, flood, 1)
+            await peer.feed_all(flood, 1)
             peer.wire.close()
             await peer.connections.all_closed()
 
