@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-#: Of the memory that there is, so much is for requests: models need the rest.
-SHARE = 4
-
 
 class Loan:
     """Bytes taken of a budget, which are given back when this object is gone, in any thread.
@@ -75,9 +72,3 @@ class Budget:
     def _count_returned(self) -> None:
         while self._returned:
             self.give_back(self._returned.popleft())
-
-
-def share_of_memory(memory: int | None) -> int:
-    """The bytes that requests may hold by default where there is so much memory: a quarter of it,
-    and a gibibyte if that is not known (None)."""
-    return 2**30 if memory is None else memory // SHARE

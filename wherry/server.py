@@ -25,17 +25,18 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from wherry.budget import share_of_memory
 from wherry.errors import ConfigError
 from wherry.frontends.admission import Admission
 from wherry.frontends.api_keys import ApiKeys
 from wherry.frontends.common import Common
+from wherry.frontends.full_memory import MemoryPlan, memory_plan
 from wherry.frontends.http.app import VITAL, HttpApp
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, PassedOn
 from wherry.frontends.http.groups import MANAGEMENT, Only, Without
 from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import holdings_of
 from wherry.frontends.origins import Binding, Origins
 from wherry.frontends.parameters import HeaderForwarding
@@ -133,15 +134,17 @@ class Server:
         self._origins = Origins(allowed_hosts, cors_origins)
         self._api_keys = tuple(api_keys)
         ApiKeys(api_keys)  # what is wrong with them is said before anything is started
-        self._limits = limits or Limits()
+        plan = _memory_plan(limits, max_queue_bytes)
+        self._limits = plan.limits
         self._holdings = holdings_of(self._limits)
         #: For every frontend.
-        self._admission = Admission(max_in_flight, _queue_bytes(max_queue_bytes))
+        self._admission = Admission(max_in_flight, plan.max_queue_bytes)
         self._allow_model_upload = allow_model_upload or bool(self._api_keys)
         self._common = Common(
             allow_shared_memory=allow_shared_memory,
             allow_model_upload=self._allow_model_upload,
             trace_config=trace_config,
+            offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),
         )
         self._restrictions = Restrictions(restricted_apis, disabled_apis)
         # What has a port of its own over HTTP is not left open here.
@@ -596,8 +599,11 @@ class Asgi:
         await _in_thread(self._start, "wherry-load")
 
     def _start(self) -> None:
-        self._application.admission.limit_bytes(_queue_bytes(self._max_queue_bytes))
+        self._application.admission.limit_bytes(self._queue_bytes())
         self.runtime.start(log_ready)
+
+    def _queue_bytes(self) -> int:
+        return _memory_plan(None, self._max_queue_bytes).max_queue_bytes
 
     async def shutdown(self) -> None:
         """Finish what was accepted, and unload."""
@@ -638,10 +644,31 @@ def asgi(
     )
 
 
-def _queue_bytes(given: int | None) -> int:
-    """What requests may hold: what is given, else a share of the memory that there is. Reads files:
-    not for a loop."""
-    return given or share_of_memory(Machine().memory_limit_bytes())
+def _memory_plan(limits: Limits | None, queue_bytes: int | None) -> MemoryPlan:
+    """The limits given, the others as the memory allows. Reads files: not for a loop."""
+    memory = Machine().memory_limit_bytes()
+    if limits is None:
+        plan = memory_plan(memory, queue_bytes=queue_bytes)
+    else:
+        plan = memory_plan(
+            memory,
+            connections=limits.max_connections,
+            body_bytes=limits.max_body_bytes,
+            queue_bytes=queue_bytes,
+            received_bytes=limits.max_received_bytes,
+            unsent_bytes=limits.max_unsent_bytes,
+            limits=limits,
+        )
+    if memory is not None and plan.full_bytes > memory:
+        log.warning(
+            "a full server would need more memory than there is",
+            extra={
+                "needed_bytes": plan.full_bytes,
+                "memory_bytes": memory,
+                "lower": "max_queue_bytes, max_body_size, max_connections",
+            },
+        )
+    return plan
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import PATIENCE, until
+from wherry.frontends.full_memory import memory_plan
+from wherry.observability.machine import Machine
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [
@@ -26,10 +28,14 @@ pytestmark = [
 
 MIB = 2**20
 CONNECTIONS, BODY, QUEUE, RECEIVED, UNSENT = 64, MIB, 32 * MIB, 16 * MIB, 16 * MIB
-#: The formula, with a parser for each of two threads and the loop.
-BOUND = (
-    CONNECTIONS * int(0.4 * MIB) + RECEIVED + UNSENT + 3 * QUEUE + CONNECTIONS * BODY + 96 * BODY
-)
+BOUND = memory_plan(
+    Machine().memory_limit_bytes(),
+    connections=CONNECTIONS,
+    body_bytes=BODY,
+    queue_bytes=QUEUE,
+    received_bytes=RECEIVED,
+    unsent_bytes=UNSENT,
+).full_bytes
 OPTIONS = {
     "max-connections": 2 * CONNECTIONS,
     "max-body-size": BODY + 4096,

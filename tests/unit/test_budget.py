@@ -2,7 +2,7 @@
 
 import threading
 
-from wherry.budget import Budget, share_of_memory
+from wherry.budget import Budget
 
 
 def test_a_budget_is_taken_up_to_its_limit_and_given_back() -> None:
@@ -41,8 +41,3 @@ def test_other_threads_return_what_the_next_one_takes() -> None:
         thread.join()
     assert part.take(100)
     assert (part.held, whole.held) == (100, 100)
-
-
-def test_the_default_is_a_quarter_of_the_memory() -> None:
-    assert share_of_memory(8 * 2**30) == 2 * 2**30
-    assert share_of_memory(None) == 2**30

@@ -15,6 +15,9 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, until
+from wherry.frontends.full_memory import memory_plan
+from wherry.frontends.http.exchange import Limits
+from wherry.observability.machine import Machine
 from wherry.server import Asgi, Server
 from wherry.testing import GatedModel, local_server
 
@@ -412,3 +415,23 @@ def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path
         assert server._common.allow_model_upload is False
     with wherry.Server(upper, uds=tmp_path / "s", host="127.0.0.1", grpc_port=0) as server:
         assert server._common.allow_model_upload is True
+
+
+def test_limits_that_need_more_memory_than_there_is_are_told_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Server(GatedModel, limits=Limits(max_received_bytes=2**60))
+    (record,) = caplog.records
+    assert record.message == "a full server would need more memory than there is"
+    assert vars(record)["needed_bytes"] > 2**60
+    caplog.clear()
+    Server(GatedModel)
+    assert not caplog.records
+
+
+def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
+    plan = memory_plan(Machine().memory_limit_bytes())
+    server = Server(GatedModel)
+    assert server._limits == plan.limits
+    assert server._admission._large.limit == plan.max_queue_bytes
+    assert server._common.offload.max_bytes == plan.max_offloaded_bytes

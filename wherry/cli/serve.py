@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from wherry.budget import share_of_memory
 from wherry.cli.folders import check_repositories_exist
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
 from wherry.frontends.descriptors import for_connections, raise_limit
+from wherry.frontends.full_memory import memory_plan
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.frontends.http.exchange import Limits
 from wherry.model import Model
@@ -104,7 +104,6 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
     """The server that the settings describe; the address is not taken yet."""
     server = settings.server
     runtime = runtime_of(settings, models)
-    share = share_of_memory(Machine().memory_limit_bytes()) // 2
     return Server(
         runtime,
         control=control_of(settings, runtime),
@@ -119,15 +118,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         ssl_keyfile=server.ssl_keyfile,
         ssl_client_ca=server.ssl_client_ca,
         **grpc_tls(server),
-        limits=Limits(
-            max_body_bytes=server.max_body_size,
-            max_connections=server.max_connections,
-            idle_timeout=server.idle_timeout,
-            max_unsent_bytes=server.max_unsent_bytes or share,
-            max_connection_unsent_bytes=server.max_connection_unsent_bytes,
-            max_received_bytes=server.max_received_bytes or share,
-            max_connection_received_bytes=server.max_connection_received_bytes,
-        ),
+        limits=limits_of(settings),
         max_in_flight=server.max_in_flight,
         max_queue_bytes=server.max_queue_bytes,
         allow_shared_memory=server.allow_client_shm,
@@ -146,6 +137,26 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         access_log=server.access_log,
         ready_fd=server.ready_fd,
     )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """What is said in the settings, the rest as the memory of the machine allows."""
+    server = settings.server
+    given = settings.origins
+    plan = memory_plan(
+        Machine().memory_limit_bytes(),
+        connections=server.max_connections if "max_connections" in given else None,
+        body_bytes=server.max_body_size if "max_body_size" in given else None,
+        queue_bytes=server.max_queue_bytes,
+        received_bytes=server.max_received_bytes,
+        unsent_bytes=server.max_unsent_bytes,
+        limits=Limits(
+            idle_timeout=server.idle_timeout,
+            max_connection_unsent_bytes=server.max_connection_unsent_bytes,
+            max_connection_received_bytes=server.max_connection_received_bytes,
+        ),
+    )
+    return plan.limits
 
 
 def grpc_tls(server: ServerSettings) -> dict[str, Any]:

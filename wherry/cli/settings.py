@@ -112,19 +112,23 @@ class ServerSettings:
     max_in_flight: int | None = option(None, "requests at once; one more is refused (429)", "N")
     max_queue_bytes: int = option(
         0,
-        "memory of the requests that wait or run; one more is refused (503); 0: a quarter of what"
+        "memory of the requests that wait or run; one more is refused (503); 0: a share of what"
         " there is",
         "SIZE",
     )
-    max_body_size: int = option(64 * 2**20, "largest body, in bytes or as 64MiB", "SIZE")
+    max_body_size: int = option(
+        64 * 2**20, "largest body, in bytes or as 64MiB; less by default below 16 GiB", "SIZE"
+    )
     cache_size: int = option(
         0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
     )
-    max_connections: int = option(4096, "connections at once; one more is refused (503)", "N")
+    max_connections: int = option(
+        4096, "connections at once; one more is refused (503); fewer by default below 13 GiB", "N"
+    )
     max_unsent_bytes: int | None = option(
         None,
         "memory for answers that clients do not take, of all connections; beyond it the one that"
-        " holds its oldest longest is cut off; an eighth of the machine's if not said",
+        " holds its oldest longest is cut off; a share of the machine's if not said",
         "SIZE",
     )
     max_connection_unsent_bytes: int = option(
@@ -133,7 +137,7 @@ class ServerSettings:
     max_received_bytes: int | None = option(
         None,
         "memory for requests that have not come in full, of all connections; beyond it the one"
-        " with the oldest is cut off; an eighth of the machine's if not said",
+        " with the oldest is cut off; a share of the machine's if not said",
         "SIZE",
     )
     max_connection_received_bytes: int = option(

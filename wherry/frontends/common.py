@@ -20,10 +20,11 @@ class Common:
         allow_shared_memory: bool = False,
         allow_model_upload: bool = True,
         trace_config: Sequence[str] = (),
+        offload: Offload | None = None,
     ) -> None:
         #: Whether a load request may bring the model's files; a server decides when it listens.
         self.allow_model_upload = allow_model_upload
-        self.offload = Offload()
+        self.offload = offload or Offload()
         #: A server starts it with its loop.
         self.loop_stall = LoopStall()
         self.shared_memory = SharedMemory(allowed=allow_shared_memory)
