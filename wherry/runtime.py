@@ -340,6 +340,15 @@ class Runtime:
             raise self._away(name, version, coming)
         return loaded
 
+    def names(self) -> set[str]:
+        """Of all models that are loaded, load or will be. ModelNotReady while it is not known yet
+        which those are."""
+        # Before _models, as in model().
+        expected, coming = self._expected, self._loading
+        if "*" in expected:
+            raise ModelNotReady("the models are not ready: loading")
+        return {*expected, *(one.name for one in coming), *self._models}
+
     def models(self) -> list[LoadedModel]:
         with self._lock:
             return [m for versions in self._models.values() for m in versions.values()]

@@ -46,7 +46,7 @@ class SageMakerRoutes:
     def _chosen(self) -> ModelPath:
         name = self._name
         if name is None:
-            names = {loaded.name for loaded in self._entry.runtime.models()}
+            names = self._entry.runtime.names()
             if len(names) != 1:
                 raise InvalidRequest(
                     f"/invocations has {len(names)} models to choose from"
