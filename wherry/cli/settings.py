@@ -123,7 +123,7 @@ class ServerSettings:
         0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
     )
     max_connections: int = option(
-        4096, "connections at once; one more is refused (503); fewer by default below 13 GiB", "N"
+        4096, "connections at once; the longest idle makes room; fewer by default below 13 GiB", "N"
     )
     max_unsent_bytes: int | None = option(
         None,

@@ -3,10 +3,14 @@
 import asyncio
 import contextlib
 import random
+import tracemalloc
 from collections.abc import Callable
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
+import wherry
 from tests.costs import assert_linear
 from tests.unit.frontends.grpc.raw import LIMITS, MANY, Desk, Peer
 from wherry.errors import InvalidRequest
@@ -14,9 +18,12 @@ from wherry.frontends.grpc import frames, proto, wire
 from wherry.frontends.grpc.frames import frame, header_frames, window_update
 from wherry.frontends.grpc.heads import CODINGS, Head, Refusal, percent_encoded
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders, literal
+from wherry.frontends.grpc.infer_codec import InferCodec
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.http.tensors import pack_bytes
 from wherry.frontends.parameters import HeaderForwarding
+from wherry.request import InferResponse
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -266,7 +273,8 @@ def test_the_messages_of_a_stream(shape: str, at_once: int) -> None:
 
 # Protobuf
 
-REQUEST = proto.load("v2.proto", "model_config.proto").messages["ModelInferRequest"]
+SCHEMA = proto.load("v2.proto", "model_config.proto")
+REQUEST = SCHEMA.messages["ModelInferRequest"]
 
 
 def block(number: int, content: bytes) -> bytes:
@@ -331,6 +339,155 @@ def test_a_message_of_protobuf(shape: str) -> None:
             REQUEST.decode(message)
 
     assert_linear(read, REQUESTS[shape])
+
+
+# Tensors
+
+
+@wherry.model(max_batch_size=2**30)
+def texts(x: list[str]) -> list[str]:
+    raise NotImplementedError
+
+
+@wherry.model(max_batch_size=2**30)
+def blobs(x: list[bytes]) -> list[bytes]:
+    raise NotImplementedError
+
+
+@wherry.model(max_batch_size=2**30)
+def lists(x: list[list[int]]) -> list[list[int]]:
+    raise NotImplementedError
+
+
+def numbers(datatype: str) -> wherry.Model:
+    def execute(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        raise NotImplementedError
+
+    kind = Annotated[np.ndarray, getattr(wherry, datatype)[-1]]
+    execute.__annotations__ = dict.fromkeys(("x", "return"), kind)
+    return wherry.model(name=datatype, max_batch_size=4)(execute)
+
+
+def tensor(datatype: str, shape: list[int], inside: bytes = b"", raw: bytes | None = None) -> bytes:
+    """A request with one input."""
+    sizes = b"".join(block(3, wire.varint(size)) for size in shape)
+    given = block(1, b"x") + block(2, datatype.encode()) + sizes
+    if raw is None:
+        return block(5, given + block(5, inside))
+    return block(5, given) + block(7, raw)
+
+
+def strings(field: bool, element: bytes) -> Bytes:
+    def make(n: int) -> bytes:
+        if field:
+            one = block(8, element)
+            return tensor("BYTES", [n // len(one)], one * (n // len(one)))
+        one = pack_bytes([element])
+        return tensor("BYTES", [n // len(one)], raw=one * (n // len(one)))
+
+    return make
+
+
+def counted(datatype: str, bytes_each: int, make: Bytes) -> Bytes:
+    """Contents whose elements take so many bytes of them."""
+
+    def request(n: int) -> bytes:
+        inside = make(n)
+        return tensor(datatype, [1, len(inside) // bytes_each], inside)
+
+    return request
+
+
+def in_blocks(number: int, element: bytes, elements: int) -> Bytes:
+    """Packed blocks of so many elements, one behind the other, and the last of them alone."""
+    one = block(number, element * elements)
+    return lambda n: one * (n // len(one))
+
+
+def of_blocks(datatype: str, number: int, element: bytes, elements: int) -> Bytes:
+    make = in_blocks(number, element, elements)
+    one = len(block(number, element * elements))
+
+    def request(n: int) -> bytes:
+        inside = make(n)
+        return tensor(datatype, [1, len(inside) // one * elements], inside)
+
+    return request
+
+
+TENSORS: dict[str, tuple[wherry.Model, Bytes]] = {
+    **{
+        f"{model.config().name}, {'contents' if field else 'raw'}, {len(element)} bytes": (
+            model,
+            strings(field, element),
+        )
+        for model in (texts, blobs)
+        for field in (False, True)
+        for element in (b"", b"x", b"xy", b"x" * 63, b"x" * 64, b"x" * 5000)
+    },
+    "lists, contents": (lists, strings(True, b"[1,2]")),
+    "lists, raw": (lists, strings(False, b"[1,2]")),
+    "empty lists": (lists, strings(True, b"[]")),
+    "no lists": (lists, strings(True, b"[")),
+    "no texts": (texts, strings(True, b"\xff")),
+    "long blocks of int64": (numbers("INT64"), of_blocks("INT64", 3, b"\x81\x7f", 32)),
+    "short blocks of int64": (numbers("INT64"), of_blocks("INT64", 3, b"\x81\x7f", 31)),
+    "blocks of one": (numbers("INT64"), of_blocks("INT64", 3, b"\x81\x7f", 1)),
+    "int64 one by one": (
+        numbers("INT64"),
+        counted("INT64", 3, lambda n: b"\x18\x81\x7f" * (n // 3)),
+    ),
+    "long blocks of floats": (numbers("FP32"), of_blocks("FP32", 6, b"\1\2\3\4", 16)),
+    "short blocks of floats": (numbers("FP32"), of_blocks("FP32", 6, b"\1\2\3\4", 15)),
+    "small integers out of their range": (numbers("INT8"), of_blocks("INT8", 2, b"\x81\x7f", 31)),
+    "booleans": (numbers("BOOL"), of_blocks("BOOL", 1, b"\1", 60)),
+    "raw booleans": (numbers("BOOL"), lambda n: tensor("BOOL", [1, n], raw=b"\1" * n)),
+    "raw floats": (numbers("FP32"), lambda n: tensor("FP32", [1, n // 4], raw=bytes(n // 4 * 4))),
+    "a wrong count": (texts, lambda n: tensor("BYTES", [1], block(8, b"x") * (n // 3))),
+}
+
+
+def reader(model: wherry.Model) -> Callable[[bytes], object]:
+    config = model.config()
+    codec = InferCodec(config, model.signature(config.name))
+    return lambda message: codec.decode(REQUEST.decode(message))
+
+
+@pytest.mark.parametrize("shape", TENSORS)
+def test_the_tensors_of_a_request(shape: str) -> None:
+    model, make = TENSORS[shape]
+    decode = reader(model)
+
+    def read(message: bytes) -> None:
+        with contextlib.suppress(InvalidRequest):
+            decode(message)
+
+    assert_linear(read, make)
+
+
+@pytest.mark.parametrize("shape", TENSORS)
+def test_the_memory_of_a_request_is_a_multiple_of_its_message(shape: str) -> None:
+    model, make = TENSORS[shape]
+    decode, message = reader(model), make(2**18)
+    most = 40 if model in (texts, blobs, lists) else 24
+    tracemalloc.start()
+    with contextlib.suppress(InvalidRequest):
+        decode(message)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak <= most * len(message), f"{peak / len(message):.1f} times"
+
+
+@pytest.mark.parametrize("element", ["", "x", "x" * 5000, b"x", b"\xff" * 300])
+def test_the_tensors_of_an_answer(element: str | bytes) -> None:
+    model = blobs if isinstance(element, bytes) else texts
+    config = model.config()
+    codec = InferCodec(config, model.signature(config.name))
+    described = SCHEMA.messages["ModelInferResponse"]
+    assert_linear(
+        lambda column: described.encode(codec.encode(InferResponse({"output": column}))),
+        lambda n: [element] * (n // (len(element) + 4)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from hyperframe.frame import PingFrame
 
+from tests.fakes import PATIENCE
 from tests.unit.frontends.grpc.raw import MANY, ONE, Answer, Desk, prefixed
 from tests.unit.frontends.http.raw import on_each_loop, run, until
 from wherry.frontends.grpc.listener import GrpcListener
@@ -181,6 +182,26 @@ def test_tls_agrees_on_http2(loop_factory: LoopFactory, certificate: Path) -> No
             assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
             message = bytes(3_000_000)
             assert await client.ask(message) == message
+
+    run(main(), loop_factory)
+
+
+@on_each_loop
+def test_a_handshake_that_does_not_end_is_cut_off(
+    loop_factory: LoopFactory, certificate: Path
+) -> None:
+    async def main() -> None:
+        listener = GrpcListener(Echo(), Limits(header_timeout=0.05))
+        await listener.start("127.0.0.1", 0, ssl=tls_context(certificate, alpn="h2"))
+        port = int(listener.address.rpartition(":")[2])
+        for begun in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(begun)
+            async with asyncio.timeout(PATIENCE):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            writer.close()
+        await listener.drain(0.0)
 
     run(main(), loop_factory)
 
