@@ -6,10 +6,10 @@ The same for every protocol, in Triton's words. Made once for each loaded model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from wherry.config import ModelConfig
-from wherry.errors import InvalidRequest
+from wherry.errors import InvalidRequest, RequestTooLarge
 from wherry.frontends.http.tensors import InputCodec, OutputCodec
 from wherry.frontends.parameters import Parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
@@ -17,6 +17,10 @@ from wherry.request import Column, Columns
 from wherry.signature import Signature
 
 T = TypeVar("T")
+
+#: A request with more rows than a batch holds runs as so many batches at most. Each is a request to
+#: the queue: more of them would hold up all others, and a row may be one byte of a body.
+MAX_PARTS: Final = 4096
 
 
 class ModelTensors:
@@ -34,6 +38,7 @@ class ModelTensors:
     ) -> None:
         self.model = config.name
         batched = self._batched = config.max_batch_size > 0
+        self._most_rows = MAX_PARTS * max(1, config.max_batch_size)
         self.inputs = {
             spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
         }
@@ -60,6 +65,11 @@ class ModelTensors:
     def rows(self, codec: InputCodec, shape: list[int], others: int) -> int:
         """The rows of an input; `others` are those of the inputs before it, 0 for the first."""
         rows = codec.rows_of(shape)
+        if rows > self._most_rows:
+            raise RequestTooLarge(
+                f"input '{codec.name}' has {rows} rows, and a request to model '{self.model}' at"
+                f" most {self._most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
+            )
         if others and rows != others:
             raise InvalidRequest(
                 f"input '{codec.name}' batch size does not match other inputs for '{self.model}':"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import struct
 from typing import Any, cast
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from tests.costs import assert_linear
 from wherry.datatypes import (
     BF16,
     BOOL,
@@ -500,6 +502,31 @@ def test_classification_of_more_than_there_are_gives_all_of_them() -> None:
 @given(st.binary(), st.sampled_from(["gzip", "deflate"]))
 def test_what_was_compressed_is_decompressed(body: bytes, coding: str) -> None:
     assert decompressed(compressed(body, coding), coding, 10_000) == body
+
+
+@pytest.mark.parametrize(("coding", "members"), [("gzip", 1), ("gzip", 3), ("deflate", 1)])
+@pytest.mark.parametrize("noise", [True, False])
+def test_a_body_of_many_slices_is_decompressed_whole(
+    coding: str, members: int, noise: bool
+) -> None:
+    body = random.Random(7).randbytes(1_000_000) if noise else bytes(5_000_000)
+    packed = compressed(body, coding)
+    assert decompressed(packed * members, coding, len(body) * members) == body * members
+    with pytest.raises(RequestTooLarge):
+        decompressed(packed * members, coding, len(body) * members - 1)
+    for missing in (1, 9, len(packed) // 2):
+        with pytest.raises(InvalidRequest, match="incomplete"):
+            decompressed((packed * members)[:-missing], coding, len(body) * members)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("unit", [b"\0", b"\0\1\2" * 40, random.Random(8).randbytes(4096)], ids=len)
+def test_unpacking_costs_what_it_gives(unit: bytes, coding: str) -> None:
+    assert_linear(
+        lambda packed: decompressed(packed, coding, 2**30),
+        lambda size: compressed(unit * size, coding),
+        largest=2**14,
+    )
 
 
 @given(st.binary(max_size=100), st.sampled_from(["gzip", "deflate"]))
