@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from wherry.config import ModelConfig
-from wherry.errors import InvalidRequest, RequestTooLarge
+from wherry.errors import InvalidRequest
 from wherry.frontends.http.tensors import InputCodec, OutputCodec
 from wherry.frontends.parameters import Parameters
 from wherry.frontends.shared_memory import SharedMemory, Window
@@ -66,7 +66,7 @@ class ModelTensors:
         """The rows of an input; `others` are those of the inputs before it, 0 for the first."""
         rows = codec.rows_of(shape)
         if rows > self._most_rows:
-            raise RequestTooLarge(
+            raise InvalidRequest(
                 f"input '{codec.name}' has {rows} rows, and a request to model '{self.model}' at"
                 f" most {self._most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
             )

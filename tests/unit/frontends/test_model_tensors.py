@@ -4,7 +4,7 @@ import pytest
 
 import wherry
 from wherry.config import ModelConfig
-from wherry.errors import RequestTooLarge
+from wherry.errors import InvalidRequest
 from wherry.frontends.model_tensors import MAX_PARTS, ModelTensors
 
 
@@ -20,5 +20,5 @@ def test_a_request_has_the_rows_of_so_many_batches_at_most(max_batch_size: int) 
     codec = tensors.inputs["text"]
     most = MAX_PARTS * max_batch_size
     assert tensors.rows(codec, [most], 0) == most
-    with pytest.raises(RequestTooLarge, match=f"'text' has {most + 1} rows, .* at most {most} "):
+    with pytest.raises(InvalidRequest, match=f"'text' has {most + 1} rows, .* at most {most} "):
         tensors.rows(codec, [most + 1], 0)
