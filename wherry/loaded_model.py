@@ -138,6 +138,7 @@ class LoadedModel:
                 raise Unsupported(f"model {self.name!r} does not stream: use infer")
             reply.limit = config.max_unread_responses
             reply.window = min(reply.window, reply.limit)
+            reply.measure = _response_bytes
             if rows > max(1, config.max_batch_size):
                 raise InvalidRequest(
                     f"model {self.name!r}: a streaming request has at most"
@@ -351,6 +352,10 @@ class LoadedModel:
             if name in columns
         )
         return (shapes, frozenset(columns)) if self._optional else shapes
+
+
+def _response_bytes(response: InferResponse) -> int:
+    return bytes_of(response.outputs)
 
 
 def _row_shape(row: Any) -> tuple[int, ...]:

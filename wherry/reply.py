@@ -8,10 +8,15 @@ package ends a request.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+#: Unread responses of a stream, in bytes: beyond these it waits for its reader, or is failed.
+WINDOW_BYTES: Final = 4 * 2**20
+LIMIT_BYTES: Final = 64 * 2**20
 
 
 class Reply(Generic[T]):
@@ -71,11 +76,20 @@ class StreamReply(Reply[T]):
 
     `send` is called in the thread that runs the model, `on_response(reply, response)` too. The
     reader says `consumed()` for each response it is done with. A lone reader that is `window`
-    responses behind slows its own generation (`wait_for_room`); one that shares a batch must not
-    hold back the others and fails at `limit`.
+    responses or WINDOW_BYTES behind slows its own generation (`wait_for_room`); one that shares a
+    batch must not hold back the others and fails at `limit` or LIMIT_BYTES. Bytes are those that
+    `measure` says, if it is set, of responses sent while there were unread ones.
     """
 
-    __slots__ = ("_changed", "_on_response", "_outstanding", "limit", "window")
+    __slots__ = (
+        "_changed",
+        "_on_response",
+        "_sizes",
+        "_unread_bytes",
+        "limit",
+        "measure",
+        "window",
+    )
 
     def __init__(
         self,
@@ -87,31 +101,50 @@ class StreamReply(Reply[T]):
     ) -> None:
         super().__init__(on_done)
         self._on_response = on_response
-        self._outstanding = 0
+        self._sizes: deque[int] = deque()
+        self._unread_bytes = 0
+        self.measure: Callable[[T], int] | None = None
         self._changed = threading.Condition()
         self.window = window
         self.limit = limit
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Wait until the reader is less than `window` behind, or gone. False: `timeout` is over."""
+        """Wait until the reader is less than a window behind, or gone. False: `timeout` is over."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: self._outstanding < self.window or self.settled, timeout
+                lambda: self._has_room(self.window, WINDOW_BYTES) or self.settled, timeout
             )
 
-    def send(self, response: T, *, most: int) -> bool:
-        """Hand on one response; False if the caller is gone or `most` responses behind."""
+    @property
+    def unread(self) -> int:
+        """How many responses behind the reader is."""
+        return len(self._sizes)
+
+    def send(self, response: T, *, lone: bool = False) -> bool:
+        """Hand on one response; False if the caller is gone or too far behind, which is less for a
+        lone reader."""
+        # A reader that keeps up is not measured.
+        size = 0 if self.measure is None or not self._sizes else self.measure(response)
         with self._changed:
-            if self.settled or self._outstanding >= most:
+            room = (
+                self._has_room(self.window, WINDOW_BYTES)
+                if lone
+                else self._has_room(self.limit, LIMIT_BYTES)
+            )
+            if self.settled or not room:
                 return False
-            self._outstanding += 1
+            self._sizes.append(size)
+            self._unread_bytes += size
         self._on_response(self, response)
         return True
 
     def consumed(self) -> None:
         with self._changed:
-            self._outstanding -= 1
+            self._unread_bytes -= self._sizes.popleft()
             self._changed.notify()
+
+    def _has_room(self, responses: int, nbytes: int) -> bool:
+        return len(self._sizes) < responses and self._unread_bytes < nbytes
 
     def deliver(self, outcome: T | Exception) -> None:
         super().deliver(outcome)

@@ -46,6 +46,7 @@ OPTIONS = {
     "drain-timeout": 0,
 }
 MODELS = """
+from collections.abc import Iterator
 from typing import Annotated
 
 import numpy as np
@@ -57,6 +58,11 @@ Row = Annotated[np.ndarray, wherry.FP32[-1]]
 def held(x: Row) -> Row:
     open("gate").read()  # a pipe that the test never writes to
     return x
+
+@wherry.model(instances=16)
+def endless(n: int) -> Iterator[str]:
+    while True:
+        yield "x" * 2**20
 """
 
 
@@ -106,6 +112,11 @@ def bombs(send: Callable[[bytes], None]) -> None:
         send(post("/v2/models/held/generate", packed, "Content-Encoding: gzip"))
 
 
+def unread_stream(send: Callable[[bytes], None]) -> None:
+    """A stream without end that nobody takes."""
+    send(post("/v2/models/endless/generate_stream", b'{"n": 1}'))
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     (tmp_path / "models.py").write_text(MODELS)
@@ -119,7 +130,17 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
             os.close(fd)
 
 
-@pytest.mark.parametrize("attacks", [(pipelined,), (half_sent,), (bombs,), (pipelined, bombs)])
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        (pipelined,),
+        (half_sent,),
+        (bombs,),
+        (pipelined, bombs),
+        (unread_stream,),
+        (unread_stream, bombs),
+    ],
+)
 def test_a_full_server_stays_within_what_the_formula_says(
     server: ServerProcess, attacks: tuple[Callable[[Callable[[bytes], None]], None], ...]
 ) -> None:
@@ -148,5 +169,7 @@ def test_a_full_server_stays_within_what_the_formula_says(
         with socket.create_connection(address, PATIENCE) as honest:
             honest.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
             until(lambda: honest.recv(12) == b"HTTP/1.1 200")
+        if unread_stream in attacks:
+            until(lambda: "max_unsent_bytes" in server.log)
         peak = memory_of(server.pid, "VmHWM") - before
     assert peak < BOUND

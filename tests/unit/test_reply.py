@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import PATIENCE, threads
 from wherry.errors import Cancelled
-from wherry.reply import Reply, StreamReply
+from wherry.reply import LIMIT_BYTES, WINDOW_BYTES, Reply, StreamReply
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ class Stream:
 
 def test_responses_come_in_order_before_the_outcome() -> None:
     stream = Stream(window=10, limit=10)
-    assert all(stream.reply.send(n, most=10) for n in range(5))
+    assert all(stream.reply.send(n) for n in range(5))
     stream.reply.settle(99)
     assert stream.responses == [0, 1, 2, 3, 4]
     assert stream.reply.result() == 99
@@ -100,29 +100,59 @@ def test_responses_come_in_order_before_the_outcome() -> None:
 def test_nothing_is_sent_to_a_caller_who_is_gone() -> None:
     stream = Stream(window=10, limit=10)
     stream.reply.settle(Cancelled("gone"))
-    assert not stream.reply.send(1, most=10)
+    assert not stream.reply.send(1)
     assert stream.responses == []
 
 
 def test_a_sender_that_does_not_wait_goes_on_to_the_limit_and_no_further() -> None:
     stream = Stream(window=2, limit=4)
-    assert [stream.reply.send(n, most=4) for n in range(5)] == [True] * 4 + [False]
+    assert [stream.reply.send(n) for n in range(5)] == [True] * 4 + [False]
     assert stream.responses == [0, 1, 2, 3]
     stream.reply.consumed()
-    assert stream.reply.send(5, most=4)
+    assert stream.reply.send(5)
 
 
 def patiently(reply: StreamReply[int], response: int) -> bool:
     """As the dispatcher does it for a lone reader."""
     assert reply.wait_for_room(PATIENCE)
-    return reply.send(response, most=reply.window)
+    return reply.send(response, lone=True)
+
+
+def test_unread_responses_are_bounded_in_bytes_too() -> None:
+    """Measured from the second one on: a reader that keeps up costs nothing."""
+    stream = Stream(window=100, limit=1000)
+    stream.reply.measure = lambda response: response
+    assert stream.reply.send(10 * LIMIT_BYTES)
+    assert stream.reply.wait_for_room(0)
+    assert stream.reply.send(WINDOW_BYTES)
+    assert not stream.reply.wait_for_room(0)
+    assert not stream.reply.send(1, lone=True)
+    assert stream.reply.send(LIMIT_BYTES - WINDOW_BYTES - 1)
+    assert stream.reply.send(1)
+    assert not stream.reply.send(0)
+    assert (stream.reply.unread, len(stream.responses)) == (4, 4)
+    stream.reply.consumed()
+    assert not stream.reply.send(0)
+    stream.reply.consumed()
+    assert stream.reply.send(0)
+    for _ in range(3):
+        stream.reply.consumed()
+    assert stream.reply.wait_for_room(0)
+
+
+def test_a_reader_that_keeps_up_is_not_measured() -> None:
+    stream = Stream(window=2, limit=2)
+    stream.reply.measure = lambda response: 1 // 0
+    for n in range(5):
+        assert stream.reply.send(n)
+        stream.reply.consumed()
 
 
 def test_a_sender_does_not_wait_for_ever() -> None:
     stream = Stream(window=1, limit=10)
     assert patiently(stream.reply, 1)
     assert not stream.reply.wait_for_room(0.001)
-    assert not stream.reply.send(2, most=stream.reply.window)
+    assert not stream.reply.send(2, lone=True)
 
 
 class _Wait:

@@ -603,9 +603,9 @@ class Dispatcher(ModelLife[Instance]):
         assert isinstance(reply, StreamReply)
         with self.statistics.lock:
             self.statistics.responses += 1
-        if reply.send(response, most=reply.limit):
+        if reply.send(response):
             return True
-        unread = f"model {self.config.name!r}: the caller left {reply.limit} responses unread"
+        unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
         self.fail(request, Cancelled(unread))
         return False
 
@@ -704,10 +704,9 @@ class Dispatcher(ModelLife[Instance]):
             if lone:
                 self._wait_for_reader(instance, reply)
                 counts[index].go_on(self._clock())
-            most = reply.window if lone else reply.limit
-            if reply.send(InferResponse(columns, request.rows), most=most):
+            if reply.send(InferResponse(columns, request.rows), lone=lone):
                 return True
-            unread = f"model {self.config.name!r}: the caller left {most} responses unread"
+            unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
             self._fail(request, Cancelled(unread))
             return False
 

@@ -333,8 +333,8 @@ class StepRunner(ModelLife[StepInstance]):
         if share.responses:
             self._count_responses(request, len(share.responses), now)
         for columns in share.responses:
-            if not reply.send(InferResponse(columns, 1), most=reply.limit):
-                text = f"the caller left {reply.limit} responses unread"
+            if not reply.send(InferResponse(columns, 1)):
+                text = f"the caller left {reply.unread} responses unread"
                 self._fail(request, Cancelled(f"model {self.config.name!r}: {text}"))
                 return
         if share.failure is not None:

@@ -333,7 +333,7 @@ class PipelineRunner:
             async for response in responses:
                 count.responded(self._clock())
                 # The loop must not block: a reader that lags too far behind ends its stream.
-                if not reply.send(response, most=reply.limit):
+                if not reply.send(response):
                     count.ended(self._clock(), Cancelled.reason)
                     raise Cancelled(f"model {self.config.name!r}: the caller does not read")
         count.ended(self._clock())
