@@ -49,6 +49,8 @@ class Ledger:
     refusals: Counter[str] = field(default_factory=Counter)
     names: itertools.count[int] = field(default_factory=itertools.count)
     twice: int = 0
+    #: The longest that a client has waited to be let in, seconds.
+    slowest_connect: float = 0.0
 
     def name(self, kind: str) -> str:
         return f"{kind}-{next(self.names)}"
@@ -98,11 +100,14 @@ class Http:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
         self._socket.setblocking(False)
         loop = asyncio.get_running_loop()
+        began_at = loop.time()
         try:
             await loop.sock_connect(self._socket, self._address)
         except OSError:
             self._socket.close()
             return False
+        took = loop.time() - began_at
+        self._ledger.slowest_connect = max(self._ledger.slowest_connect, took)
         self._buffer = b""
         self.open = True
         return True

@@ -89,6 +89,7 @@ class Server:
         port: int = 8000,
         grpc_port: int | None = None,
         uds: str | os.PathLike[str] | None = None,
+        reuse_port: bool = False,
         allowed_hosts: Sequence[str] = (),
         cors_origins: Sequence[str] = (),
         api_keys: Sequence[str] = (),
@@ -126,6 +127,9 @@ class Server:
         self.drain_timeout = drain_timeout
         self._owns_runtime = not self.runtime.models()
         self._address: tuple[str, int, str | os.PathLike[str] | None] = (host, port, uds)
+        self._reuse_port = reuse_port
+        #: Also while models are loading. Not beside a predecessor that could answer.
+        self._serves_at_once = not reuse_port
         self._tls = (ssl_certfile, ssl_keyfile, ssl_client_ca)
         #: gRPC's own, or the same.
         self._grpc_tls = (grpc_ssl_certfile, grpc_ssl_keyfile, grpc_ssl_client_ca)
@@ -338,6 +342,7 @@ class Server:
                 await self._listen_grpc()
                 self._decide_on_uploads(listener)
                 if await self._load():
+                    await self._serve(listener)
                     self._tell_ready()
                     await self._stopping.wait()
             finally:
@@ -361,7 +366,14 @@ class Server:
 
     async def _listen(self, listener: Listener) -> None:
         host, port, uds = self._address
-        await listener.start(host, port, uds=uds, ssl=_tls_context(self._tls))
+        await listener.start(
+            host,
+            port,
+            uds=uds,
+            ssl=_tls_context(self._tls),
+            reuse_port=self._reuse_port,
+            serve=self._serves_at_once,
+        )
         self._url = listener.url
         log.info("listening", extra={"url": self._url})
 
@@ -370,7 +382,13 @@ class Server:
         for name, listener in self._operators.items():
             port = ports[name] or 0
             try:
-                await listener.start(self._address[0], port, ssl=_tls_context(self._tls))
+                await listener.start(
+                    self._address[0],
+                    port,
+                    ssl=_tls_context(self._tls),
+                    reuse_port=self._reuse_port,
+                    serve=self._serves_at_once,
+                )
             except OSError as error:
                 raise ConfigError(f"{name}_port {port}: {error.strerror or error}") from None
             self._operator_urls[name] = listener.url
@@ -404,9 +422,23 @@ class Server:
         if self._grpc is None or self._grpc_port is None:
             return
         await self._grpc.start(
-            self._address[0], self._grpc_port, ssl=_tls_context(self._grpc_tls, "h2")
+            self._address[0],
+            self._grpc_port,
+            ssl=_tls_context(self._grpc_tls, "h2"),
+            reuse_port=self._reuse_port,
+            serve=self._serves_at_once,
         )
         log.info("listening", extra={"grpc": self.grpc_url})
+
+    async def _serve(self, listener: Listener) -> None:
+        """Accept, where that had to wait for the models: see `_serves_at_once`."""
+        if not self._serves_at_once:
+            for frontend in self._frontends(listener):
+                await frontend.serve()
+
+    def _frontends(self, listener: Listener) -> list[Listener | GrpcListener]:
+        grpc = () if self._grpc is None else (self._grpc,)
+        return [listener, *self._operators.values(), *grpc]
 
     def _decide_on_uploads(self, listener: Listener) -> None:
         """Sending a model's files is running code: for clients with a key, or on this machine."""
@@ -469,9 +501,7 @@ class Server:
         if listener.connections or calls:
             log.info("draining", extra={"connections": listener.connections, "calls": calls})
         self.control.freeze()
-        frontends: list[Listener | GrpcListener] = [listener, *self._operators.values()]
-        if self._grpc is not None:
-            frontends.append(self._grpc)
+        frontends = self._frontends(listener)
         last_call = min(LAST_CALL, self.drain_timeout)
         closing = {asyncio.create_task(frontend.drain(None, last_call)) for frontend in frontends}
         drained = not (await asyncio.wait(closing, timeout=self.drain_timeout))[1]

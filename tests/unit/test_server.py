@@ -6,6 +6,7 @@ import logging
 import threading
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.error import HTTPError
@@ -94,6 +95,54 @@ def test_a_model_that_cannot_be_loaded_is_raised_with_its_cause_and_leaves_nothi
     with pytest.raises(wherry.LoadFailed, match="'broken'") as raised:
         wherry.Server(upper, Broken, port=0).start()
     assert isinstance(raised.value.__cause__, OSError)
+
+
+class SlowToLoad(wherry.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loading, self.may_load = threading.Event(), threading.Event()
+
+    def load(self, device: wherry.Device) -> None:
+        self.loading.set()
+        self.may_load.wait(PATIENCE)
+
+    def execute(self, text: list[str]) -> list[str]:
+        return text
+
+
+@pytest.mark.parametrize("becomes_ready", [True, False])
+def test_a_successor_on_the_same_ports_gets_nothing_before_its_models_are_loaded(
+    becomes_ready: bool,
+) -> None:
+    model = SlowToLoad()
+    with (
+        ThreadPoolExecutor(2) as pool,
+        local_server(upper, grpc_port=0, management_port=0, reuse_port=True) as old,
+        ExitStack() as stack,
+    ):
+        successor = wherry.Server(
+            model,
+            port=int(old.url.rpartition(":")[2]),
+            grpc_port=int(old.grpc_url.rpartition(":")[2]),
+            management_port=int(old.management_url.rpartition(":")[2]),
+            reuse_port=True,
+        )
+        stack.callback(successor.stop)
+        stack.callback(model.may_load.set)
+        started = pool.submit(successor.start)
+        assert model.loading.wait(PATIENCE)
+        for _ in range(16):
+            assert get(f"{old.url}/v2/models/upper/ready")[0] == 200
+            assert get(f"{old.management_url}/v2/models/upper/ready")[0] == 200
+        if becomes_ready:
+            model.may_load.set()
+            assert started.result(PATIENCE) is successor
+            assert old.stop()
+            assert get(f"{successor.url}/v2/models/slow_to_load/ready")[0] == 200
+        else:
+            stopped = pool.submit(successor.stop)
+            model.may_load.set()
+            assert stopped.result(PATIENCE)
 
 
 def test_a_port_in_use_is_raised() -> None:

@@ -111,6 +111,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         port=server.port,
         grpc_port=server.grpc_port,
         uds=server.uds,
+        reuse_port=server.reuse_port,
         allowed_hosts=server.allowed_host,
         cors_origins=server.cors_origin,
         api_keys=settings.api_keys(),

@@ -42,6 +42,9 @@ class ServerSettings:
         None, "speak gRPC, too, on this port (8001 is usual); 0 takes a free one", "PORT"
     )
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
+    reuse_port: bool = option(
+        False, "let other processes of this user listen on the same ports, as a successor has to"
+    )
     allowed_host: tuple[str, ...] = option(
         (), "answer to this host name, too (*.NAME: to all below; *: to any); may be repeated",
         "NAME",

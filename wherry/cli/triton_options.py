@@ -34,10 +34,10 @@ _LOG = "use --log-level"
 WITHOUT_EFFECT: Final = {
     "--id": "the server is called wherry",
     "--allow-http": "HTTP is always on",
-    "--reuse-http-port": "the port is this server's alone",
+    "--reuse-http-port": "use --reuse-port, which is for every port",
     "--http-thread-count": "one event loop serves every connection",
     "--allow-grpc": "gRPC is on where --grpc-port is set",
-    "--reuse-grpc-port": "the port is this server's alone",
+    "--reuse-grpc-port": "use --reuse-port, which is for every port",
     "--grpc-address": "--host is the address of both",
     "--grpc-infer-response-compression-level": "use --grpc-compression",
     "--grpc-infer-allocation-pool-size": _GRPC,

@@ -9,6 +9,7 @@ import ssl as tls
 from contextlib import suppress
 from typing import Final
 
+from wherry.frontends.backlog import HANDSHAKES, Backlog
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
@@ -17,7 +18,6 @@ from wherry.frontends.http.exchange import Limits
 from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import Client
 from wherry.frontends.origins import Binding, binding_of
-from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG: Final = 2048
 QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})
@@ -50,6 +50,7 @@ class GrpcListener:
             offload=offload,
         )
         self._backlog: Backlog | None = None
+        self._reuse_port = False
         #: host:port, once it listens.
         self.address = ""
         #: Where it can be reached from, once it listens.
@@ -64,10 +65,18 @@ class GrpcListener:
         return self._connections.calls
 
     async def start(
-        self, host: str | None, port: int, *, ssl: tls.SSLContext | None = None
+        self,
+        host: str | None,
+        port: int,
+        *,
+        ssl: tls.SSLContext | None = None,
+        reuse_port: bool = False,
+        serve: bool = True,
     ) -> None:
-        """Take calls from now on. Port 0 takes a free one. CannotListen if the address is taken.
+        """Take the address and, unless `serve` says later, calls from now on.
 
+        Port 0 takes a free one. CannotListen if the address is taken.
+        With `reuse_port` other processes of this user may listen on the same port.
         `ssl` must offer "h2" (ALPN): gRPC's clients want to hear it.
         """
         handshake = self._connections.limits.header_timeout if ssl else None
@@ -81,14 +90,32 @@ class GrpcListener:
                 ssl=ssl,
                 ssl_handshake_timeout=handshake,
                 backlog=BACKLOG,
+                reuse_port=reuse_port or None,
+                start_serving=False,
             )
         except OSError:
-            raise CannotListen(
-                errno.EADDRNOTAVAIL, "taken, or not there", f"{wanted}:{port}"
-            ) from None
+            raise _cannot_listen(f"{wanted}:{port}") from None
         self.address = f"{wanted}:{server.sockets[0].getsockname()[1]}"
         self.binding = binding_of(s.getsockname() for s in server.sockets)
-        self._backlog = Backlog(server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake)
+        self._reuse_port = reuse_port
+        self._backlog = Backlog(
+            server,
+            self._connect,
+            ssl=ssl,
+            ssl_handshake_timeout=handshake,
+            reuse_port=reuse_port,
+        )
+        if serve:
+            await self.serve()
+
+    async def serve(self) -> None:
+        """Take calls from now on. CannotListen if the address has been taken meanwhile."""
+        if self._backlog is None:
+            return
+        try:
+            await self._backlog.open()
+        except OSError:
+            raise _cannot_listen(self.address) from None
 
     def _connect(self) -> Connection:
         return Connection(self._connections)
@@ -110,7 +137,7 @@ class GrpcListener:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                await self._close_backlog(HANDSHAKES if busy else 0.0)
+                await self._close_backlog(HANDSHAKES if busy or self._reuse_port else 0.0)
                 self._application.end_streams()
                 await self._connections.all_closed()
         await self._close_backlog(0.0)
@@ -135,3 +162,7 @@ class GrpcListener:
         if call.caller:
             fields["key"] = call.caller
         self._access_log.info(call.path, extra=fields)
+
+
+def _cannot_listen(address: str) -> CannotListen:
+    return CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", address)

@@ -9,13 +9,13 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from wherry.frontends.backlog import HANDSHAKES, Backlog
 from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
 from wherry.frontends.http.wire import address_text
 from wherry.frontends.open_connections import Client
 from wherry.frontends.origins import Binding, OriginCheck, Origins, binding_of
-from wherry.frontends.sockets import HANDSHAKES, Backlog
 
 BACKLOG = 2048
 
@@ -45,6 +45,7 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._backlog: Backlog | None = None
         self._passed = False
+        self._reuse_port = False
         self._scheme = "http"
         self._unix_path: Path | None = None
         self._unix_inode = 0
@@ -61,15 +62,20 @@ class Listener:
         sock: socket.socket | None = None,
         ssl: ssl.SSLContext | None = None,
         reuse_port: bool = False,
+        serve: bool = True,
     ) -> None:
-        """Accept connections from now on. Port 0 takes a free one; host None means all interfaces.
+        """Take the address and, unless `serve` says later, accept connections from now on.
 
-        OSError if the address is taken.
+        Port 0 takes a free one; host None means all interfaces.
+
+        With `reuse_port` other processes of this user may listen on the same port. OSError if the
+        address is taken.
         """
         loop = asyncio.get_running_loop()
         self._scheme = "https" if ssl else "http"
         handshake = self._connections.limits.header_timeout if ssl else None
         self._passed = sock is not None
+        self._reuse_port = reuse_port and sock is None and uds is None
         if uds is not None:
             sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
         if sock is not None and sock.family == socket.AF_UNIX:
@@ -102,13 +108,23 @@ class Listener:
                 start_serving=False,
             )
         self._backlog = Backlog(
-            self._server, self._connect, ssl=ssl, ssl_handshake_timeout=handshake
+            self._server,
+            self._connect,
+            ssl=ssl,
+            ssl_handshake_timeout=handshake,
+            reuse_port=self._reuse_port,
         )
         if self._origins is not None:  # the first connection finds the rules in place
             self._connections.origin_check = OriginCheck(
                 self._origins, self.binding, tls=ssl is not None, own_name=host or ""
             )
-        await self._server.start_serving()
+        if serve:
+            await self.serve()
+
+    async def serve(self) -> None:
+        """Accept connections from now on."""
+        if self._backlog is not None:
+            await self._backlog.open()
 
     @property
     def addresses(self) -> list[str]:
@@ -154,7 +170,7 @@ class Listener:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                await self._close_backlog(HANDSHAKES if busy and not self._passed else 0.0)
+                await self._close_backlog(self._handshakes(busy))
                 await self._connections.all_closed()
         await self._close_backlog(0.0)
         await self.end()
@@ -163,6 +179,12 @@ class Listener:
     async def end(self) -> None:
         """The time to drain is over: give up what is not answered by now."""
         await self._connections.end()
+
+    def _handshakes(self, busy: bool) -> float:
+        """Seconds for new connections to end their handshakes."""
+        # Those of a port that a successor has are not over with us.
+        wanted = self._reuse_port or (busy and not self._passed)
+        return HANDSHAKES if wanted else 0.0
 
     async def _close_backlog(self, handshakes: float) -> None:
         backlog, self._backlog = self._backlog, None
