@@ -38,7 +38,7 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
         # get_args() has the metadata behind the type; a nested Annotated becomes flat here.
         return typing.Annotated[replaced[0], *arguments[1:]]
     if origin in (typing.Union, types.UnionType):
-        return typing.Union[replaced]  # noqa: UP007 - of as many as there are
+        return typing.Union[replaced]  # noqa: UP007 - a union of any number
     if isinstance(hint, types.GenericAlias):
         return types.GenericAlias(origin, replaced)
     return hint.copy_with(replaced)

@@ -60,7 +60,7 @@ class Budget:
         return True
 
     def give_back(self, count: int) -> None:
-        """So many bytes of those taken are free again."""
+        """Free `count` of the bytes taken."""
         self.taken -= count
         if self.within is not None:
             self.within.give_back(count)

@@ -158,7 +158,7 @@ class TooManyBytes(Overloaded):
 
 
 class ServerBusy(Overloaded):
-    """So many bytes of large bodies are being worked on that this one has to come again."""
+    """Large bodies in work hold as many bytes as they may: retry this one later."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -190,7 +190,7 @@ class ModelNotReady(WherryError):
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
-    #: Where nothing better is known: a load may end at any moment.
+    #: Unless something better is known: a load may end at any moment.
     retry_after: float | None = 1.0
 
 
@@ -241,7 +241,7 @@ class WorkerDied(WherryError):
     reason = "BACKEND"
     #: May the worker have seen the request? If not, trying it elsewhere is no second try.
     reached = True
-    #: How it ended, for the metrics: a signal's name, or a word.
+    #: The cause for the metrics: a signal's name, or one word.
     cause = "exit"
 
 

@@ -287,10 +287,10 @@ class ModelControl:
         except BaseException as error:
             if scratch is not None:
                 scratch.cleanup()
-            if isinstance(error, ConfigError):  # the caller may be a client, who is told less
+            if isinstance(error, ConfigError):  # the caller may be a client, which is told less
                 _log_failure(name, error)
             raise
-        # Somebody has asked for it now: what became of it at the start is history.
+        # A load was asked for now: its failure at the start says nothing any more.
         self._missing.pop(name, None)
         self._model(name).wanted = True
 
@@ -778,8 +778,8 @@ def _checked(config: TritonConfig, what: str) -> TritonConfig:
 
 
 def _check_environment(config: TritonConfig, of_the_files: TritonConfig) -> None:
-    """Which program runs a model is said by its files: who sends a configuration in their place
-    must not choose another one. BadConfig if it does."""
+    """BadConfig if a configuration that a client sends chooses another program to run the model
+    than the model's own files do."""
     wanted = config.parameters.get("EXECUTION_ENV_PATH")
     if wanted is not None and wanted != of_the_files.parameters.get("EXECUTION_ENV_PATH"):
         raise BadConfig(

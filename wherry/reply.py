@@ -121,8 +121,8 @@ class StreamReply(Reply[T]):
         return len(self._sizes)
 
     def send(self, response: T, *, lone: bool = False) -> bool:
-        """Hand on one response; False if the caller is gone or too far behind, which is less for a
-        lone reader."""
+        """Hand on one response. False if the reader is gone or too far behind: by `window` if it is
+        `lone` (alone in its batch), else by `limit`."""
         # A reader that keeps up is not measured.
         size = 0 if self.measure is None or not self._sizes else self.measure(response)
         with self._changed:
@@ -148,5 +148,5 @@ class StreamReply(Reply[T]):
 
     def deliver(self, outcome: T | Exception) -> None:
         super().deliver(outcome)
-        with self._changed:  # wake a sender that waits for a reader who has just left
+        with self._changed:  # wake a sender that waits for a reader that has just left
             self._changed.notify_all()

@@ -116,7 +116,7 @@ class Run:
     interrupts: Interrupts
     out: Outputs
     report: Report | None = None
-    #: Of which points there is no measurement, and why; and which do not meet what was asked for.
+    #: Points without a measurement, and why; and those that do not meet what was asked for.
     not_measured: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     _only_model: str | None = None
@@ -140,7 +140,7 @@ class Run:
             for repeat in range(self.args.repeat or 1):
                 point = self.measure_one(subject, load, {**settings, **of_the_load}, rows, repeat)
                 if point.stopped or self.interrupts.asked():
-                    return  # nobody is there any more, or nobody wants more
+                    return  # the server is gone, or the user has stopped it
 
     def loads(self) -> Iterator[tuple[int, Load, dict[str, Any]]]:
         """Rows a request, the load, and what of them differs from point to point."""

@@ -17,7 +17,7 @@ RETRY_AFTER = 1.0
 
 #: What each request counts with, for its objects, its headers and a small body.
 SMALL_BYTES = 2**16
-#: So many bytes on the wire become at most that in memory, whatever they are.
+#: A body of at most this many bytes takes at most SMALL_BYTES in memory, whatever it says.
 SMALL_BODY = 2**11
 
 
@@ -36,7 +36,7 @@ class Admission:
         self._large = Budget(sys.maxsize if max_bytes is None else max_bytes)
 
     def limit_bytes(self, max_bytes: int) -> None:
-        """Refuse beyond so many bytes from now on."""
+        """Refuse beyond `max_bytes` from now on."""
         self._large.limit = max_bytes
 
     @property
@@ -131,10 +131,10 @@ _LONGEST = 365 * 86400.0
 
 
 def tenant_of(headers: Mapping[str, str], caller: str = "") -> str:
-    """Whom the request is for, if it says so; else whose key it has, by the key's name; else "".
+    """The tenant that the request names; else the name of its API key; else "".
 
     A key that is not ours to check (a proxy does) counts, too, without its text: the tenant may be
-    shown. Not the connection: a proxy's are everybody's.
+    shown. Not the connection: a proxy's carries the requests of all its clients.
     """
     tenant = headers.get("x-tenant-id")
     if tenant is not None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from wherry.errors import ConfigError
 
-#: An operator's key has at least so many characters; with fewer it can be guessed.
+#: The least length of an operator's key; a shorter one can be guessed.
 MIN_KEY_CHARS: Final = 16
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -92,7 +92,7 @@ def parse_key_file(text: str, where: str) -> list[str]:
             parse_key(line, f"{where} line {number}", shortest=MIN_KEY_CHARS)
             lines[number] = line
     if not lines:
-        # The operator wanted keys: an empty file must not open the server to everyone.
+        # The operator wanted keys: an empty file must not open the server to all clients.
         raise ConfigError(f"{where} holds no key")
     return list(lines.values())
 

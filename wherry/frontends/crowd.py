@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 RESERVE: Final = 64
-"""Connections beyond the limit, for questions about health. The oldest of them goes first."""
+"""Connections beyond the limit, for questions about health. The oldest of them is closed first."""
 
 SCAN_INTERVAL: Final = 0.1
 """Seconds between two searches for idle connections: one costs a step for each connection."""

@@ -11,7 +11,7 @@ import sys
 if sys.platform != "win32":
     import resource
 
-#: Kept free: a quarter of what there is, and at most so many.
+#: Kept free: a quarter of the descriptors, and at most this many.
 MOST_RESERVED = 128
 
 
@@ -22,10 +22,11 @@ def for_connections() -> int:
 
 
 def raise_limit(connections: int) -> bool:
-    """Have this process use more descriptors, where it may. False: so many connections do not
-    fit all the same."""
+    """Raise the soft limit of open files as far as `connections` need it and the system allows.
+
+    False if `connections` do not fit all the same."""
     soft, hard = _limits()
-    # Several listeners have so many each.
+    # Each of several listeners may have `connections`.
     wanted = min(hard, max(soft, 4 * connections + 4 * MOST_RESERVED))
     if sys.platform != "win32" and wanted > soft:
         _, unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)

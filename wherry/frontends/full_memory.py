@@ -12,9 +12,9 @@ from typing import Final
 from wherry.frontends.http.exchange import Limits
 
 MIB: Final = 2**20
-#: Where it is not known how much there is.
+#: Assumed where the memory is not known.
 ASSUMED_MEMORY: Final = 4 * 2**30
-#: Of the memory: what a full server takes at most. The rest is for models.
+#: Share of the memory that a full server takes at most. The rest is for models.
 SHARE: Final = 1 / 2
 CONNECTIONS_SHARE: Final = 1 / 8
 READERS_SHARE: Final = 1 / 6
@@ -22,11 +22,11 @@ OFFLOAD_SHARE: Final = 1 / 64
 
 #: Twice the 64 KiB that no ledger counts, what the kernel has refused to take, a block of headers.
 CONNECTION_BYTES: Final = 4 * MIB // 10
-#: A text becomes so many times its bytes while it is read: strings of two characters do.
+#: Memory for a text while it is read, in multiples of its bytes: strings of two characters take it.
 UNFOLDS: Final = 16
-#: Values of other kinds become twice that, but are counted first: so much more they are at most.
+#: Values of other kinds take twice that, but are counted first: at most this much more.
 VALUES_BYTES: Final = 40 * MIB
-#: What a request that waits or runs takes: as it came, joined to a batch, shared with a worker.
+#: Copies of a request that waits or runs: as it came, joined to a batch, shared with a worker.
 COPIES: Final = 3
 
 MOST_CONNECTIONS: Final = 4096
@@ -34,9 +34,9 @@ LEAST_CONNECTIONS: Final = 256
 MOST_BODY_BYTES: Final = 64 * MIB
 LEAST_BODY_BYTES: Final = MIB
 MOST_OFFLOADED_BYTES: Final = 256 * MIB
-#: From so much memory on, two threads read large bodies beside the loop.
+#: From this much memory on, two threads read large bodies beside the loop.
 TWO_THREADS_FROM: Final = 32 * 2**30
-#: However little there is, requests, received and unsent bytes have this together.
+#: Least share of the memory for queued requests, received and unsent bytes together.
 LEAST_REST: Final = 1 / 16
 
 
@@ -73,7 +73,7 @@ def memory_plan(
     unsent_bytes: int | None = None,
     limits: Limits | None = None,
 ) -> MemoryPlan:
-    """Limits for a machine, or a control group, of so many bytes (None: not known).
+    """Limits for a machine, or a control group, of `memory` bytes (None: not known).
 
     What is given stays as it is, and the others share what it leaves of half the memory. `limits`
     has what is no matter of memory.

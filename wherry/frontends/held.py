@@ -1,7 +1,7 @@
-"""How much memory do clients hold that they do not take or do not finish, and who goes first?
+"""How much do clients hold that they do not take or do not finish, and which is cut off first?
 
-Pure: time is an argument, and who must go is an answer. Two of these are kept: one for answers that
-clients have not taken, one for requests that have not come in full.
+Pure: time is an argument, and the connections to cut off are returned. Two of these are kept: one
+for answers that clients have not taken, one for requests that have not come in full.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-#: What a connection may hold without being looked at.
+#: Bytes that a connection may hold without being counted.
 FREE_BYTES: Final = 2**16
-#: Bytes that come within so many seconds are as old as the first of them.
+#: Seconds within which bytes count as as old as the first of them.
 GRAIN: Final = 0.1
 
 H = TypeVar("H")
@@ -21,15 +21,15 @@ H = TypeVar("H")
 class Held(Generic[H]):
     """Counts what each connection holds, against a limit of all and one of each.
 
-    Beyond the limit of all, the connection goes first whose oldest bytes have waited longest:
-    progress of a byte now and then does not make a connection young. A connection beyond its own
-    limit must be given no more to hold, and goes when nothing has been taken for a while.
+    Beyond the limit of all, the connection with the oldest bytes is cut off first: a byte taken now
+    and then does not make the rest younger. A connection beyond its own limit must be given no more
+    to hold, and is cut off when nothing has been taken for a while.
     """
 
     def __init__(self, limit: int, connection_limit: int) -> None:
         self.limit = limit
         self.connection_limit = connection_limit
-        #: Of all, without those that hold no more than FREE_BYTES.
+        #: Bytes of all holders but those with no more than FREE_BYTES.
         self.total = 0
         self._accounts: dict[H, _Account] = {}
 
@@ -37,7 +37,7 @@ class Held(Generic[H]):
         return f"<Held: {self.total} of {self.limit} bytes by {len(self._accounts)} connections>"
 
     def note(self, holder: H, held: int, now: float) -> list[H]:
-        """`holder` holds so many bytes now; returns those that must be cut off."""
+        """Record that `holder` holds `held` bytes. Returns those that must be cut off."""
         account = self._accounts.get(holder)
         if held <= FREE_BYTES:
             if account is not None:
@@ -66,8 +66,8 @@ class Held(Generic[H]):
         return account is not None and account.held > self.connection_limit
 
     def stalled(self, now: float, patience: float) -> list[H]:
-        """Those beyond their own limit of which nothing was taken for so many seconds: they must
-        be cut off."""
+        """Holders beyond their own limit from which nothing was taken for `patience` seconds: they
+        must be cut off."""
         return [
             holder
             for holder, account in self._accounts.items()

@@ -18,7 +18,7 @@ from wherry.signature import Signature
 
 T = TypeVar("T")
 
-#: A request with more rows than a batch holds runs as so many batches at most. Each is a request to
+#: Batches that a request with more rows than one batch holds may run as. Each is a request to
 #: the queue: more of them would hold up all others, and a row may be one byte of a body.
 MAX_PARTS: Final = 4096
 

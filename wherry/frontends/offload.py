@@ -1,4 +1,4 @@
-"""Where is work on a large request done, so that the event loop turns on meanwhile?
+"""Where is work on a large request done, so that the event loop goes on meanwhile?
 
 In a few threads that exist only while there is such work. The interpreter lets one thread run at a
 time, so the work itself must be done in slices of at most a few milliseconds, with `give_way`
@@ -22,12 +22,12 @@ from wherry.request import Column, Columns, bytes_of
 
 Buffer = bytes | bytearray | memoryview
 
-#: Above so many bytes of JSON or strings, or so many elements, work is for another thread; below,
+#: Above this many bytes of JSON or strings, or elements, work is for another thread; below,
 #: the way there and back costs more than the work holds up the loop (2 ms at worst).
 LARGE_BYTES: Final = 2**16
 LARGE_ELEMENTS: Final = 2**13
 LARGE_ROWS: Final = 512
-#: What is worked on between two calls of `give_way`.
+#: Most work between two calls of `give_way`.
 SLICE_BYTES: Final = 2**17
 SLICE_ELEMENTS: Final = 2**15
 #: Seconds; only a real pause lets a thread that waits for the interpreter have it.
@@ -39,7 +39,7 @@ RETRY_AFTER: Final = 1.0
 
 
 def is_large(columns: Columns) -> bool:
-    """Would these take long to write? Told by a look at each column, and at each of a few rows."""
+    """Would these take long to write? Looks at each column, and at each of a few rows."""
     for column in columns.values():
         if isinstance(column, np.ndarray):
             if column.size > LARGE_ELEMENTS:
@@ -88,7 +88,7 @@ class SoonPort:
         self._loop = loop
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with suppress(RuntimeError):  # the loop is closed: no callback can run
             self._loop.call_soon_threadsafe(callback, argument)
 
 
@@ -137,7 +137,7 @@ class Job:
         self._done: Callable[[Any], None] | None = done
 
     def cancel(self) -> None:
-        """Nobody waits for it: it is not begun if it can be helped, and `done` is not called."""
+        """Withdraw the work: it is not begun unless it runs already, and `done` is not called."""
         self._done = None
         self._offload.withdraw(self)
 

@@ -108,12 +108,12 @@ class OpenConnections(ABC, Generic[C]):
             connection.abort()
 
     def note_unsent(self, connection: C, count: int) -> None:
-        """So many bytes of answers wait for this client."""
+        """Record that `count` bytes of answers wait for this client."""
         for one in self.holdings.unsent.note(connection, count, self.clock()):
             cut_off(one, "answers that it does not take need more memory than max_unsent_bytes")
 
     def note_received(self, connection: C, count: int) -> None:
-        """So many bytes of requests that have not come in full are held for this client."""
+        """Record that requests of this client that have not come in full hold `count` bytes."""
         for one in self.holdings.received.note(connection, count, self.clock()):
             cut_off(one, "requests that it does not end need more memory than max_received_bytes")
 

@@ -18,13 +18,13 @@ from wherry.errors import ConfigError
 
 Headers = Sequence[tuple[str, str]]
 
-#: They may stand around a header's value and are no part of it.
+#: Characters around a header's value that are no part of it.
 _BLANKS: Final = " \t"
 
-#: Clients choose the values of Host: so many are remembered, none longer than this.
+#: Bounds of the set of known values of Host, in values and characters: they come from clients.
 MAX_HOSTS: Final = 512
 MAX_HOST_CHARS: Final = 300
-#: Of what a client sent, an answer quotes so much.
+#: Characters of a client's header that an answer quotes.
 _QUOTED_CHARS: Final = 100
 
 _AUTHORITY: Final = re.compile(
@@ -110,7 +110,7 @@ class Refusal:
 
 
 class Origins:
-    """What the operator says: other names of the server, and the pages that may call it.
+    """The operator's settings: other names of the server, and the pages that may call it.
 
     `allowed_hosts` are names without a port, `*.example.com` for all below one, `*` for any.
     `cors_origins` are scheme, host and port of a page, or `*` for every page.
@@ -268,7 +268,7 @@ def _without_origin(method: str, headers: Mapping[str, str]) -> Refusal | None:
     opens_page = headers.get("sec-fetch-mode") == "navigate"
     opens_page = opens_page and headers.get("sec-fetch-dest") == "document"
     if opens_page and method in ("GET", "HEAD"):
-        return None  # somebody follows a link to us
+        return None  # the user follows a link to this server
     return Refusal(
         403,
         f"a page of another site may not call this server (Sec-Fetch-Site: {_quoted(site)}); if it"

@@ -58,7 +58,7 @@ def gpu_count() -> int:
 
 
 def try_gpus(count: int) -> dict[int, str]:
-    """What is wrong with each of so many; "" if it works. Blocks, seconds if they hang."""
+    """What is wrong with each of `count` GPUs; "" if it works. Blocks, seconds if they hang."""
     why, told = "", ""
     try:
         tried = subprocess.run(

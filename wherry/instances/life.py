@@ -41,10 +41,10 @@ class Loss:
     """Why an instance is to be started again."""
 
     why: str
-    #: For the metrics: a signal's name, or a word.
+    #: The cause for the metrics: a signal's name, or one word.
     cause: str
     good_batches: int = 0
-    #: A request is to blame, and not the model.
+    #: A request is the cause, and not the model.
     explained: bool = False
     #: What the system was short of when it was to be started.
     short_of: str = ""
@@ -106,7 +106,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         self._alive: list[InstanceT] = []
         #: Instances in `unload`, which is the user's code, too.
         self._ending: list[InstanceT] = []
-        #: Hung ones in threads, whose places others have taken.
+        #: Instances that hang in a thread and have been replaced.
         self._left_behind: list[InstanceT] = []
         self._threads: list[threading.Thread] = []
         self._policies = [
@@ -326,7 +326,7 @@ class ModelLife(ABC, Generic[InstanceT]):
             return not self._closing
 
     def _all_away(self, loss: Loss) -> WherryError | None:
-        """Under the lock: if no instance is here or about to be, what to tell those who wait."""
+        """Under the lock: the error for what waits, if no instance is here or about to be."""
         if len(self._away) < len(self._make_instances):
             return None
         if self.state in (ModelState.READY, ModelState.UNAVAILABLE):

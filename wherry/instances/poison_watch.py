@@ -29,7 +29,7 @@ Key = tuple[Hashable, bytes]
 
 
 class PoisonWatch:
-    """Remembers what one model's workers died of. Safe from any thread.
+    """Remembers the requests that killed one model's workers. Safe from any thread.
 
     `active` is False while there is nothing to compare with: ask that first.
     """
@@ -45,8 +45,8 @@ class PoisonWatch:
     def died(
         self, requests: Iterable[InferRequest], instance: int, error: WorkerDied
     ) -> tuple[dict[InferRequest, PoisonRequest], Sequence[int]]:
-        """A worker has died with these. Those that are poison, each with its error, and the
-        instances for whose earlier deaths they are to blame."""
+        """Record that a worker has died with `requests`. Returns those that are poison, each with
+        its error, and the instances whose earlier deaths they explain."""
         keys = {request: _key(request) for request in requests}
         now = self._clock()
         with self._lock:

@@ -52,7 +52,7 @@ class RestartPolicy:
         self.first_delay = first_delay
         self._deaths = 0.0
         self._up_since: float | None = None
-        #: Deaths in a row for which requests were to blame, with no good batch between them.
+        #: Deaths in a row that requests have caused, with no good batch between them.
         self._explained = 0
         #: Tries in a row that failed since something was short.
         self._short = 0
@@ -63,9 +63,9 @@ class RestartPolicy:
         self._short = 0
 
     def died(self, now: float, good_batches: int = 0, *, explained: bool = False) -> Restart:
-        """It is gone, or could not be loaded. `explained`: for a request that is to blame.
+        """Record that it has ended, or could not be loaded. `explained`: a request is the cause.
 
-        If every request were to blame, the model would be: no more than `budget` in a row are.
+        At most `budget` deaths in a row count as explained: beyond, the model is the cause.
         """
         refilled = good_batches / GOOD_BATCHES
         if self._up_since is not None:
@@ -77,7 +77,7 @@ class RestartPolicy:
         if explained and self._explained < self.budget:
             self._explained += 1
             return Restart(0.0)
-        # So many that it does not take for ever to make up for them.
+        # Bounded, so that the count falls to zero again in bounded time.
         self._deaths = min(self._deaths + 1, max(self.budget, 10) + 1.0)
         delay = 0.0 if self._deaths <= 1 else self.first_delay * 2.0 ** (self._deaths - 2)
         if self._deaths > self.budget:

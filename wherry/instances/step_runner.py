@@ -377,7 +377,7 @@ class StepRunner(ModelLife[StepInstance]):
                 count.responded(now)
 
     def _give_up(self) -> None:
-        """After a first response: those who wait, and are now known to wait for theirs too long."""
+        """Refuse, after a first response, the requests that would wait too long for theirs."""
         if self._longest is None:
             return
         with self._changed:

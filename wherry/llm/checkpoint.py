@@ -27,7 +27,7 @@ from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-#: What weights are stored as, in safetensors' words.
+#: Datatypes of weights, as safetensors names them.
 FLOATS: Final = ("F32", "BF16", "F16")
 #: Tensors that older versions of transformers stored, which are no weights: masks, frequencies.
 NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
@@ -35,7 +35,7 @@ NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq
 MOST_JSON_BYTES: Final = 32 << 20
 #: A file of 10,000 tensors has a header of 1 MB.
 MOST_HEADER_BYTES: Final = 16 << 20
-#: So many fields of a config.json are named at a time.
+#: Fields of a config.json that one error names.
 MOST_REFUSALS: Final = 5
 #: Files that say that there is more to a checkpoint than its config.json.
 NOT_ALONE: Final = {

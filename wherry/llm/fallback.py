@@ -152,8 +152,8 @@ class TransformersNetwork:
 
 
 def _check_size(checkpoint: Checkpoint, config: Any) -> None:
-    """Do the files hold about as many weights as config.json describes? transformers makes up
-    those that are missing, and takes the memory for them."""
+    """Refuse files whose number of weights is not about what config.json describes: transformers
+    makes up those that are missing, and takes the memory for them."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):

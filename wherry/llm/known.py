@@ -1,7 +1,7 @@
 """Does the engine compute exactly what this config.json says, and if not, which field is why?
 
 What is known is listed (`families.py`, `config_fields.py`), everything else is refused: a field
-that nobody here reads may be the one that decides about every token. Pure: what was read from the
+that is not read here may be the one that decides about every token. Pure: what was read from the
 file comes in, refusals come out.
 """
 

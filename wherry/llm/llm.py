@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # torch comes with it: only the process that runs the model n
 
 #: Of a thread that waits for work, each some 40 ns.
 SPINS = "2000"
-#: Seconds that others wait for one whose question is being read: nearly all are read by then.
+#: Seconds that the engine waits for a question that is being read: nearly all are read by then.
 PATIENCE = 0.01
 
 
@@ -250,7 +250,7 @@ class LLM(StepModel):
 
     def _begin_if_read(self, request: _Request, at_most: float = PATIENCE) -> None:
         """Start generating if what is asked has been read; InvalidRequest if it cannot be. A long
-        text or a large schema takes a second, for which nobody else is held up."""
+        text or a large schema takes a second, during which the other generations go on."""
         assert request.reading is not None
         if wait([request.reading], at_most).done:
             self._begin(request, request.reading.result())

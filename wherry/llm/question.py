@@ -14,7 +14,7 @@ from wherry.errors import InvalidRequest
 from wherry.llm.constraint import Grammars, Matcher, Wanted
 from wherry.llm.tokenizer import Tokenizer
 
-#: Characters of a text that is read at once: others wait for it some 20 ms at most.
+#: Characters of a text that is read at once: the engine waits for it some 20 ms at most.
 BRIEF: Final = 4096
 
 

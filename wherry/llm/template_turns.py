@@ -24,7 +24,7 @@ class TooManyTurns(Exception):
 
 @contextmanager
 def limited(most_lines: int = MOST_LINES) -> Iterator[None]:
-    """Within, templates of this thread may run so many lines together; then TooManyTurns.
+    """Let templates of this thread run `most_lines` lines together; then TooManyTurns.
 
     Costs some 0.2 us a line.
     """

@@ -1,7 +1,7 @@
-"""How long was the event loop held up, so that nobody was answered?
+"""How long was the event loop held up, so that no request was answered?
 
-Told by how late it wakes up: what is due at a moment and runs later, waited for a turn of the loop
-that took so long. It costs nothing for a request, but a wake-up each INTERVAL while something is
+Measured by how late a timer of the loop runs: it waited for a turn of the loop that took as
+long. It costs nothing for a request, but a wake-up each INTERVAL while something is
 open, and one a second while nothing is. A turn is seen to within an INTERVAL.
 """
 

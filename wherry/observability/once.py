@@ -1,12 +1,12 @@
-"""Is this news, or one more of what was just told?"""
+"""Is this cause to be logged, or was it logged a moment ago?"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-#: Seconds in which one cause is told of once.
+#: Seconds in which one cause is logged once.
 INTERVAL = 60.0
-#: Causes that are told apart; all others together are one more.
+#: Causes that are counted one by one; all others count as one.
 MOST = 64
 
 
@@ -16,7 +16,7 @@ class OncePerCause:
     def __init__(self, interval: float = INTERVAL, most: int = MOST) -> None:
         self.interval = interval
         self._most = most
-        #: When each cause was told of, and how often it has come since.
+        #: When each cause was logged, and how often it has come since.
         self._told: dict[Hashable, tuple[float, int]] = {}
 
     def came(self, cause: Hashable, now: float) -> int | None:

@@ -114,9 +114,9 @@ class ModelStatistics:
         self.cache_hit = Duration()
         self.cache_miss = Duration()
         self.worker_restarts = 0
-        #: By their cause: a signal's name, or a word.
+        #: By their cause: a signal's name, or one word.
         self.worker_deaths: Counter[str] = Counter()
-        #: Requests refused since their workers die.
+        #: Requests refused because they kill workers.
         self.poisoned = 0
         #: Requests refused since they would have taken too long.
         self.hopeless = 0

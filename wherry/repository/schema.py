@@ -66,7 +66,7 @@ class Problem:
         return f"{shown(self.path)}: {self.text}" if self.path else self.text
 
 
-#: Problems that are told, and characters of each: a file may hold a million mistakes.
+#: Problems that are reported, and characters of each: a file may hold a million mistakes.
 MOST_PROBLEMS = 100
 LONGEST_PROBLEM = 500
 

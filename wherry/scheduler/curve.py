@@ -7,10 +7,10 @@ from math import ceil
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
-#: A size that was not run for so many batches is forgotten. What it cost once may have been an
-#: accident, and the policy runs no size that looks bad.
+#: Batches after which a size that was not among them is forgotten. What it cost once may have been
+#: an accident, and the policy runs no size that looks bad.
 FORGOTTEN_AFTER = 512
-#: So often they are looked for.
+#: Batches from one look for such sizes to the next.
 LOOKED_FOR_EACH = 16
 
 
@@ -68,7 +68,7 @@ class BatchCurve:
             self._forget(self._batches - FORGOTTEN_AFTER)
 
     def _forget(self, before: int) -> None:
-        """Drop the sizes that were last run so many batches ago; the latest one always stays."""
+        """Drop the sizes last run in batch `before` or earlier; the latest one always stays."""
         if min(self._last_run.values()) > before:
             return
         for size in [size for size, batch in self._last_run.items() if batch <= before]:

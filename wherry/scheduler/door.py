@@ -1,10 +1,10 @@
 """Is a request worth taking in, by how long its answer would take? And is it still, once that is
 known better?
 
-Work that is waited for no more makes the next one late as well: it is refused while it costs
-nothing. What came in before anything was learnt is looked at again after each turn (a batch, or a
-first response), by the fastest of the last turns: what was slow once, as a first batch that
-compiles, is held against no request.
+Work whose answer comes too late delays what waits behind it: it is refused before it costs
+anything. What came in before anything was learnt is looked at again after each turn (a batch, or a
+first response), by the fastest of the last turns: one slow turn, as a first batch that compiles,
+lets no request be refused.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from math import inf
 
 from wherry.errors import Overloaded
 
-#: A request is refused if its timeout is shorter than so many times what it would take: work that
-#: is finished too late is done for nobody.
+#: A request is refused if its timeout is shorter than this times what it would take: an answer
+#: after the timeout is of no use.
 SAFETY = 1.2
-#: Without a timeout nobody is refused who has to wait for fewer turns than this: so far ahead
-#: `Runtime.map` asks.
+#: A request without a timeout is never refused with fewer turns than this before it: `Runtime.map`
+#: asks as far ahead.
 PATIENCE = 8
-#: The fastest of so many turns is what a turn takes at least ...
+#: The fastest of this many turns is what a turn takes at least ...
 TURNS = 4
-#: ... once there were so many.
+#: ... once there were at least this many.
 LEAST_TURNS = 2
 
 
 class Turns:
-    """What a turn surely takes."""
+    """The least time that a turn takes, by the last ones."""
 
     __slots__ = ("_latest",)
 
@@ -55,9 +55,9 @@ def refusal(
 ) -> Overloaded | None:
     """Why a request may not come in; None: it may.
 
-    It would take about `seconds`. Its own timeout has so much `left`; without one (None) `longest`
-    counts, the model's `max_queue_wait` (None: for ever), if about so many `turns` come before it,
-    more than surely run `within` that time.
+    It would take about `seconds`. `left` is what remains of its own timeout; without one (None)
+    `longest` counts, the model's `max_queue_wait` (None: for ever), if about `turns` come before
+    it, which is more than surely run `within` that time.
     """
     if left is not None:
         over = SAFETY * seconds - left

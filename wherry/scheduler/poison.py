@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-#: Requests that are remembered: of more, those that would be forgotten first are.
+#: Requests that are remembered; beyond it, the one that would be forgotten first is dropped.
 MOST = 1024
-#: Seconds for which a request is refused after it has killed its second worker; twice as many
-#: after each further one.
+#: Seconds for which a request is refused after it has killed its second worker; doubled after
+#: each further one.
 REFUSED = 60.0
 MOST_REFUSED = 3600.0
 #: Seconds after which what is not refused (any more) is no longer under suspicion.
@@ -27,7 +27,7 @@ class Death:
     """The end of one worker, of the instance of that number."""
 
     instance: int
-    #: A request was to blame: it counts against that one, and not against the model.
+    #: A request was the cause: the death counts against it, and not against the model.
     explained: bool = False
 
 
@@ -55,7 +55,7 @@ class Verdict(Generic[K]):
 
 
 class Poisons(Generic[K]):
-    """Remembers which requests a worker had when it died, until they are answered well.
+    """Remembers which requests a worker had when it died, until they are answered without error.
 
     One that was there at two deaths, at one of them alone, is poison, and so is one that was
     there at three.

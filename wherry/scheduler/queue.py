@@ -223,9 +223,9 @@ class RequestQueue:
         return True
 
     def cut(self, rows: float, most: int = 1) -> list[InferRequest]:
-        """Remove requests until at most so many rows are left, of batches of at most `most`: those
-        of the worst priority first, of these the last ones of each tenant. Who has a timeout
-        stays."""
+        """Remove requests until at most `rows` rows are left, of batches of at most `most`: those
+        of the worst priority first, of these the last ones of each tenant. Requests with a timeout
+        stay."""
         if self.queued_rows <= rows:
             return []
         places: Counter[tuple[int, str]] = Counter()

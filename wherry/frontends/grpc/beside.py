@@ -1,4 +1,4 @@
-"""How is a large request read, and a large answer written, while the event loop turns on?"""
+"""How is a large request read, and a large answer written, while the event loop goes on?"""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LargeRequest:
         message: Buffer,
         done: Callable[[LargeRequest, Exception | None], None],
     ) -> None:
-        #: As far as it is known.
+        #: The request's id, as far as it is known.
         self.id = ""
         self.entry = entry
         self._kind = kind
@@ -116,5 +116,5 @@ class LargeRequest:
                 return
         except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
             error = refused
-        self._message = b""  # what is needed of it, the columns have
+        self._message = b""  # free it: the columns hold what is needed
         self._done(self, error)

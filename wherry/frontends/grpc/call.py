@@ -26,14 +26,14 @@ STREAM_WINDOW: Final = 2**20
 """What a client may send of one call unasked. A message that has begun may always be finished."""
 
 CALL_WORK: Final = 32
-"""What a call, or a message of a stream, counts for: so many frames cost as much. A connection may
+"""Frames that cost as much as a call, or a message of a stream, does. A connection may
 begin one in each turn of the loop, whatever the others have done in it."""
 
 UNPACKED_A_FRAME: Final = 2**12
-"""So many bytes that are unpacked count for one frame."""
+"""Unpacked bytes that count for one frame."""
 
 PACKED_BYTES: Final = 2**13
-"""A compressed message of so many bytes is unpacked in the loop, if it is no more than
+"""The longest compressed message, in bytes, that is unpacked in the loop, if it is no more than
 `LARGE_BYTES` then."""
 
 MESSAGE_BYTES: Final = 128
@@ -311,7 +311,7 @@ class Call(Rpc):
 
     def expire(self, now: float, patience: float) -> None:
         """End the call if its deadline has passed: the client may not be there to do that. And if
-        nothing of its one message has come for so many seconds."""
+        nothing of its one message has come for `patience` seconds."""
         if self.deadline is not None and now >= self.deadline:
             self.refuse("DEADLINE_EXCEEDED", "the call's deadline has passed")
         elif self.begun_at is None and not self.ended and self._unpacking is None:

@@ -62,13 +62,13 @@ LINGER: Final = 2.0
 """How long it may take to leave then, having read all."""
 
 TURN_WORK: Final = 2048
-"""What all connections may do in one turn of the loop, together: frames read. It takes 10 ms or so,
-for which everybody else waits."""
+"""What all connections may do in one turn of the loop, together: frames read. It takes some 10 ms,
+for which all other work of the loop waits."""
 HEADERS_A_FRAME: Final = 4
-"""So many headers of a call count for one frame."""
+"""Headers of a call that count for one frame."""
 
 REMEMBERED_BYTES: Final = 2**14
-"""Of header blocks whose meaning is remembered."""
+"""Bytes of the header blocks that are remembered with their decoded headers."""
 T = TypeVar("T")
 
 _SHUTDOWN_PING: Final = b"goodbye!"
@@ -128,9 +128,9 @@ class Connections(OpenConnections["Connection"]):
         return self._spent >= TURN_WORK
 
     def spend(self, work: int) -> None:
-        """So much was done in this turn."""
+        """Count `work` (frames) as done in this turn."""
         self._spent += work
-        # To be called in the next turn costs one: only where it matters.
+        # A callback in the next turn costs, too: asked for only where much was done.
         if self._spent >= TURN_WORK // 4 and not self._turn_ends:
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -326,8 +326,8 @@ class Connection(asyncio.BufferedProtocol):
         """Read no more while the client does not take what it is sent, or has sent too much."""
         if self._transport.is_closing():
             return
-        # Who does not take our answers is not read: nothing can pile up here, acknowledgements
-        # of pings and settings included.
+        # Stop reading from a client that does not read its answers: acknowledgements of pings
+        # and settings would take memory without bound, too.
         if self.writing_paused or self._unread:
             self._transport.pause_reading()
         else:

@@ -46,7 +46,7 @@ def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | Non
             raise no_single_answer()
         call = InferCall(entry, method, rpc, loaded, request.codec, decoded)
         call.request = entry.submit(rpc, loaded, decoded, call)
-        rpc.message = b""  # what is needed of it, the columns have
+        rpc.message = b""  # free it: the columns hold what is needed
         rpc.on_leave = call.cancel
     except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
         fail(rpc, refused)

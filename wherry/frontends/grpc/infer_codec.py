@@ -48,7 +48,7 @@ _KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.i
 #: What the fields of smaller integers carry.
 CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
 
-#: An array of so many bytes is copied into its message in no time.
+#: An array up to this many bytes is copied into its message within 0.1 ms or so.
 COPIED_BYTES: Final = 2**20
 
 EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"

@@ -23,7 +23,7 @@ from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
 
 Buffer = bytes | bytearray | memoryview
 Values = dict[str, Any]
-#: Of a repeated field: an array if they came as one long block.
+#: Values of a repeated field: an array if they came as one long block.
 Numbers = list[Any] | npt.NDArray[Any]
 #: Reads what stands at a position of the data into the values; returns the position behind it.
 Reader = Callable[[memoryview, int, int, Values], int]
@@ -33,12 +33,12 @@ VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
 #: From so many bytes on numpy reads a block of numbers faster than a loop does, and a view costs
 #: less than a copy.
 _LONG_BLOCK: Final = 64
-#: So much of a block of varints is read at once: there are five arrays of 64 bits on the way.
+#: Bytes of a block of varints that are read at once: it takes five arrays of 64 bits.
 _SLICE: Final = 2**16
 #: Of one field. Two bytes make an empty one: without a limit, a request of megabytes would become
 #: gigabytes of objects.
 MAX_MESSAGES: Final = 1024
-#: So many fields of one message are looked at in no time.
+#: A message of at most this many fields is read without giving way to other threads.
 LIGHT_FIELDS: Final = 128
 _FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
 _INTEGERS: Final = {

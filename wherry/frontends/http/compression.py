@@ -15,9 +15,9 @@ RAW: Final = -zlib.MAX_WBITS
 
 #: Below, the head of an answer costs as much as its body.
 MIN_BYTES: Final = 1024
-#: Above, compressing takes longer than most clients' lines: it is not done, by any thread.
+#: Bytes above which no answer is compressed: it takes longer than most networks save.
 MAX_BYTES: Final = 2**20
-#: Above, it would hold up every other client for milliseconds: the loop does not do it.
+#: Bytes above which the loop does not compress: other clients would wait for milliseconds.
 MAX_BYTES_IN_LOOP: Final = 2**17
 #: zlib's fastest: half the time of its default level for a tenth more bytes.
 LEVEL: Final = 1

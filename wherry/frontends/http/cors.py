@@ -1,7 +1,7 @@
-"""How do pages of other sites, where they may call, get to read the answers?
+"""How do pages of other sites that may call read the answers?
 
-Which pages may is `frontends/origins.py`'s; a server that lets none in has nothing of this on a
-request's way.
+`frontends/origins.py` decides which pages may. A server that allows none does not run this
+code.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from wherry.frontends.origins import Headers, Origins
 
 
 class Cors:
-    """An application whose answers, refusals too, carry CORS headers. It answers a browser's
-    question whether it may call itself, without a key, as browsers ask without one."""
+    """Adds CORS headers to the answers of an application, refusals included.
+
+    Answers a browser's preflight request itself, without a key: browsers send none with it.
+    """
 
     def __init__(self, application: Application, origins: Origins) -> None:
         self._application = application

@@ -24,18 +24,18 @@ from wherry.frontends.offload import SLICE_BYTES, give_way
 
 Mask = npt.NDArray[np.bool_]
 
-#: What may be left of a body without its long arrays.
+#: Bytes that may be left of a body without its long arrays.
 MAX_ENVELOPE_BYTES: Final = 2 * 2**20
-#: Nothing that JSON has needs so many bytes without a quote, a comma or a bracket.
+#: The longest run of bytes without a quote, a comma or a bracket: no JSON value needs it.
 MAX_RUN_BYTES: Final = 2 * SLICE_BYTES
 
 QUOTE, COMMA = ord('"'), ord(",")
-#: A string is read in one go: so much takes up to 50 ms.
+#: A string is read in one go: one of this length takes up to 50 ms.
 MAX_ELEMENT_BYTES: Final = 16 * 2**20
-#: An array that is no longer stays where it was.
+#: Bytes up to which an array stays in the body.
 KEPT_BYTES: Final = 256
 FEW: Final = 512
-#: What is not cut is built whole: so many brackets and commas take a parser 30 ms.
+#: What is not cut is built whole: this many brackets and commas take a parser 30 ms.
 MAX_VALUES: Final = 2**18
 #: "[" and "{" differ in one bit, and so do "]" and "}".
 OPENS, CLOSES, ONE_BIT = ord("{"), ord("}"), 0x20
@@ -59,7 +59,7 @@ class LongArray:
         #: Behind its opening bracket, until the end of the last piece.
         self.begins = self.cut = start
         self._open = 1
-        #: Outside of strings: with one more, at least as many as its elements.
+        #: Commas outside of strings: one more than these is at least the number of its elements.
         self.commas = 0
         #: Objects stand in it: then it is cut between its own elements only.
         self.objects = False
@@ -143,7 +143,7 @@ class _Part(msgspec.Struct, gc=False):
     _places: list[int] | None = None
 
     def places(self) -> list[int]:
-        """The brackets, for who looks at one after the other."""
+        """Positions of the brackets, as a list: faster to read one by one than an array."""
         if self._places is None:
             self._places = self.brackets.tolist()
         return self._places

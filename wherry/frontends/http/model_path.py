@@ -22,7 +22,7 @@ from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 from wherry.runtime import Runtime
 
-#: Of what operators send, once it is inflated.
+#: Bytes of an operator's command, inflated.
 COMMAND_BYTES = 2**20
 
 T = TypeVar("T")
@@ -195,7 +195,7 @@ class Entry:
         packed = "content-encoding" in headers
         size = SMALL_BODY + 1 if packed else len(exchange.request.body)
         self.admission.enter(request, size, decoded.held_bytes)
-        exchange.request.body = b""  # what is needed of it, the columns have
+        exchange.request.body = b""  # free it: the columns hold what is needed
         port.submit(loaded, request)
         return request
 

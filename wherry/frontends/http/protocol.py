@@ -62,7 +62,7 @@ REPEATED_BYTES: Final = 2**11
 """Of names of headers that are repeated: each time, all before it are joined anew."""
 
 PROGRESS_BYTES: Final = 2**14
-"""So much must move before a time limit of a body, or of an answer, begins anew: a byte now and
+"""Bytes that must move before a time limit of a body, or of an answer, begins anew: a byte now and
 then is no progress."""
 
 LINGER: Final = 2.0
@@ -258,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         self.writing_paused = False
         self._written_bytes = 0
         self._early_bytes = 0  # of answers that wait for those before them
-        self._owed_much = False  # the client is; somebody counts it
+        self._owed_much = False  # whether the unsent bytes are in the ledger of all clients
 
         # What sweeps have seen
         self._wait: tuple[Wait, int] | None = None

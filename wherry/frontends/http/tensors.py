@@ -41,8 +41,8 @@ Buffer = bytes | bytearray | memoryview
 #: a request they arrive here as strings, as in protobuf's JSON.
 NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
-#: One of them, or the end, behind all that is none: strings are taken whole, also one that does not
-#: end. Wherever it is tried it matches, so that no byte is looked at twice.
+#: A literal, or the end, behind all that is no literal: strings are taken whole, also one that does
+#: not end. It matches wherever it is tried, so that no byte is looked at twice.
 _TO_THE_NEXT_NON_FINITE: Final = re.compile(
     rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
     re.DOTALL,
@@ -187,7 +187,7 @@ class InputCodec:
         except InvalidRequest:
             raise
         except (ValueError, RecursionError) as error:
-            said = explain(error).partition(" (byte ")[0]  # of the piece, which nobody knows
+            said = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
             raise self._invalid(f"data: {said}") from None
 
     def _piece(self, text: bytes, first: int) -> list[Any]:
@@ -520,7 +520,7 @@ class OutputCodec:
             yield part
             give_way()
             start += count
-            # They may be long: as many next time as make a slice, by those of this one.
+            # They may be long: take next what makes a slice, by the lengths in this one.
             fitting = count * SLICE_BYTES // max(1, len(part))
             count = max(1, min(fitting, SLICE_ELEMENTS))
 

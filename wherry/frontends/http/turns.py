@@ -9,11 +9,12 @@ from typing import Final, Protocol
 _LENGTH: Final = b"\r\ncontent-length:"
 
 TURN_BYTES: Final = 2**10
-"""Of heads and chunks that one connection has parsed at a time: some twenty tiny requests."""
+"""Bytes of heads and chunks that are parsed for one connection at a time: some twenty tiny
+requests."""
 
 LOOP_TURN_BYTES: Final = 2 * TURN_BYTES
-"""Of all connections that wait, in one turn of the loop: a few milliseconds, however small the
-requests are. All others are served in between."""
+"""Bytes that are parsed for all waiting connections in one turn of the loop: a few milliseconds,
+however small the requests are. Other connections are served in between."""
 
 
 def is_one_request(data: memoryview) -> bool:
@@ -34,7 +35,7 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """One after the other, the connections that have sent more than one request at a time."""
+    """Parses in turns what connections with more than one request at a time have sent."""
 
     def __init__(self) -> None:
         self._waiting: deque[Waiting] = deque()

@@ -22,7 +22,7 @@ from wherry.loaded_model import LoadedModel
 from wherry.reply import Reply
 from wherry.request import InferRequest, InferResponse
 
-#: Written between two pauses: some milliseconds.
+#: Numbers written between two pauses, which takes some milliseconds.
 VECTORS_AT_ONCE: Final = 16
 
 
@@ -49,7 +49,7 @@ class Embedding:
             tenant=tenant_of(headers, self._exchange.request.caller),
         )
         self._entry.admission.enter(request)
-        self._exchange.request.body = b""  # what is needed of it, the columns have
+        self._exchange.request.body = b""  # free it: the columns hold what is needed
         self._exchange.on_disconnect = lambda: self._cancel(request)
         port.submit(self._loaded, request)
 

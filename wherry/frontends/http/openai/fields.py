@@ -20,7 +20,7 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 #: Each is a request of its own to the model.
 MAX_PROMPTS: Final = 1024
-#: A field's name is compared with those that are known up to so many characters.
+#: Longest name of a field, in characters, that is compared with those that are known.
 MAX_NAME_CHARS: Final = 64
 #: What 64 bits hold: a larger number could not even be carried to the model.
 Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

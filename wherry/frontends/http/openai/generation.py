@@ -65,7 +65,7 @@ class Generation:
             )
         self._exchange.on_disconnect = self._cancel
         self._entry.admission.enter_all(self._open)
-        self._exchange.request.body = b""  # what is needed of it, the columns have
+        self._exchange.request.body = b""  # free it: the columns hold what is needed
         for each in self._open:
             port.submit(self._loaded, each)
         if self._events is not None:
