@@ -1,7 +1,7 @@
 """Is anything lost when a server under load is told to stop, and when another takes over?
 
     python -m benchmarks.restarts [--restarts 20] [--signal TERM] [--json FILE]
-    python -m benchmarks.restarts --rolling reuse-port
+    python -m benchmarks.restarts --rolling {reuse-port,fd}
 
 Each restart: a server with a small model, clients of every kind (restart_clients.py), a signal at
 a random moment, and the count of what every client has sent and got. With --rolling the clients go
@@ -29,10 +29,14 @@ from wherry.testing import ServerProcess
 MODELS = [f"benchmarks/restart_models.py:{name}" for name in ("echo", "words", "large")]
 
 
-def start(folder: Path, number: int, *options: str) -> ServerProcess:
+def start(folder: Path, number: int, *options: str, pass_fds: Sequence[int] = ()) -> ServerProcess:
     env = {"EXECUTED": str(folder / f"executed-{number}")}
-    options = ("--grpc-port", "0", "--isolation", "thread", *options)
-    return ServerProcess(*MODELS, *options, env=env, cwd=str(harness.ROOT)).start()
+    if "--grpc-fd" not in options:
+        options = ("--grpc-port", "0", *options)
+    options = ("--isolation", "thread", *options)
+    return ServerProcess(
+        *MODELS, *options, env=env, cwd=str(harness.ROOT), pass_fds=pass_fds
+    ).start()
 
 
 def executed(folder: Path, number: int) -> list[str]:
@@ -66,15 +70,22 @@ async def restart(
 class Successors:
     """Servers that follow each other on one address."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, way: str) -> None:
+        self._folder, self._way = folder, way
         # Bound, but not listening: so the ports stay ours.
         self._reserved = [_bound(), _bound()]
         self._http, self._grpc = (one.getsockname()[1] for one in self._reserved)
+        if way == "fd":
+            for one in self._reserved:
+                one.listen(2048)
         self.address = ("127.0.0.1", self._http)
         self.grpc_address = f"127.0.0.1:{self._grpc}"
 
     def start(self) -> ServerProcess:
+        if self._way == "fd":
+            http, grpc = (one.fileno() for one in self._reserved)
+            given = ("--fd", str(http), "--grpc-fd", str(grpc))
+            return start(self._folder, 0, *given, pass_fds=(http, grpc))
         ports = ("--reuse-port", "--port", str(self._http), "--grpc-port", str(self._grpc))
         return start(self._folder, 0, *ports)
 
@@ -166,10 +177,10 @@ def one_by_one(
 
 
 def rolling(
-    folder: Path, ledger: Ledger, restarts: int, number: int, chance: random.Random
+    folder: Path, ledger: Ledger, restarts: int, number: int, chance: random.Random, way: str
 ) -> tuple[list[int], list[float]]:
     """Each server's exit code, and how long it took to end, seconds."""
-    successors = Successors(folder)
+    successors = Successors(folder, way)
     try:
         result = asyncio.run(roll(successors, ledger, restarts, number, chance))
     finally:
@@ -181,16 +192,19 @@ def rolling(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.arguments(__doc__)
     parser.add_argument("--restarts", type=int, default=20)
-    parser.add_argument("--rolling", choices=("reuse-port",))
+    parser.add_argument("--rolling", choices=("reuse-port", "fd"))
     parser.add_argument("--signal", choices=("TERM", "INT", "HUP"), default="TERM")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     chance = random.Random(options.seed)
     number = signal.Signals[f"SIG{options.signal}"]
     ledger = Ledger()
-    way = rolling if options.rolling else one_by_one
     with tempfile.TemporaryDirectory() as name:
-        codes, took = way(Path(name), ledger, options.restarts, number, chance)
+        folder = Path(name)
+        if options.rolling:
+            codes, took = rolling(folder, ledger, options.restarts, number, chance, options.rolling)
+        else:
+            codes, took = one_by_one(folder, ledger, options.restarts, number, chance)
     rows = rows_of(ledger)
     total = {key: sum(row[key] for row in rows) for key in ("answered", "to send again", "lost")}
     how = f"exit codes {sorted(set(codes))}, {max(took):.1f} s at most, {ledger.twice} twice"

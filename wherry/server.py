@@ -40,6 +40,7 @@ from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import holdings_of
 from wherry.frontends.origins import Binding, Origins
 from wherry.frontends.parameters import HeaderForwarding
+from wherry.frontends.passed import passed_socket
 from wherry.frontends.restricted import Restrictions
 from wherry.model import Model
 from wherry.model_control import ModelControl, log_ready
@@ -89,6 +90,8 @@ class Server:
         port: int = 8000,
         grpc_port: int | None = None,
         uds: str | os.PathLike[str] | None = None,
+        fd: int | None = None,
+        grpc_fd: int | None = None,
         reuse_port: bool = False,
         allowed_hosts: Sequence[str] = (),
         cors_origins: Sequence[str] = (),
@@ -129,7 +132,9 @@ class Server:
         self._address: tuple[str, int, str | os.PathLike[str] | None] = (host, port, uds)
         self._reuse_port = reuse_port
         #: Also while models are loading. Not beside a predecessor that could answer.
-        self._serves_at_once = not reuse_port
+        self._serves_at_once = not reuse_port and fd is None and grpc_fd is None
+        #: Sockets that were open before us; ours as soon as we listen.
+        self._fd, self._grpc_fd = fd, grpc_fd
         self._tls = (ssl_certfile, ssl_keyfile, ssl_client_ca)
         #: gRPC's own, or the same.
         self._grpc_tls = (grpc_ssl_certfile, grpc_ssl_keyfile, grpc_ssl_client_ca)
@@ -167,7 +172,9 @@ class Server:
         )
         self._access_log = access_log
         self._grpc_port = grpc_port
-        self._grpc = None if grpc_port is None else self._make_grpc(grpc_compression)
+        self._grpc = (
+            None if grpc_port is None and grpc_fd is None else self._make_grpc(grpc_compression)
+        )
         self._ready_fd = ready_fd
         self._url = ""
         self._ready: Future[None] = Future()
@@ -370,6 +377,7 @@ class Server:
             host,
             port,
             uds=uds,
+            sock=None if self._fd is None else passed_socket(self._fd, "fd"),
             ssl=_tls_context(self._tls),
             reuse_port=self._reuse_port,
             serve=self._serves_at_once,
@@ -419,11 +427,12 @@ class Server:
         )
 
     async def _listen_grpc(self) -> None:
-        if self._grpc is None or self._grpc_port is None:
+        if self._grpc is None:
             return
         await self._grpc.start(
             self._address[0],
-            self._grpc_port,
+            self._grpc_port or 0,
+            sock=None if self._grpc_fd is None else passed_socket(self._grpc_fd, "grpc_fd"),
             ssl=_tls_context(self._grpc_tls, "h2"),
             reuse_port=self._reuse_port,
             serve=self._serves_at_once,

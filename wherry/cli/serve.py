@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from wherry.cli.folders import check_repositories_exist
+from wherry.cli.passed_sockets import with_passed_sockets
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.errors import ConfigError, LoadFailed
@@ -33,7 +34,7 @@ LOAD_FAILED = 3
 
 
 def serve(flags: Mapping[str, Any]) -> int:
-    settings = read_settings(flags, os.environ)
+    settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
     configure(settings.server.log_level, settings.server.log_format)
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
@@ -111,6 +112,8 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         port=server.port,
         grpc_port=server.grpc_port,
         uds=server.uds,
+        fd=server.fd,
+        grpc_fd=server.grpc_fd,
         reuse_port=server.reuse_port,
         allowed_hosts=server.allowed_host,
         cors_origins=server.cors_origin,

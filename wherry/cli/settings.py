@@ -42,6 +42,12 @@ class ServerSettings:
         None, "speak gRPC, too, on this port (8001 is usual); 0 takes a free one", "PORT"
     )
     uds: str | None = option(None, "listen on this unix socket instead", "PATH")
+    fd: int | None = option(
+        None, "serve HTTP on this socket, open already, instead of host and port", "FD"
+    )
+    grpc_fd: int | None = option(
+        None, "speak gRPC on this socket, open already, instead of grpc_port", "FD"
+    )
     reuse_port: bool = option(
         False, "let other processes of this user listen on the same ports, as a successor has to"
     )
@@ -240,6 +246,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "idle_timeout": (1e-3, float("inf")),
     "drain_timeout": (0, float("inf")),
     "ready_fd": (0, float("inf")),
+    "fd": (0, 2**31 - 1),
+    "grpc_fd": (0, 2**31 - 1),
 }
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,12 +56,14 @@ class ServerProcess:
         cwd: str | None = None,
         ready_timeout: float = 60.0,
         own_group: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         self._arguments = arguments
         self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._cwd = cwd
         self._ready_timeout = ready_timeout
         self._own_group = own_group
+        self._pass_fds = pass_fds
         self.url = ""
 
     def __enter__(self) -> ServerProcess:
@@ -82,13 +84,13 @@ class ServerProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._ready, write_fd = os.pipe()
         command = [sys.executable, "-m", "wherry", "serve"]
-        if not {"--port", "--uds"} & set(self._arguments):
+        if not {"--port", "--uds", "--fd"} & set(self._arguments):
             command += ["--port", "0"]
         command += ["--ready-fd", str(write_fd), *self._arguments]
         try:
             self.process = subprocess.Popen(
                 command,
-                pass_fds=[write_fd],
+                pass_fds=[write_fd, *self._pass_fds],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 import ssl as tls
 from contextlib import suppress
 from typing import Final
@@ -15,6 +16,7 @@ from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
 from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Limits
+from wherry.frontends.http.wire import address_text
 from wherry.frontends.offload import Offload
 from wherry.frontends.open_connections import Client
 from wherry.frontends.origins import Binding, binding_of
@@ -51,6 +53,7 @@ class GrpcListener:
         )
         self._backlog: Backlog | None = None
         self._reuse_port = False
+        self._passed = False
         #: host:port, once it listens.
         self.address = ""
         #: Where it can be reached from, once it listens.
@@ -70,40 +73,61 @@ class GrpcListener:
         port: int,
         *,
         ssl: tls.SSLContext | None = None,
+        sock: socket.socket | None = None,
         reuse_port: bool = False,
         serve: bool = True,
     ) -> None:
         """Take the address and, unless `serve` says later, calls from now on.
 
         Port 0 takes a free one. CannotListen if the address is taken.
-        With `reuse_port` other processes of this user may listen on the same port.
+        `sock` is one that is open already, instead. With `reuse_port` other processes of this user
+        may listen on the same port.
         `ssl` must offer "h2" (ALPN): gRPC's clients want to hear it.
         """
         handshake = self._connections.limits.header_timeout if ssl else None
         shown = host or "*"
         wanted = f"[{shown}]" if ":" in shown else shown
+        loop = asyncio.get_running_loop()
+        self._passed = sock is not None
+        self._reuse_port = reuse_port and sock is None
         try:
-            server = await asyncio.get_running_loop().create_server(
-                self._connect,
-                host,
-                port,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                reuse_port=reuse_port or None,
-                start_serving=False,
-            )
+            if sock is None:
+                server = await loop.create_server(
+                    self._connect,
+                    host,
+                    port,
+                    ssl=ssl,
+                    ssl_handshake_timeout=handshake,
+                    backlog=BACKLOG,
+                    reuse_port=reuse_port or None,
+                    start_serving=False,
+                )
+            else:
+                create = (
+                    loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+                )
+                server = await create(
+                    self._connect,
+                    sock=sock,
+                    ssl=ssl,
+                    ssl_handshake_timeout=handshake,
+                    backlog=BACKLOG,
+                    start_serving=False,
+                )
         except OSError:
             raise _cannot_listen(f"{wanted}:{port}") from None
-        self.address = f"{wanted}:{server.sockets[0].getsockname()[1]}"
+        name = server.sockets[0].getsockname()
+        if isinstance(name, tuple):
+            self.address = address_text(name) or "" if sock else f"{wanted}:{name[1]}"
+        else:
+            self.address = f"unix:{name}"
         self.binding = binding_of(s.getsockname() for s in server.sockets)
-        self._reuse_port = reuse_port
         self._backlog = Backlog(
             server,
             self._connect,
             ssl=ssl,
             ssl_handshake_timeout=handshake,
-            reuse_port=reuse_port,
+            reuse_port=self._reuse_port,
         )
         if serve:
             await self.serve()
@@ -137,7 +161,7 @@ class GrpcListener:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                await self._close_backlog(HANDSHAKES if busy or self._reuse_port else 0.0)
+                await self._close_backlog(self._handshakes(busy))
                 self._application.end_streams()
                 await self._connections.all_closed()
         await self._close_backlog(0.0)
@@ -146,6 +170,11 @@ class GrpcListener:
     async def end(self) -> None:
         """The time to drain is over: give up what is not answered by now."""
         await self._connections.end()
+
+    def _handshakes(self, busy: bool) -> float:
+        """Seconds for new connections to end their handshakes."""
+        wanted = self._reuse_port or (busy and not self._passed)
+        return HANDSHAKES if wanted else 0.0
 
     async def _close_backlog(self, handshakes: float) -> None:
         backlog, self._backlog = self._backlog, None
