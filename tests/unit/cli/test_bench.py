@@ -270,7 +270,9 @@ def test_offline_measures_each_size_and_recommends_one(
 
 
 @pytest.mark.parametrize("more", [[], ["--find-max", "--p95", "1s"]], ids=["load", "search"])
-def test_nobody_there_is_exit_code_2(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_there_is_exit_code_2(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "http://127.0.0.1:1", *more]) == 2
     assert "is a server running there?" in capsys.readouterr().err
 

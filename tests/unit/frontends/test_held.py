@@ -48,7 +48,7 @@ def test_one_that_takes_what_it_is_given_stays_young() -> None:
     assert h.note("new", 5 * K, 20.0) == ["stalls"]
 
 
-def test_a_byte_now_and_then_makes_nobody_young() -> None:
+def test_a_byte_now_and_then_does_not_make_the_rest_younger() -> None:
     h = held()
     h.note("drips", 6 * K, 0.0)
     h.note("honest", 3 * K, 50.0)

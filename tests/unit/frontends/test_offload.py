@@ -117,7 +117,7 @@ def test_what_its_client_left_is_not_begun_and_gives_its_bytes_back() -> None:
     assert (told, ran) == (["done"], [])
 
 
-def test_what_its_client_left_while_it_ran_is_told_to_nobody() -> None:
+def test_what_its_client_left_while_it_ran_is_not_delivered() -> None:
     offload, port, held = Offload(), Port(), Held()
     told: list[Any] = []
     job = offload.submit(held, 10, port, told.append)

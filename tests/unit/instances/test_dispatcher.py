@@ -1409,7 +1409,7 @@ def test_what_waits_is_given_up_once_the_model_turns_out_to_be_too_slow_for_it(g
         patient.rows()
 
 
-def test_a_first_batch_that_compiles_for_a_minute_is_held_against_nobody(gate: Gate) -> None:
+def test_a_first_batch_that_compiles_for_a_minute_lets_no_request_be_refused(gate: Gate) -> None:
     with desk(gated(gate, max_batch_size=4, max_queue_wait=30.0), gate=gate) as d:
         first = d.ask("first")
         gate.started()
@@ -1428,7 +1428,7 @@ def test_a_first_batch_that_compiles_for_a_minute_is_held_against_nobody(gate: G
 
 
 @pytest.mark.parametrize("longest", [None, 0.0])
-def test_without_max_queue_wait_nobody_is_given_up(gate: Gate, longest: float | None) -> None:
+def test_without_max_queue_wait_no_request_is_given_up(gate: Gate, longest: float | None) -> None:
     with desk(gated(gate, max_batch_size=1, max_queue_wait=longest), gate=gate) as d:
         asked = [d.ask(str(n)) for n in range(100)]
         for call in asked[:4]:

@@ -308,7 +308,7 @@ def test_who_would_wait_too_long_for_the_first_response_is_refused() -> None:
         assert [responses(call) for call in accepted if call.wait()] == [[0]] * 12
 
 
-def test_who_waits_already_is_given_up_once_first_responses_turn_out_to_be_slow() -> None:
+def test_a_waiting_request_is_given_up_once_first_responses_turn_out_to_be_slow() -> None:
     with desk(max_batch_size=1, max_queue_wait=40.0) as d:
         asked = [d.ask(1) for _ in range(100)]
         for call in asked[:2]:

@@ -127,7 +127,7 @@ def test_a_number_of_any_length_is_refused_by_its_line(number: str) -> None:
         pbtxt.parse(f'name: "m"\nmax_batch_size: {number}')
 
 
-def test_only_so_many_problems_of_so_many_characters_are_told() -> None:
+def test_the_number_and_length_of_reported_problems_are_bounded() -> None:
     with pytest.raises(BadConfig) as raised:
         pbtxt.parse("".join(f"{'f' * 1000}{n}: 1\n" for n in range(5000)))
     assert len(raised.value.problems) == MOST_PROBLEMS + 1

@@ -59,7 +59,7 @@ def test_a_file_that_is_a_folder_too_is_refused(files: list[str], tmp_path: Path
     assert str(tmp_path) not in str(refused.value)
 
 
-def test_there_are_only_so_many_files(tmp_path: Path) -> None:
+def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(BadUpload, match="1025 files"):
         save({f"1/{n}": b"" for n in range(MAX_FILES + 1)}, str(tmp_path / "m"))
     assert not list(tmp_path.iterdir())

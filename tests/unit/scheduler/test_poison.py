@@ -66,7 +66,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
     assert not list(poisons)
 
 
-def test_however_many_die_so_many_are_remembered_at_most() -> None:
+def test_the_number_of_remembered_requests_is_bounded() -> None:
     poisons: Poisons[int] = Poisons(most=100)
     rng = random.Random(1)
     for now in range(1000):

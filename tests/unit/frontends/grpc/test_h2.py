@@ -1490,7 +1490,7 @@ async def test_a_client_that_takes_no_answers_for_long_is_cut_off(desk: Desk) ->
 
 
 @looped
-async def test_answers_that_nobody_takes_end_the_oldest_of_those_connections(desk: Desk) -> None:
+async def test_answers_that_are_not_taken_end_the_oldest_of_those_connections(desk: Desk) -> None:
     stalled = Peer(desk, settings={WINDOW: 0}, limits=HELD)
     reader = Peer(desk, beside=stalled)
     other = Peer(desk, settings={WINDOW: 0}, beside=stalled)

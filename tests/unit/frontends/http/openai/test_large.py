@@ -62,7 +62,7 @@ def test_what_is_wrong_in_a_long_chat_is_said_as_ever() -> None:
     assert answer.json["error"]["param"] == "wrong"
 
 
-def test_so_many_prompts_are_refused() -> None:
+def test_more_prompts_than_a_request_may_have_are_refused() -> None:
     with served(complete) as client:
         answer = client.post("/v1/completions", {"model": "complete", "prompt": ["a"] * 1025})
     assert answer.status == 400
