@@ -113,6 +113,7 @@ def request(
     return {"inputs": [given], **more}
 
 
+LONG = b"a" * (2 * LARGE_BYTES)
 STRINGS = [b"%d" % i for i in range(MANY)] + [b"x" * 300_000, b""]
 FLOATS = np.arange(MANY, dtype=np.float32)
 
@@ -228,7 +229,11 @@ def test_a_client_that_leaves_takes_along_the_answer_that_is_being_written(
     [
         (strings("raw", model_name="nope"), "NOT_FOUND", "'nope' is not found"),
         (strings("contents", model_name="nope"), "NOT_FOUND", "'nope' is not found"),
-        (strings("raw", model_name="chatter"), "UNIMPLEMENTED", "decoupled"),
+        (
+            request("BYTES", [1], raw_input_contents=[pack_bytes([LONG])], model_name="chatter"),
+            "UNIMPLEMENTED",
+            "decoupled",
+        ),
         (strings("raw", model_name="numbers"), "INVALID_ARGUMENT", "expects 'FP32'"),
         (
             request("BYTES", [1], {"bytes_contents": STRINGS}, model_name="texts"),

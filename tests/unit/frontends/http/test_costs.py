@@ -1,8 +1,7 @@
 """What a request's bytes may cost to read: in proportion to their number, whatever they are."""
 
 import contextlib
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,16 +11,6 @@ import wherry
 from tests.costs import assert_linear
 from wherry.errors import WherryError
 from wherry.frontends.http.infer_codec import ModelCodec
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """Its walks over the tests' own heap are no cost of the parsers."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
 
 Make = Callable[[int], bytes]
 
