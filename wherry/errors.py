@@ -149,9 +149,9 @@ class TooManyBytes(Overloaded):
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
-    def __init__(self, who: str, setting: str, held: int, limit: int, more: int) -> None:
+    def __init__(self, owner: str, setting: str, held: int, limit: int, more: int) -> None:
         super().__init__(
-            f"{who}: the requests that wait or run hold {held} of {limit} bytes ({setting}), this"
+            f"{owner}: the requests that wait or run hold {held} of {limit} bytes ({setting}), this"
             f" one would need {more} more; retry later, or raise {setting}",
             1.0,
         )

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Forkable(Protocol):
-    """What is told, in the child, that it is a copy."""
+    """An object that is told, in the child, that it is a copy."""
 
     def forked(self, parent: int) -> None: ...
 

@@ -284,7 +284,7 @@ class LoadedModel:
         return cancelled
 
     def _count(self, request: InferRequest, outcome: InferResponse | Exception) -> None:
-        """A request that was split has come to its end, and is counted once."""
+        """Count a request that was split once, at its end."""
         reason = None
         if isinstance(outcome, Exception):
             reason = outcome.reason if isinstance(outcome, WherryError) else ModelFailed.reason

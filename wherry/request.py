@@ -210,7 +210,7 @@ def bytes_of(columns: Columns) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """Of a value of Python's, with what is in it."""
+    """Bytes of a Python value, with what is in it."""
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + value.nbytes
     size = 8 + getsizeof(value)

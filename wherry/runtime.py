@@ -341,8 +341,8 @@ class Runtime:
         return loaded
 
     def names(self) -> set[str]:
-        """Of all models that are loaded, load or will be. ModelNotReady while it is not known yet
-        which those are."""
+        """Names of all models that are loaded, load or will be. ModelNotReady while it is not known
+        yet which those are."""
         # Before _models, as in model().
         expected, coming = self._expected, self._loading
         if "*" in expected:

@@ -113,7 +113,7 @@ def bombs(send: Callable[[bytes], None]) -> None:
 
 
 def unread_stream(send: Callable[[bytes], None]) -> None:
-    """A stream without end that nobody takes."""
+    """A stream without end that is not read."""
     send(post("/v2/models/endless/generate_stream", b'{"n": 1}'))
 
 
@@ -126,7 +126,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         try:
             yield started
         finally:
-            fd = os.open(tmp_path / "gate", os.O_RDWR)  # whoever waits for it reads its end
+            fd = os.open(tmp_path / "gate", os.O_RDWR)  # a model that waits for it reads its end
             os.close(fd)
 
 

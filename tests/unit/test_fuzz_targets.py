@@ -54,7 +54,7 @@ def test_no_spoilt_input_is_a_find(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_seed_reaches_further_than_a_refusal(name: str) -> None:
-    """Else nobody would notice a target whose bytes no longer come in."""
+    """Else a target whose bytes no longer come in would go unnoticed."""
     reads: list[Callable[[], object]] = [
         lambda seed=seed: TARGETS[name].read(seed)  # type: ignore[misc]
         for seed in TARGETS[name].seeds

@@ -55,7 +55,7 @@ class Held(Generic[H]):
         return []
 
     def forget(self, holder: H) -> None:
-        """It holds nothing more."""
+        """Record that `holder` holds nothing any more."""
         account = self._accounts.pop(holder, None)
         if account is not None:
             self.total -= account.held

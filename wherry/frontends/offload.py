@@ -211,7 +211,7 @@ class Offload:
         return job
 
     def withdraw(self, job: Job) -> None:
-        """For a job: forget it, unless it has begun."""
+        """Forget `job`, unless it has begun. Called by the job."""
         with self._lock:
             if job in self._waiting:
                 self._waiting.remove(job)
@@ -219,7 +219,7 @@ class Offload:
                 job.work = None
 
     def release(self, nbytes: int) -> None:
-        """For a job: it is over."""
+        """Give back the bytes of a job that is over. Called by the job."""
         with self._lock:
             self._bytes -= nbytes
 

@@ -93,7 +93,7 @@ class OpenConnections(ABC, Generic[C]):
             self._sweep_again()
 
     async def end(self) -> None:
-        """The time to drain is over: give up what is not answered by now, and close."""
+        """Give up what is not answered by now, and close: the time to drain is over."""
         for connection in tuple(self.open):
             connection.end()
         for _ in range(2):  # what was written in this turn has left in the next

@@ -56,7 +56,7 @@ class Binding(Enum):
 
 
 def binding_of(addresses: Iterable[object]) -> Binding:
-    """Of the addresses of a listener's sockets, as `getsockname()` gives them."""
+    """The binding of a listener with these addresses of sockets, as `getsockname()` gives them."""
     hosts = [address[0] for address in addresses if isinstance(address, tuple)]
     if not hosts:
         return Binding.UNIX

@@ -2,7 +2,7 @@
 
 The kernel spreads the connections of a port among the sockets that are bound to it with
 SO_REUSEPORT. A program attached to these sockets decides instead; it can only name a socket by its
-place among them, which the kernel tells nobody. A connection of our own finds out whether a place
+place among them, which the kernel does not tell. A connection of our own finds out whether a place
 is ours. Handshakes that have begun are not asked again: they end where they have begun.
 """
 
@@ -72,7 +72,7 @@ async def lead_elsewhere(listening: socket.socket) -> tuple[bool, list[socket.so
 
 
 def lead_back(listening: socket.socket) -> None:
-    """The kernel spreads new connections as before."""
+    """Have the kernel spread new connections as before."""
     with suppress(OSError):
         listening.setsockopt(socket.SOL_SOCKET, _SO_DETACH_REUSEPORT_BPF, 0)
 

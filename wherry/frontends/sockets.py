@@ -19,7 +19,7 @@ def unacknowledged(transport: asyncio.BaseTransport) -> int | None:
 
 
 def unacknowledged_by(sock: socket.socket) -> int | None:
-    """The same of a socket that no loop has."""
+    """The same for a socket that belongs to no event loop."""
     return _count(sock, "TIOCOUTQ")
 
 

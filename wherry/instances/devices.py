@@ -140,7 +140,7 @@ def for_torch(device: Device, model: str) -> Device:
 
 
 def cpu_instead(device: Device, model: str, why: str) -> Device:
-    """Of what "auto" has chosen and the model's library cannot use."""
+    """The CPU, with a warning, in place of a GPU that the model's library cannot use."""
     log.warning(
         "GPU cannot be used by the model's library, the CPU is",
         extra={"model": model, "device": str(device), "why": why.partition("\n")[0]},

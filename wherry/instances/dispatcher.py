@@ -832,7 +832,7 @@ class Dispatcher(ModelLife[Instance]):
         return bool(poison)
 
     def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
-        """Those which may run; the others are refused."""
+        """Refuse the requests that are poison. Returns the others."""
         good: list[InferRequest] = []
         for request in requests:
             refusal = None if self._sequences is not None else self._poisons.refusal(request)

@@ -354,7 +354,7 @@ class ModelLife(ABC, Generic[InstanceT]):
     def _blame(
         self, instance: InstanceT, requests: Sequence[InferRequest], error: WorkerDied
     ) -> dict[InferRequest, PoisonRequest]:
-        """A worker died with these: those which are to blame, each with its error."""
+        """Record that a worker died with `requests`. Returns the poison among them, with errors."""
         if not error.reached or self._closing:
             return {}
         number = int(instance.name.rpartition("_")[2])
@@ -365,7 +365,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         return poison
 
     def _fail_with(self, request: InferRequest, failure: Failure, instance: str) -> None:
-        """The model itself has failed: its author finds in the log where."""
+        """Fail a request with what its model raised, and log where it did."""
         if failure.is_the_models:
             self.failures.tell(
                 failure.message, failure.traceback, request_id=request.id, instance=instance
@@ -424,7 +424,7 @@ class ModelLife(ABC, Generic[InstanceT]):
 
 
 def _traceback(error: BaseException) -> str:
-    """Of what the model's own code raised; "" if it is no error of it."""
+    """The traceback of an error that the model's own code raised; "" for other errors."""
     if isinstance(error, WherryError):
         return "\n".join(getattr(error, "__notes__", ()))  # of a worker
     return "".join(traceback.format_exception(error)).rstrip()

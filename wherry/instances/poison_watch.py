@@ -84,7 +84,7 @@ class PoisonWatch:
         return self._refusal(seconds) if seconds else None
 
     def survived(self, requests: Iterable[InferRequest]) -> None:
-        """A worker has run these, and lives."""
+        """Record that a worker has run these without dying."""
         for request in requests:
             if (key := self._known(request)) is not None:
                 with self._lock:
@@ -120,7 +120,7 @@ def sketch_of(request: InferRequest) -> Hashable:
 
 
 def digest_of(request: InferRequest) -> bytes:
-    """Of all that a model is given, in its order."""
+    """Digest of all that a model is given, in its order."""
     digest = hashlib.blake2b(digest_size=16)
     for name, column in request.inputs.items():
         parts = [column] if isinstance(column, np.ndarray) else column

@@ -58,7 +58,7 @@ class RestartPolicy:
         self._short = 0
 
     def came_up(self, now: float) -> None:
-        """The instance is loaded."""
+        """Record that the instance is loaded."""
         self._up_since = now
         self._short = 0
 
@@ -89,7 +89,7 @@ class RestartPolicy:
         self._deaths = max(0.0, self._deaths - 1)
 
     def short(self) -> Restart:
-        """It could not be started for want of something: that is no fault of the model."""
+        """Record that the system was short of something: that does not count against the model."""
         delay = min(self.longest, SOON, self.first_delay * 2.0**self._short)
         self._short = min(self._short + 1, 10)
         return Restart(delay, away=delay >= AWAY_AT_LEAST)

@@ -436,7 +436,7 @@ class StepRunner(ModelLife[StepInstance]):
         return bool(poison)
 
     def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
-        """Those which may run; the others are refused."""
+        """Refuse the requests that are poison. Returns the others."""
         good: list[InferRequest] = []
         for request in requests:
             if (refusal := self._poisons.refusal(request)) is None:

@@ -135,7 +135,7 @@ class WorkerProcess(Generic[C]):
         return bool(self._end.poll(0))
 
     def end(self, error: Exception) -> tuple[str, str]:
-        """How it ended, for people and in a word; it is killed if it did not."""
+        """How it ended, as a text and as one word. Kills it if it did not end."""
         if isinstance(error, Garbage):
             self.process.kill()
             self.process.wait()

@@ -51,7 +51,7 @@ _QWEN3_HEAD: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the weights. Of an array only its length is kept."""
+    """The keys and tensors before the weights. Of an array only its length is kept."""
 
     values: Mapping[str, Any]
     tensors: tuple[str, ...]

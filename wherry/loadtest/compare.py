@@ -129,7 +129,7 @@ def _values(points: list[Point], name: str) -> list[float]:
 
 
 def _pieces(point: Point) -> int:
-    """Of its time line, warm-up left out, those with an answer."""
+    """Number of pieces of its time line with an answer, warm-up left out."""
     return sum(not piece.warmup and piece.requests_per_second > 0 for piece in point.timeline)
 
 

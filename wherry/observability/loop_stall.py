@@ -1,8 +1,8 @@
 """How long was the event loop held up, so that no request was answered?
 
 Measured by how late a timer of the loop runs: it waited for a turn of the loop that took as
-long. It costs nothing for a request, but a wake-up each INTERVAL while something is
-open, and one a second while nothing is. A turn is seen to within an INTERVAL.
+long. It costs nothing for a request, but a wake-up each INTERVAL while something is open, and one a
+second while nothing is. A turn is seen to within an INTERVAL.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Machine:
         return min(limits, default=None)
 
     def _group_limits(self) -> Iterator[int]:
-        """Of each control group that this process is in, and of those around it (v1 and v2)."""
+        """Memory limits of this process's control groups, outer ones too (v1 and v2)."""
         for line in self._lines("self/cgroup"):
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")

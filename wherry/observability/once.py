@@ -20,7 +20,7 @@ class OncePerCause:
         self._told: dict[Hashable, tuple[float, int]] = {}
 
     def came(self, cause: Hashable, now: float) -> int | None:
-        """How many like it came since the last one that was told of; None: this is one more."""
+        """How many like it were not logged since one was; None: do not log this one either."""
         if cause not in self._told and len(self._told) >= self._most:
             self._forget(now)
             if len(self._told) >= self._most:
@@ -33,13 +33,13 @@ class OncePerCause:
         return more
 
     def untold(self) -> dict[Hashable, int]:
-        """Those that came since and were not told of, by their causes: once each."""
+        """How many of each cause were not logged; counts from zero again."""
         left = {cause: more for cause, (_, more) in self._told.items() if more}
         self._told = {cause: (told_at, 0) for cause, (told_at, _) in self._told.items()}
         return left
 
     def _forget(self, now: float) -> None:
-        """Those of which there is nothing to say any more."""
+        """Forget causes of which nothing is left to log."""
         self._told = {
             cause: (told_at, more)
             for cause, (told_at, more) in self._told.items()

@@ -24,7 +24,7 @@ SUSPECTED = 600.0
 
 @dataclass(slots=True)
 class Death:
-    """The end of one worker, of the instance of that number."""
+    """The death of one worker, of the instance of that number."""
 
     instance: int
     #: A request was the cause: the death counts against it, and not against the model.
@@ -72,7 +72,7 @@ class Poisons(Generic[K]):
         return iter(self._suspects)
 
     def died(self, keys: Collection[K], instance: int, now: float) -> Verdict[K]:
-        """A worker has died with these requests, or with nothing if there are none."""
+        """Record that a worker has died with these requests; none if it was idle."""
         self.forget(now)
         death = Death(instance)
         for key in keys:
@@ -99,7 +99,7 @@ class Poisons(Generic[K]):
         return Verdict(poison, tuple(excused))
 
     def survived(self, key: K) -> None:
-        """A worker has run it, and lives."""
+        """Record that a worker has run it without dying."""
         self._suspects.pop(key, None)
 
     def refused_for(self, key: K, now: float) -> float:

@@ -16,7 +16,7 @@ SIZES += [n * GIB for n in (31, 32, 48, 64, 128, 256)]
 def test_a_full_server_takes_at_most_half_of_the_memory(memory: int) -> None:
     plan = memory_plan(memory)
     assert plan.full_bytes <= memory // 2
-    # And what there is is used: less than a tenth of the half is given to nobody.
+    # And what there is is used: less than a tenth of the half is left over.
     assert plan.full_bytes > 0.9 * memory // 2
     limits = plan.limits
     # Any single request fits into each place that it passes through.

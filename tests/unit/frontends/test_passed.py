@@ -23,7 +23,7 @@ def test_a_bound_socket_is_served_and_stays_open_in_its_parent() -> None:
                 assert server.url == f"http://127.0.0.1:{port}"
                 with wherry.Client(server.url) as client:
                     assert client.infer("echo", text="x") == "x"
-        # Nobody serves now: a connection waits for the next one, and is not refused.
+        # No server runs now: a connection waits for the next one, and is not refused.
         with socket.create_connection(("127.0.0.1", port)) as waiting:
             waiting.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with wherry.Server(echo, fd=os.dup(parents.fileno())):

@@ -88,7 +88,7 @@ def test_what_the_models_library_cannot_use_is_the_cpu_if_auto_has_chosen_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pytest.importorskip("torch")
-    nowhere = 99  # no machine has so many
+    nowhere = 99  # more than any machine has
     assert for_torch(Device("cuda", nowhere, True), "m") == CPU
     assert "GPU cannot be used by the model's library" in caplog.text
     assert for_torch(Device("cuda", nowhere), "m") == Device("cuda", nowhere)

@@ -154,7 +154,7 @@ def test_rotations_that_are_not_known_are_refused(name: str, rope: Any) -> None:
 
 
 ODD: dict[str, Any] = {
-    # Computed by nobody here
+    # Computed by no code here
     "sliding_window": 4096,
     "layer_types": ["full_attention"] * 16,
     "partial_rotary_factor": 0.5,

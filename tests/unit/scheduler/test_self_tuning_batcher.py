@@ -226,7 +226,7 @@ def test_a_late_deadline_does_not_cut_a_wait_short() -> None:
 
 @dataclass
 class SlowAtFirst:
-    """A curve whose first so many batches of more than so many rows take longer."""
+    """A curve whose first batches above a number of rows take longer."""
 
     curve: Curve
     batches: int

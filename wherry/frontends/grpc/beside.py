@@ -39,7 +39,7 @@ class Beside:
         self._done(outcome)
 
     def cancel(self) -> None:
-        """The client has left, and the work is not over."""
+        """End the work: the client has left."""
         self._job.cancel()
         self._admission.leave()
 

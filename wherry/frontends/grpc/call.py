@@ -185,7 +185,7 @@ class Call(Rpc):
             self._has_message = True
 
     def _unpacked_here(self, message: Buffer) -> Buffer | None:
-        """A compressed message as it was, if that takes no time."""
+        """The unpacked message, if it is short enough to be unpacked in the loop; else None."""
         if len(message) > PACKED_BYTES:
             return None
         most = self._connection.max_message_bytes
@@ -215,7 +215,7 @@ class Call(Rpc):
         self._waiting_bytes += len(message) + MESSAGE_BYTES
 
     def _unpacked(self, outcome: Buffer | Exception) -> None:
-        """The first that waits is unpacked, or cannot be."""
+        """Take the outcome of unpacking the first message that waits."""
         self._unpacking = None
         if isinstance(outcome, BadMessage):
             self._refuse(outcome)

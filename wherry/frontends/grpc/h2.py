@@ -315,7 +315,7 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """The turn of what was read and had to wait."""
+        """Read what had to wait for this turn."""
         self.shared.behind -= 1
         unread, self._unread = self._unread, b""
         if not self._over:
@@ -378,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         return position
 
     def _await_frame(self, begin: memoryview, length: int) -> None:
-        """A frame that must be whole is not: the next reads go behind what there is of it."""
+        """Collect a frame that must be whole: the next reads go behind `begin`."""
         self._frame_filled = len(begin)
         self._frame_place = np.empty(length, np.uint8).data
         self._frame_place[: len(begin)] = begin
@@ -716,7 +716,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.recount(call)
 
     def recount(self, call: Call) -> None:
-        """A call may hold more or less than before of what its client has sent."""
+        """Count anew what `call` holds of what its client has sent."""
         held = call.held
         change = held - call.counted
         if not change:

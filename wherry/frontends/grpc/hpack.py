@@ -46,7 +46,7 @@ ENTRY_BYTES: Final = 32
 
 
 MAX_SIZE_UPDATES: Final = 2
-"""Of a table's size in one block: RFC 7541, 4.2 has no use for more."""
+"""Updates of a table's size in one block: RFC 7541, 4.2 has no use for more."""
 
 
 class HpackError(ValueError):

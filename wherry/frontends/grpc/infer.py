@@ -36,7 +36,7 @@ def infer(entry: Entry, method: Method, rpc: Rpc) -> None:
 
 
 def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
-    """A large request is decoded, or is none."""
+    """Submit a large request that was decoded, or answer with `error`."""
     rpc.on_leave = None
     try:
         if error is not None:

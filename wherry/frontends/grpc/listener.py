@@ -168,7 +168,7 @@ class GrpcListener:
         await self.end()
 
     async def end(self) -> None:
-        """The time to drain is over: give up what is not answered by now."""
+        """Give up what is not answered by now: the time to drain is over."""
         await self._connections.end()
 
     def _handshakes(self, busy: bool) -> float:

@@ -20,7 +20,7 @@ PREFIX: Final = struct.Struct(">BL")
 
 
 FIRST_ROOM: Final = 2**18
-"""Of a message that is announced: an announcement costs nothing, and so it must cost us little."""
+"""Bytes of room for an announced message: an announcement is free, and so must take little."""
 GROWTH: Final = 4
 """Times as much room as has come; the copies add up to a third of a message."""
 

@@ -79,7 +79,7 @@ class InferStream:
         self._submit(loaded, codec, decoded)
 
     def _read(self, request: LargeRequest, error: Exception | None) -> None:
-        """A large request is decoded, or is none."""
+        """Submit a large request that was decoded, or refuse it with `error`."""
         self._reading = None
         if error is None:
             self._submit(request.loaded, request.codec, request.decoded)

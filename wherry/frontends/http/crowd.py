@@ -54,7 +54,7 @@ class Crowd:
         return f"<Crowd: {len(self._reserve)} beyond {self._max_connections}>"
 
     def admit(self, new: Member, open_: Collection[Member]) -> Application:
-        """What answers this connection, for which none has made room."""
+        """The application for this connection, for which none has made room."""
         self._reserve = deque(member for member in self._reserve if member in open_)
         if len(self._reserve) >= RESERVE:
             self._reserve.popleft().abort()

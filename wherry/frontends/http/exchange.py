@@ -173,7 +173,7 @@ class Exchange(ABC):
 
 
 class PassedOn(Exchange):
-    """What stands between an application and a transport's exchange: hands everything on."""
+    """Hands everything on from an application to a transport's exchange; a base of wrappers."""
 
     __slots__ = ("_inner",)
 

@@ -177,7 +177,7 @@ class Listener:
         self._server = None
 
     async def end(self) -> None:
-        """The time to drain is over: give up what is not answered by now."""
+        """Give up what is not answered by now: the time to drain is over."""
         await self._connections.end()
 
     def _handshakes(self, busy: bool) -> float:

@@ -51,15 +51,15 @@ RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""
 
 AT_ONCE_BYTES: Final = 2**10
-"""A read up to here is parsed as it comes, in one go."""
+"""Bytes up to which a read is parsed as it comes, in one go."""
 
 CHUNKS_BYTES: Final = 2**13
-"""Of a body in chunks, at a time."""
+"""Bytes of a body in chunks that are parsed at a time."""
 
 REQUEST_LINE_BYTES: Final = len("GET  HTTP/1.1\r\n")
 
 REPEATED_BYTES: Final = 2**11
-"""Of names of headers that are repeated: each time, all before it are joined anew."""
+"""Bytes of the names of repeated headers: each repetition joins all values before it anew."""
 
 PROGRESS_BYTES: Final = 2**14
 """Bytes that must move before a time limit of a body, or of an answer, begins anew: a byte now and
@@ -409,8 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         return size, size
 
     def _in_turns(self) -> None:
-        """What comes is parsed request by request from now on, and no more than its turn at a
-        time: a request has come behind another one, or the last one must be known."""
+        """Parse request by request from now on, and no more than its turn at a time: a request has
+        come behind another one, or the last one must be known."""
         self._at_once_bytes = 0
 
     def _parse(self, data: memoryview) -> None:
@@ -738,7 +738,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = OVER
 
     def drain(self) -> None:
-        """The last answer is to say that it is the last: which one that is must be known."""
+        """Parse in turns from now on, so that the last answer can say that it is the last."""
         self._in_turns()
 
     @property
@@ -763,7 +763,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float:
-        """By the sweeps' clock, which looks twice a second."""
+        """The time of the sweep that first saw it idle; there are two sweeps a second."""
         return self._waiting_since
 
     def make_room(self) -> bool:
@@ -867,7 +867,7 @@ class Connection(asyncio.BufferedProtocol):
         return Wait.LAST, self._requests
 
     def _has_all(self) -> bool:
-        """The client's kernel has all we wrote; nothing is here that makes a reset of our close."""
+        """Whether the client's kernel has all we wrote, and no unread byte would make a reset."""
         return not has_unread(self._transport) and unacknowledged(self._transport) == 0
 
     def _waited_too_long(self, wait: Wait) -> None:

@@ -389,7 +389,7 @@ def strings(field: bool, element: bytes) -> Bytes:
 
 
 def counted(datatype: str, bytes_each: int, make: Bytes) -> Bytes:
-    """Contents whose elements take so many bytes of them."""
+    """Contents whose elements take this number of bytes."""
 
     def request(n: int) -> bytes:
         inside = make(n)
@@ -399,7 +399,7 @@ def counted(datatype: str, bytes_each: int, make: Bytes) -> Bytes:
 
 
 def in_blocks(number: int, element: bytes, elements: int) -> Bytes:
-    """Packed blocks of so many elements, one behind the other, and the last of them alone."""
+    """Packed blocks of `elements` elements each, one behind the other."""
     one = block(number, element * elements)
     return lambda n: one * (n // len(one))
 
