@@ -45,15 +45,20 @@ class Crowd:
 
     def admit(self, new: Member, open_: Collection[Member], now: float) -> bool:
         """Whether `new`, one of `open_` and beyond the limit, is a connection like any other."""
-        if self._one_makes_room(new, open_, now):
+        if self.one_makes_room(new, open_, now):
             return True
+        self.reserve(new, open_)
+        return False
+
+    def reserve(self, new: Member, open_: Collection[Member]) -> None:
+        """Let `new` in beyond the limit, for questions about health."""
         self._reserve = deque(member for member in self._reserve if member in open_)
         if len(self._reserve) >= RESERVE:
             self._reserve.popleft().abort()
         self._reserve.append(new)
-        return False
 
-    def _one_makes_room(self, new: Member, open_: Collection[Member], now: float) -> bool:
+    def one_makes_room(self, new: Member, open_: Collection[Member], now: float) -> bool:
+        """Close the connection that has been idle for longest; False if none is."""
         if not self._idle and now - self._looked_at >= SCAN_INTERVAL:
             self._looked_at = now
             found = [member for member in open_ if member.is_idle and member is not new]

@@ -15,9 +15,9 @@ from typing import Final, cast
 import httptools
 import numpy as np
 
+from wherry.frontends.crowd import Crowd
 from wherry.frontends.gathered import gathered_write
 from wherry.frontends.held import FREE_BYTES, Holdings
-from wherry.frontends.http.crowd import Crowd
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -29,6 +29,7 @@ from wherry.frontends.http.exchange import (
     Limits,
     error_body,
 )
+from wherry.frontends.http.health_only import HealthOnly
 from wherry.frontends.http.turns import TURN_BYTES, Turns, is_one_request
 from wherry.frontends.http.wire import (
     BODILESS,
@@ -117,7 +118,8 @@ class Connections(OpenConnections["Connection"]):
         super().__init__(clock, limits, holdings)
         self.application = application
         self.turns = Turns()
-        self.crowd = Crowd(application, vital, limits.max_connections)
+        self.crowd = Crowd()
+        self.health_only = HealthOnly(application, vital, limits.max_connections)
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.heads: dict[tuple[int, str, str], bytes] = {}
@@ -288,7 +290,8 @@ class Connection(asyncio.BufferedProtocol):
         if crowd.one_makes_room(self, shared.open, now):
             return
         if not shared.lacks_descriptors(self._transport):
-            self._application = crowd.admit(self, shared.open)
+            crowd.reserve(self, shared.open)
+            self._application = shared.health_only
             return
         self._refuse(
             Refused(
