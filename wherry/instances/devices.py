@@ -101,7 +101,7 @@ class Gpus:
                 self._usable = [number for number, why in tried.items() if not why]
                 if wrong := {number: why for number, why in tried.items() if why}:
                     log.warning(
-                        "GPU cannot be used, device=auto goes without",
+                        "GPU cannot be used, device=auto skips it",
                         extra={
                             "gpus": ",".join(map(str, wrong)),
                             "why": "; ".join(dict.fromkeys(wrong.values())),
@@ -142,7 +142,7 @@ def for_torch(device: Device, model: str) -> Device:
 def cpu_instead(device: Device, model: str, why: str) -> Device:
     """The CPU, with a warning, in place of a GPU that the model's library cannot use."""
     log.warning(
-        "GPU cannot be used by the model's library, the CPU is",
+        "GPU cannot be used by the model's library, using the CPU",
         extra={"model": model, "device": str(device), "why": why.partition("\n")[0]},
     )
     return CPU
