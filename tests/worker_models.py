@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import json
 import logging
 import os
 import signal
@@ -86,6 +87,7 @@ def _flood(lines: str) -> None:
 ORDERS: dict[str, Callable[[str], object]] = {
     "wait": _wait,
     "raise": _raise,
+    "raise_json": lambda text: _raise(json.loads(text)),
     "segfault": _segfault,
     "abort": lambda _: os.abort(),
     "garbage": _write_garbage,

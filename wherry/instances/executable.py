@@ -38,6 +38,9 @@ MAX_RERUNS = 48
 #: (iterative sequences).
 RESCHEDULED = "Rescheduled"
 
+#: Of an error's text, and of its traceback, so much is passed on.
+MAX_ERROR_CHARS = 2**16
+
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
 
@@ -378,21 +381,30 @@ class Executable:
         for cls in type(error).__mro__:  # a user's own subclass too
             if BY_NAME.get(cls.__name__) is cls:
                 field = getattr(error, "field", None)
-                named = field if isinstance(field, str) else None
-                return Failure(cls.__name__, _text(error), exception=error, field=named)
+                named = sendable(field) if isinstance(field, str) else None
+                return Failure(cls.__name__, text_of(error), exception=error, field=named)
         return Failure(
             "ModelFailed",
-            f"model {self.config.name!r} failed: {type(error).__name__}: {_text(error)}",
-            "".join(traceback.format_exception(error)),
+            f"model {self.config.name!r} failed: {type(error).__name__}: {text_of(error)}",
+            sendable("".join(traceback.format_exception(error))),
             error,
         )
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
+    """What it says, as a worker can send it."""
     try:
-        return str(error)
+        return sendable(str(error))
     except Exception:  # noqa: BLE001 - the user's own __str__: a bug there costs no instance
         return "<its str() raised>"
+
+
+def sendable(text: str) -> str:
+    """What a worker can send, whatever an error quotes: lone surrogates are no UTF-8, and an input
+    may be large."""
+    if len(text) > MAX_ERROR_CHARS:
+        text = f"{text[:MAX_ERROR_CHARS]}... ({len(text)} characters)"
+    return text.encode(errors="replace").decode()
 
 
 def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:

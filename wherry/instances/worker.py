@@ -21,7 +21,16 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 
 from wherry.instances import messages
-from wherry.instances.executable import Executable, Execution, Failure, Outcome, Part, model_errors
+from wherry.instances.executable import (
+    Executable,
+    Execution,
+    Failure,
+    Outcome,
+    Part,
+    model_errors,
+    sendable,
+    text_of,
+)
 from wherry.instances.messages import Answer, Cancel, Execute, Failed, Generate, Respond, Start
 from wherry.instances.source import import_model
 from wherry.instances.step_loop import Progress, Share, StepLoop
@@ -99,8 +108,8 @@ def _load(connection: Connection, start: Start) -> Executable | StepLoop | None:
             executable = Executable(model, start.config)
         executable.load(start.device)
     except model_errors() as error:
-        text = "".join(traceback.format_exception(error))
-        connection.send(messages.NotLoaded(type(error).__name__, str(error), text))
+        text = sendable("".join(traceback.format_exception(error)))
+        connection.send(messages.NotLoaded(type(error).__name__, text_of(error), text))
         return None
     connection.send(messages.Ready())
     return executable

@@ -1,5 +1,6 @@
 """The parent's side alone, without a dispatcher."""
 
+import json
 import logging
 import os
 import select
@@ -68,6 +69,20 @@ def test_what_the_model_raises_is_an_outcome_with_its_traceback(instance: Proces
     assert isinstance(outcome, Failure)
     assert outcome.message == "model 'obedient' failed: ValueError: no apples"
     assert "Traceback" in outcome.traceback
+
+
+@pytest.mark.parametrize("said", ["half a pair: \udc80", "much: " + "x" * 2**20])
+def test_an_error_may_say_anything_and_costs_no_worker(
+    instance: ProcessInstance, said: str
+) -> None:
+    order = f"raise_json {json.dumps(said)}"
+
+    (outcome,) = instance.execute([request(text=[order])]).outcomes
+
+    assert isinstance(outcome, Failure)
+    assert outcome.message.startswith(f"model 'obedient' failed: ValueError: {said[:6]}")
+    assert len(outcome.message) + len(outcome.traceback) < 2**18
+    assert isinstance(instance.execute([request(text=["a"])]).outcomes[0], dict)
 
 
 def test_give_wakes_the_thread_that_waits_in_order(instance: ProcessInstance) -> None:
