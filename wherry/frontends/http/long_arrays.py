@@ -29,6 +29,9 @@ MAX_ENVELOPE_BYTES: Final = 2 * 2**20
 #: The longest run of bytes without a quote, a comma or a bracket: no JSON value needs it.
 MAX_RUN_BYTES: Final = 2 * SLICE_BYTES
 
+#: A slice may begin and end within values.
+SLACK: Final = 4
+
 QUOTE, COMMA = ord('"'), ord(",")
 #: A string is read in one go: one of this length takes up to 50 ms.
 MAX_ELEMENT_BYTES: Final = 16 * 2**20
@@ -168,6 +171,11 @@ def _parts(body: memoryview) -> Iterator[_Part]:
         brackets = np.flatnonzero(((low == OPENS) | (low == CLOSES)) & outside)
         commas = np.flatnonzero((letters == COMMA) & outside)
         end = position + len(text)
+        if not _may_be_json(text, letters, quotes, outside, len(brackets) + len(commas)):
+            raise InvalidRequest(
+                "failed to parse the request JSON buffer: values without a comma between them, or"
+                f" a backslash outside of a string, between {position} and {end}"
+            )
         if len(brackets) or len(commas) or in_string or quotes.any():
             seen = end
         elif end - seen > MAX_RUN_BYTES:
@@ -179,6 +187,24 @@ def _parts(body: memoryview) -> Iterator[_Part]:
         yield _Part(position, text, letters, brackets, commas)
         position = end
         give_way()
+
+
+def _may_be_json(
+    text: bytes, letters: npt.NDArray[np.uint8], quotes: Mask, outside: Mask, separators: int
+) -> bool:
+    """Do only as many values stand in this slice as its brackets and commas separate?
+
+    What reads the text afterwards does so in one go, and takes long for values in a row.
+    """
+    most = separators + SLACK
+    if np.count_nonzero(quotes) > 4 * most:  # a member's name and its string
+        return False
+    signs = (letters == ord("N")) | (letters == ord("I")) | (letters == ord("-"))
+    if np.count_nonzero(signs & outside) > 2 * most:  # NaN, -Infinity, -1e-5
+        return False
+    if b"\\" not in text:
+        return True
+    return not ((np.frombuffer(text, np.uint8) == ord("\\")) & outside).any()
 
 
 class _Folder:

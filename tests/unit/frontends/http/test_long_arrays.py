@@ -11,7 +11,7 @@ import pytest
 from tests.costs import assert_linear
 from wherry.errors import InvalidRequest, RequestTooLarge
 from wherry.frontends.http import long_arrays
-from wherry.frontends.http.long_arrays import fold
+from wherry.frontends.http.long_arrays import check_values, fold
 
 Rng = random.Random
 
@@ -80,10 +80,39 @@ def test_what_is_no_json_as_a_whole_is_none_in_pieces() -> None:
     assert right > 30
 
 
-@pytest.mark.parametrize("unit", [b" ", b"1", b"\\\\", b"e"])
+@pytest.mark.parametrize("unit", [b" ", b"1", b"e"])
 def test_a_run_without_any_structure_is_refused(unit: bytes) -> None:
     with pytest.raises(InvalidRequest, match="white space, or of one number"):
         fold(b'{"a":[' + unit * 2**20 + b"]}", "{")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        b'"',
+        b'""NaN',
+        b"NaN" * 40_000 + b",",
+        b"-Infinity" * 10_000 + b"[]",
+        b"-" * 100_000 + b",",
+        b'\\""NaN',
+    ],
+    ids=lambda unit: unit[:12],
+)
+@pytest.mark.parametrize("frame", [b'{"inputs":[NaN %b', b'{"inputs":[{"data":[NaN,"a",%b'])
+def test_values_in_a_row_are_refused_before_anything_reads_them(unit: bytes, frame: bytes) -> None:
+    body = frame % (unit * (2**18 // len(unit)))
+
+    for look in (check_values, lambda body: fold(body, "{[{")):
+        with pytest.raises(InvalidRequest, match="without a comma"):
+            look(body)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"-1e-5", rb'"\\\"-N"', b'{"-N":"-I"}'])
+def test_values_that_are_separated_are_not_refused(value: bytes) -> None:
+    body = b'{"a":[%b]}' % b",".join([value] * 2**15)
+
+    assert fold(body, "{").envelope.startswith(b'{"a":')
+    check_values(body)
 
 
 def test_what_stays_beside_the_long_arrays_is_bounded() -> None:
