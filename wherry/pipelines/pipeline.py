@@ -116,7 +116,8 @@ class RowByRow:
     async def _run(self, columns: Columns) -> Columns:
         try:
             result = await self._executable.call(columns, 1)
-        except SystemExit as error:  # in a task of its own it would end the loop
+        except (SystemExit, KeyboardInterrupt) as error:
+            # In a task either would end the loop. Ctrl-C comes to the main thread, not to this one.
             raise self._executable.failure(error).as_exception() from error
         return self._executable.outputs(result, 1)
 

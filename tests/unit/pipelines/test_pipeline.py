@@ -186,6 +186,7 @@ class Own(Exception):
         (InvalidRequest("say please"), InvalidRequest, "say please"),
         (TimeoutError("their own clock"), ModelFailed, "TimeoutError: their own clock"),
         (SystemExit(1), ModelFailed, "SystemExit"),
+        (KeyboardInterrupt(), ModelFailed, "KeyboardInterrupt"),
         (asyncio.CancelledError(), ModelFailed, "CancelledError"),
     ],
     ids=repr,
