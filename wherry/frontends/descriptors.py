@@ -16,9 +16,16 @@ MOST_RESERVED = 128
 
 
 def for_connections() -> int:
-    """The lowest number that no connection may have."""
+    """The lowest number that no connection may have unless another one makes room for it."""
     limit = _limits()[0]
     return limit - min(MOST_RESERVED, limit // 4)
+
+
+def never_for_connections() -> int:
+    """The lowest number that no connection may have, even if another one makes room for it: the
+    newest keeps its own number, which is higher."""
+    limit = _limits()[0]
+    return limit - min(MOST_RESERVED, limit // 4) // 2
 
 
 def raise_limit(connections: int) -> bool:

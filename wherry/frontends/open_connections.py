@@ -44,6 +44,7 @@ class OpenConnections(ABC, Generic[C]):
     ) -> None:
         self.clock = clock
         self._descriptors = descriptors.for_connections()
+        self._never = descriptors.never_for_connections()
         self.limits = limits
         self.holdings = holdings or holdings_of(limits)
         self.open: set[C] = set()
@@ -65,8 +66,11 @@ class OpenConnections(ABC, Generic[C]):
 
     def lacks_descriptors(self, newest: asyncio.BaseTransport) -> bool:
         """Does it have one that is kept for something else?"""
-        sock = newest.get_extra_info("socket")
-        return sock is not None and bool(sock.fileno() >= self._descriptors)
+        return _descriptor(newest) >= self._descriptors
+
+    def may_not_stay(self, newest: asyncio.BaseTransport) -> bool:
+        """Does it have one that it may not keep, even if another connection makes room?"""
+        return _descriptor(newest) >= self._never
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
@@ -142,3 +146,8 @@ def cut_off(connection: Client, why: str) -> None:
     """End a connection that costs too much; its client must open another."""
     log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
     connection.abort()
+
+
+def _descriptor(transport: asyncio.BaseTransport) -> int:
+    sock = transport.get_extra_info("socket")
+    return -1 if sock is None else int(sock.fileno())

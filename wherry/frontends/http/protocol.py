@@ -287,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _come_in_the_crowd(self, crowd: Crowd, now: float) -> None:
         shared = self._shared
-        if crowd.one_makes_room(self, shared.open, now):
+        made_room = crowd.one_makes_room(self, shared.open, now)
+        if made_room and not shared.may_not_stay(self._transport):
             return
         if not shared.lacks_descriptors(self._transport):
             crowd.reserve(self, shared.open)
