@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 #: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
 _OPTIONAL = frozenset({
     "PIL", "aiohttp", "cv2", "gevent", "google", "grpc", "h2", "hpack", "httpx", "hyperframe",
-    "matplotlib", "ml_dtypes", "onnx", "onnxruntime", "openai", "starlette", "tokenizers", "torch",
+    "ml_dtypes", "onnx", "onnxruntime", "openai", "starlette", "tokenizers", "torch",
     "transformers", "tritonclient", "uvicorn",
 })  # fmt: skip
 

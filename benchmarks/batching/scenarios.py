@@ -95,7 +95,7 @@ class Scenario:
 
 
 def fixed(size: int, delay: float) -> Scheduler:
-    return DynamicBatcher(max_batch_size=size, max_queue_delay=delay, waits_in_vain=True)
+    return DynamicBatcher(max_batch_size=size, max_queue_delay=delay, always_wait=True)
 
 
 def tuned(curves: list[str], instances: list[int]) -> Iterator[Scenario]:

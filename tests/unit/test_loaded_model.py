@@ -66,7 +66,7 @@ def test_the_batcher_says_what_it_has_learnt() -> None:
     assert told["policy"] == "self-tuning"
     assert told["batch_seconds"]
     assert all(seconds > 0 for _, seconds in told["batch_seconds"])
-    assert told["waiting_seconds"] == 0.0
+    assert told["predicted_wait_seconds"] == 0.0
 
 
 def test_whoever_sets_a_delay_gets_it_and_is_told_so() -> None:
@@ -76,7 +76,7 @@ def test_whoever_sets_a_delay_gets_it_and_is_told_so() -> None:
 
     told = explained(echo, 10)
     assert told["policy"] == "fixed"
-    assert told["rows_at_most"] == 8
+    assert told["max_batch_rows"] == 8
     assert told["max_queue_delay_seconds"] == 0.002
     assert told["preferred_batch_sizes"] == [2, 4]
 
@@ -115,7 +115,7 @@ def test_a_batch_that_finds_no_memory_runs_in_halves_and_the_safe_size_is_rememb
         told = runtime.model("memory_for_three").runner.explain()
         again = runtime.infer_batch("memory_for_three", text=list("stuvwxyz"))
         assert again == {"output": list("stuvwxyz")}
-    assert told["rows_at_most"] == 2
+    assert told["max_batch_rows"] == 2
 
 
 def test_a_models_own_bound_of_bytes_counts_what_waits_and_runs_and_local_callers_too() -> None:

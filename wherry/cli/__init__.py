@@ -110,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
     )
     call.add_argument("--stream", action="store_true", help="print responses as they come")
     call.add_argument("--json", action="store_true", help="one JSON value a line, always")
-    call.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long")
+    call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
     _add_client(call)
 
     models = _command(commands, "models", "list the models of a running server", _models)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import itertools
 import os
 import signal
@@ -31,7 +30,6 @@ from wherry.loadtest.local import Local
 from wherry.loadtest.machine import facts
 from wherry.loadtest.page import render
 from wherry.loadtest.plan import Load, Rate
-from wherry.loadtest.plot import draw
 from wherry.loadtest.report import Point, Report
 from wherry.loadtest.search import Search
 from wherry.loadtest.session import Measured, Served, Subject, measure
@@ -95,7 +93,7 @@ def measure_offline(args: argparse.Namespace) -> int:
     Outputs(args)
     for name in OUTPUTS:
         if name != "json" and getattr(args, name):
-            raise ConfigError(f"{_flag(name)} is for loads; --offline has --json")
+            raise ConfigError(f"--{name} is for loads; --offline has --json")
     seconds_each = seconds_of("--duration", args.duration) or 1.0
     sizes = counts_of("--batch-sizes", args.batch_sizes)
     shapes = dict(shape_of(text) for text in args.shape)
@@ -356,11 +354,10 @@ CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": lambda report: reports.encode(report).decode(),
     "html": render,
     "csv": lambda report: reports.as_csv([*reports.csv_rows(report)]),
-    "perf_csv": lambda report: reports.as_csv([*reports.perf_rows(report)]),
 }
 
 
-OUTPUTS: Final = (*CONTENTS, "png", "jsonl")
+OUTPUTS: Final = (*CONTENTS, "jsonl")
 
 
 @dataclass(slots=True)
@@ -373,9 +370,7 @@ class Outputs:
     def __post_init__(self) -> None:
         for name in OUTPUTS:
             if path := getattr(self.args, name):
-                _can_be_written(f"{_flag(name)} {path}", Path(path).absolute())
-        if self.args.png and importlib.util.find_spec("matplotlib") is None:
-            raise ConfigError("--png needs matplotlib: pip install 'wherry[plot]'")
+                _can_be_written(f"--{name} {path}", Path(path).absolute())
 
     def requests(self, measured: Measured) -> None:
         if not self.args.jsonl:
@@ -388,20 +383,14 @@ class Outputs:
     def write(self, report: Report) -> str:
         """All of them, even if one cannot be written; what is wrong with those, or nothing."""
         problems = []
-        for name in OUTPUTS:
+        for name, content in CONTENTS.items():
             path = getattr(self.args, name)
             try:
-                if path and name == "png":
-                    draw(report, path)
-                elif path and name in CONTENTS:
-                    Path(path).write_text(CONTENTS[name](report), encoding="utf-8")
-            except (OSError, ValueError) as error:  # ValueError: a picture of no known kind
-                problems.append(f"{_flag(name)} {path}: {error}")
+                if path:
+                    Path(path).write_text(content(report), encoding="utf-8")
+            except OSError as error:
+                problems.append(f"--{name} {path}: {error}")
         return "; ".join(problems)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _can_be_written(what: str, path: Path) -> None:

@@ -58,7 +58,7 @@ def add_flags(to: argparse.ArgumentParser) -> None:
     load.add_argument("--think", metavar="SECONDS", help="a caller's pause before its next request")
     load.add_argument("--think-random", action="store_true", help="exponential around --think")
     load.add_argument(
-        "--ramp", metavar="SECONDS", help="callers join, or the rate grows, over so long"
+        "--ramp", metavar="SECONDS", help="callers join, or the rate grows, over this time"
     )
     load.add_argument("--rate", metavar="R,..", help="requests/s, however long answers take")
     load.add_argument(
@@ -123,11 +123,5 @@ def add_flags(to: argparse.ArgumentParser) -> None:
     out.add_argument("--json", metavar="PATH", help="the report, for --compare and programs")
     out.add_argument("--html", metavar="PATH", help="the report as one page with charts")
     out.add_argument("--csv", metavar="PATH", help="a line for each point")
-    out.add_argument("--perf-csv", metavar="PATH", help="the same in perf_analyzer's columns")
     out.add_argument("--jsonl", metavar="PATH", help="a line for each request")
-    out.add_argument(
-        "--png",
-        metavar="PATH",
-        help="charts as a picture, with heat maps of a sweep (wherry[plot])",
-    )
     out.add_argument("--quiet", action="store_true", help="nothing meanwhile, on stderr")

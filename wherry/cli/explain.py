@@ -17,14 +17,14 @@ WIDTH = 40
 
 REASONS = {
     "full": "max_batch_size was reached",
-    "idle": "an instance was free, and nobody worth waiting for was on the way",
+    "idle": "an instance was free, and waiting for more requests would not have paid",
     "waited": "after a wait for callers that had just been answered",
     "part": "a part of the queue: it fills a step of the device, or small batches cost no more",
     "slots": "enough of the sequences had a step",
     "preferred": "a preferred size was reached",
     "delay": "max_queue_delay was over",
-    "vain": "before max_queue_delay was over: nobody was expected any more",
-    "mixed": "before max_queue_delay was over: one came that could not join",
+    "no_arrivals_expected": "before max_queue_delay was over: no more requests were expected",
+    "mixed": "before max_queue_delay was over: a request arrived that could not join",
     "deadline": "waiting would have made a request late",
 }
 
@@ -81,16 +81,17 @@ def facts(told: dict[str, Any]) -> list[str]:
         f"model {told['name']} version {told['version']}: {told['policy']} batching,"
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
     ]
-    if told.get("rows_at_most", told["max_batch_size"]) < told["max_batch_size"]:
-        out.append(f"memory did not suffice for more than {told['rows_at_most']} rows")
+    if told.get("max_batch_rows", told["max_batch_size"]) < told["max_batch_size"]:
+        out.append(f"there was not enough memory for more than {told['max_batch_rows']} rows")
     if told.get("max_queue_delay_seconds") is not None:
         out.append(
             f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms at most"
         )
-    if told.get("waiting_seconds"):
-        out.append(f"who comes now will wait about {1e3 * told['waiting_seconds']:.3g} ms")
-    if told.get("refused_as_hopeless"):
-        out.append(f"{told['refused_as_hopeless']} requests were refused: too long a wait")
+    if told.get("predicted_wait_seconds"):
+        wait = 1e3 * told["predicted_wait_seconds"]
+        out.append(f"a request that arrives now will wait about {wait:.3g} ms")
+    if told.get("rejected_predicted_late"):
+        out.append(f"{told['rejected_predicted_late']} requests were rejected: predicted late")
     return out
 
 
@@ -112,7 +113,7 @@ def charts(told: dict[str, Any]) -> Iterator[Chart]:
             (f"{1e3 * age:.3g} ms", 100 * share, "")
             for age, share in told["returned_within_seconds"]
         ]
-        yield Chart("callers who come straight back, by the time since their answer", shares, "%")
+        yield Chart("callers that send again, by the time since their answer", shares, "%")
     if told["executions_by_batch_size"]:
         sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
         yield Chart("batches run", [(_rows(size), float(n), "") for size, n in _some(sizes)])

@@ -93,9 +93,9 @@ class ServerSettings:
     load_model: tuple[str, ...] = option(
         (), "in mode explicit, load this model at the start (*: all); may be repeated", "NAME"
     )
-    repository_poll_secs: float = option(15.0, "in mode poll, look so often", "SECONDS")
+    repository_poll_secs: float = option(15.0, "in mode poll, time between two looks", "SECONDS")
     model_load_thread_count: int = option(4, "models to load side by side", "N")
-    model_load_retry_count: int = option(0, "try so often again to load a model", "N")
+    model_load_retry_count: int = option(0, "retries of a model that fails to load", "N")
     strict_readiness: bool = option(True, "be ready only if every model is")
     exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
     disable_auto_complete_config: bool = option(
@@ -152,7 +152,7 @@ class ServerSettings:
     max_connection_received_bytes: int = option(
         256 * 2**20, "of one gRPC connection: beyond it a call is refused", "SIZE"
     )
-    idle_timeout: float = option(75.0, "close a connection unused for so long", "SECONDS")
+    idle_timeout: float = option(75.0, "close a connection that is idle for this time", "SECONDS")
     allow_client_shm: bool = option(
         False, "let clients on this machine, which must be trusted, pass tensors in shared memory"
     )
@@ -180,7 +180,7 @@ class ServerSettings:
         "off", "let batches wait for the `rate_limiter` resources that a config.pbtxt names"
     )
     rate_limit_resource: tuple[str, ...] = option(
-        (), "so much there is of what models share by their `resources`; may be repeated",
+        (), "how much of a resource models share (their `resources`); may be repeated",
         "NAME:COUNT",
     )  # fmt: skip
     http_header_forward_pattern: str | None = option(
@@ -197,7 +197,7 @@ class ServerSettings:
         "none", "how to compress what gRPC clients are sent"
     )
     drain_timeout: float = option(
-        30.0, "at SIGTERM, finish and unload for at most so long", "SECONDS"
+        30.0, "at SIGTERM, time to finish requests and unload models", "SECONDS"
     )
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_format: Literal["human", "json"] = option("human", "lines for people or for machines")

@@ -192,7 +192,7 @@ def batching(loaded: LoadedModel) -> Json:
                 )
                 if count
             ],
-            "refused_as_hopeless": counted.hopeless,
+            "rejected_predicted_late": counted.predicted_late,
         }
     return {
         "name": loaded.name,

@@ -154,7 +154,7 @@ class Dispatcher(ModelLife[Instance]):
                 elif request.deadline is not None and request.deadline <= now:
                     refused.append((request, self._too_late(request, now)))
                 elif hopeless := self._hopeless(request, now):
-                    self.statistics.hopeless += 1
+                    self.statistics.predicted_late += 1
                     refused.append((request, hopeless))
                 elif refusal := self._enqueue(request, now, handed):
                     refused.append((request, refusal))
@@ -450,7 +450,7 @@ class Dispatcher(ModelLife[Instance]):
         if longest is None or self._scheduler.is_short(longest):
             return ()
         given_up = self._scheduler.give_up(self._scheduler.turns_within(longest))
-        self.statistics.hopeless += len({request.whole or request for request in given_up})
+        self.statistics.predicted_late += len({request.whole or request for request in given_up})
         return [(request, too_slow(self.config.name, longest)) for request in given_up]
 
     def explain(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class ProcessInstance(WorkerInstance):
                 self._told = self._park(self._worker)
                 if self._told and not self._inbox:
                     self._worker.connection.receive()
-                    raise Garbage("a message that nobody waits for")
+                    raise Garbage("a message that answers no batch")
             except (EOFError, OSError, Garbage) as error:
                 raise self._died(error, reached=False) from None
         return self._inbox.popleft()

@@ -382,7 +382,7 @@ class StepRunner(ModelLife[StepInstance]):
             return
         with self._changed:
             given_up = self._queue.cut(self._first.turns.within(self._longest))
-            self.statistics.hopeless += len(given_up)
+            self.statistics.predicted_late += len(given_up)
         for request in given_up:
             self._fail(request, too_slow(self.config.name, self._longest))
 

@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         first, self._first_chunk = self._first_chunk, None
         # A second answer in the chunk that ended the first one is not the next request's.
         if self.request is None or first is None:
-            return self.fail("an answer that nobody asked for")
+            return self.fail("an answer without a request")
         outcome = OK
         if status >= 300:
             outcome = f"HTTP {status}"

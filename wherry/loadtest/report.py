@@ -170,39 +170,6 @@ def csv_rows(report: Report) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def perf_rows(report: Report) -> Iterator[dict[str, Any]]:
-    """The columns of perf_analyzer's CSV, so that scripts for it go on working; microseconds."""
-    for point in report.points:
-        told, server, latency = point.figures, point.server, point.figures.latency
-        rate = "rate" in point.settings
-        name = "Request Rate" if rate else "Concurrency"
-        mean = latency.mean if latency is not None else 0.0
-        inside = 0.0
-        if server is not None:
-            inside = (
-                server.queue + server.compute_input + server.compute_infer + server.compute_output
-            )
-        row: dict[str, Any] = {
-            name: point.settings.get("rate" if rate else "callers", ""),
-            "Inferences/Second": round(told.rows_per_second, 3),
-            "Client Send": 0,
-            "Network+Server Send/Recv": _us(max(0.0, mean - inside)),
-            "Server Queue": _us(server.queue if server else 0.0),
-            "Server Compute Input": _us(server.compute_input if server else 0.0),
-            "Server Compute Infer": _us(server.compute_infer if server else 0.0),
-            "Server Compute Output": _us(server.compute_output if server else 0.0),
-            "Client Recv": 0,
-        }
-        for quantile in ("p50", "p90", "p95", "p99"):
-            row[f"{quantile} latency"] = _us(getattr(latency, quantile)) if latency else ""
-        row["Avg latency"] = _us(mean)
-        yield row
-
-
-def _us(seconds: float) -> int:
-    return round(1e6 * seconds)
-
-
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     """A CSV with the rows' keys, all rows', as its header."""
     out = io.StringIO()

@@ -25,34 +25,35 @@ KINDS: Final = ("Counter", "Gauge", "Histogram")
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch left as it was: see the policies in scheduler/.
 CUT_REASONS: Final = (
-    "full", "idle", "waited", "part", "slots", "preferred", "delay", "vain", "mixed", "deadline"
+    "full", "idle", "waited", "part", "slots", "preferred", "delay", "no_arrivals_expected",
+    "mixed", "deadline",
 )  # fmt: skip
 #: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
     (
-        "wherry_batch_rows_at_most",
-        "rows_at_most",
-        "Most rows of a batch: max_batch_size, or less if they did not find enough memory.",
+        "wherry_max_batch_rows",
+        "max_batch_rows",
+        "Rows of a batch at most: max_batch_size, or fewer after running out of memory.",
     ),
     (
         "wherry_batch_fixed_seconds",
         "fixed_seconds",
-        "What a batch takes whatever its size, by what was learnt.",
+        "Learnt time of a batch that does not depend on its size.",
     ),
     (
         "wherry_batch_row_seconds",
         "row_seconds",
-        "What each row of a batch adds, by what was learnt.",
+        "Learnt time that each row adds to its batch.",
     ),
     (
         "wherry_returning_ratio",
         "returning_share",
-        "Callers who come straight back after an answer, of all.",
+        "Learnt share of callers that send again right after an answer.",
     ),
     (
         "wherry_predicted_wait_seconds",
-        "waiting_seconds",
-        "What a request that came now would wait, by what was learnt.",
+        "predicted_wait_seconds",
+        "Predicted wait in the queue of a request that arrives now.",
     ),
 )
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -271,7 +272,7 @@ class ModelValues:
             self.worker_restarts = counted.worker_restarts
             self.worker_deaths = dict(counted.worker_deaths)
             self.poisoned = counted.poisoned
-            self.hopeless = counted.hopeless
+            self.predicted_late = counted.predicted_late
             self.failures = {reason: counted.failures[reason] for reason in REASONS}
             self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
             self.request_seconds = _cumulative(counted.request_seconds)
@@ -297,9 +298,9 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         lambda v: v.failures["REJECTED"],
     )
     yield counter(
-        "wherry_rejected_hopeless",
-        "Of those rejected, requests that would have taken too long, by what was learnt.",
-        lambda v: v.hopeless,
+        "wherry_rejected_predicted_late",
+        "Of those rejected, requests that were predicted to miss their deadline or max_queue_wait.",
+        lambda v: v.predicted_late,
     )
     yield counter(
         "wherry_stream_responses",

@@ -119,7 +119,7 @@ class ModelStatistics:
         #: Requests refused because they kill workers.
         self.poisoned = 0
         #: Requests refused since they would have taken too long.
-        self.hopeless = 0
+        self.predicted_late = 0
         #: Whether requests were split: until then none is looked at for that.
         self.has_parts = False
         self._inlined = Duration()

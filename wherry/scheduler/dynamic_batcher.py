@@ -6,8 +6,8 @@ waited that long; with `preferred_batch_sizes` it leaves earlier, as soon as the
 one of those sizes together, or the next one would exceed the largest (Triton's dynamic batcher has
 the same two settings).
 
-It also leaves earlier when it would wait in vain: nothing runs whose callers may come back, those
-who were answered are back, and hardly anybody else is likely to come in the time that is left.
+It also leaves earlier when no arrivals are expected in the time that is left: nothing runs whose
+callers may send again, those whose answers were sent are back, and the rate of the others is low.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ IDLE = Idle()
 class DynamicBatcher(Batcher):
     """Forms batches of at most `max_batch_size` rows (0: the model has no batch dimension).
 
-    `waits_in_vain`: a delay is waited out, whatever is likely (as elsewhere). Without
-    `wait_when_mixed` nobody waits on when one comes that cannot join (as in Triton).
+    `always_wait`: wait the whole delay, as Triton does. Without `wait_when_mixed` a batch leaves
+    when a request arrives that cannot join it, as in Triton.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DynamicBatcher(Batcher):
         max_queue_size: int | None = None,
         queue_policies: Sequence[QueuePolicy] = (),
         instances: int = 1,
-        waits_in_vain: bool = False,
+        always_wait: bool = False,
         wait_when_mixed: bool = True,
     ) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class DynamicBatcher(Batcher):
         self.max_queue_delay = max_queue_delay
         self.preferred_batch_sizes = sorted(preferred_batch_sizes, reverse=True)
         self.wait_when_mixed = wait_when_mixed
-        self.company = Company() if max_queue_delay and not waits_in_vain else None
+        self.company = Company() if max_queue_delay and not always_wait else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         if self._queue.is_full(self.max_queue_size, request):
@@ -81,7 +81,7 @@ class DynamicBatcher(Batcher):
     def explain(self) -> dict[str, Any]:
         return {
             "policy": "fixed",
-            "rows_at_most": self.max_batch_size,
+            "max_batch_rows": self.max_batch_size,
             "max_queue_delay_seconds": self.max_queue_delay,
             "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
             **(self.company.explain() if self.company is not None else {}),
@@ -118,7 +118,11 @@ class DynamicBatcher(Batcher):
             return self.max_batch_size, "mixed"
         if lane.earliest_deadline() <= last:
             return self.max_batch_size, "deadline"  # waiting could only make it late
-        return (self.max_batch_size, "vain") if now >= self._leaves_at(lane) else (0, "")
+        return (
+            (self.max_batch_size, "no_arrivals_expected")
+            if now >= self._leaves_at(lane)
+            else (0, "")
+        )
 
     def _preferred_rows(self, lane: Lane) -> int:
         """The rows of the first requests of this lane that make a preferred batch (0: none do)."""

@@ -85,5 +85,5 @@ class Forecast:
             "fixed_seconds": self.curve.fixed(),
             "row_seconds": self.curve.slope(),
             "work_per_row": self.work_per_row,
-            "waiting_seconds": self.waiting_seconds(queued_rows, most),
+            "predicted_wait_seconds": self.waiting_seconds(queued_rows, most),
         }

@@ -103,7 +103,7 @@ class SelfTuningBatcher(Batcher):
         returns = self.returns
         return {
             "policy": "self-tuning",
-            "rows_at_most": self.max_batch_size,
+            "max_batch_rows": self.max_batch_size,
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
             "requests_per_second": returns.rate,
             "returning_share": returns.share,

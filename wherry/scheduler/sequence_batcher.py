@@ -296,7 +296,7 @@ class SequenceBatcher:
     def explain(self) -> dict[str, Any]:
         return {
             "policy": "sequence",
-            "rows_at_most": self.max_batch_size,
+            "max_batch_rows": self.max_batch_size,
             "slots_per_instance": self.slots,
             "open_sequences": self.open_sequences,
             "backlog_sequences": len(self._backlog),

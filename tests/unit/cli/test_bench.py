@@ -116,7 +116,7 @@ def test_a_local_run_writes_everything_that_was_asked_for(
     out = {name: str(tmp_path / f"out.{name}") for name in ("json", "html", "csv", "jsonl")}
     code = main(
         ["bench", f"{tmp_path}/bench_app.py", "--local", "--callers", "1,2", "--loops", "5"]
-        + ["--set", "max_batch_size=2,4", "--perf-csv", str(tmp_path / "perf.csv")]
+        + ["--set", "max_batch_size=2,4"]
         + [word for name, path in out.items() for word in (f"--{name}", path)]
     )
     captured = capsys.readouterr()
@@ -132,7 +132,6 @@ def test_a_local_run_writes_everything_that_was_asked_for(
     assert len(Path(out["jsonl"]).read_text().splitlines()) == 30
     assert Path(out["html"]).read_text().startswith("<!DOCTYPE html>")
     assert len(Path(out["csv"]).read_text().splitlines()) == 5
-    assert (tmp_path / "perf.csv").read_text().startswith("Concurrency,Inferences/Second,")
 
 
 def test_a_setting_that_cannot_be_served_does_not_cost_what_was_measured_before(

@@ -20,10 +20,10 @@ TOLD: dict[str, Any] = {
     "version": "3",
     "policy": "self-tuning",
     "max_batch_size": 32,
-    "rows_at_most": 16,
+    "max_batch_rows": 16,
     "queued_requests": 4,
-    "waiting_seconds": 0.25,
-    "refused_as_hopeless": 7,
+    "predicted_wait_seconds": 0.25,
+    "rejected_predicted_late": 7,
     "batch_seconds": [[1, 0.005], [2, 0.006], [16, 0.02]],
     "fixed_seconds": 0.004,
     "row_seconds": 0.001,
@@ -38,9 +38,9 @@ def test_what_was_learnt_is_drawn_as_bars_in_proportion() -> None:
     out = lines(TOLD)
     assert out[:4] == [
         "model bert version 3: self-tuning batching, max_batch_size 32, 4 requests waiting",
-        "memory did not suffice for more than 16 rows",
-        "who comes now will wait about 250 ms",
-        "7 requests were refused: too long a wait",
+        "there was not enough memory for more than 16 rows",
+        "a request that arrives now will wait about 250 ms",
+        "7 requests were rejected: predicted late",
     ]
     lengths = {line.split("█")[0].split()[0]: line.count("█") for line in out if "█" in line}
     assert lengths["16"] == 40

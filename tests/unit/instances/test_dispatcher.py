@@ -1356,7 +1356,7 @@ def test_who_sets_no_timeout_is_refused_once_the_wait_would_be_longer_than_anybo
         assert isinstance(error, Overloaded)
         assert "would take about 95.000 s, longer than max_queue_wait (85 s)" in str(error)
         assert error.retry_after == pytest.approx(10.0)
-        assert d.dispatcher.statistics.hopeless == 1
+        assert d.dispatcher.statistics.predicted_late == 1
         gate.open(10)
         for call in waiting:
             call.rows()
@@ -1403,7 +1403,7 @@ def test_what_waits_is_given_up_once_the_model_turns_out_to_be_too_slow_for_it(g
             assert isinstance(error, Overloaded)
             assert error.retry_after == pytest.approx(30.0)
         assert not any(call.answered for call in (*asked[2:31], patient))
-        assert d.dispatcher.statistics.hopeless == len(asked[31:])
+        assert d.dispatcher.statistics.predicted_late == len(asked[31:])
         gate.open(1024)
         assert [call.rows() for call in asked[2:31]] == [[str(n)] for n in range(2, 31)]
         patient.rows()

@@ -50,21 +50,6 @@ def test_the_csv_has_a_line_for_each_point_and_one_header() -> None:
     assert float(rows[0]["server_queue_ms"]) == 1.0
 
 
-def test_perf_analyzers_columns_are_there_in_microseconds() -> None:
-    (row,) = reports.perf_rows(report(point()))
-    assert list(row) == [
-        "Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv",
-        "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output",
-        "Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency", "Avg latency",
-    ]  # fmt: skip
-    assert (row["Concurrency"], row["Server Queue"], row["Server Compute Infer"]) == (4, 1000, 5000)
-    assert row["Avg latency"] == row["Network+Server Send/Recv"] + 6000
-    open_load = point(rate=5)
-    open_load.settings = {"rate": 5.0}
-    (row,) = reports.perf_rows(report(open_load))
-    assert row["Request Rate"] == 5.0
-
-
 def test_jsonl_has_a_line_for_each_request_from_the_runs_beginning() -> None:
     recorder = Recorder()
     recorder.add(100.0, 100.1, 100.2, 100.5, OK, 2, 3, 4)

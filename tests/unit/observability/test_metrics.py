@@ -182,9 +182,9 @@ def test_the_response_cache_is_told_as_a_whole_and_by_model() -> None:
 
 def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
     before = scraped(client)
-    assert before["wherry_batch_rows_at_most", ()] == 8
+    assert before["wherry_max_batch_rows", ()] == 8
     assert before["wherry_batch_fixed_seconds", ()] == 0
-    assert before["wherry_rejected_hopeless_total", ()] == 0
+    assert before["wherry_rejected_predicted_late_total", ()] == 0
     for _ in range(10):
         assert ask(client, "a") == 200
         assert ask(client, *"abcdefgh") == 200

@@ -426,8 +426,8 @@ def test_callers_in_a_loop_do_not_wait_out_the_delay(callers: int, milliseconds:
 
 
 def test_strangers_are_gathered_for_nearly_the_whole_delay() -> None:
-    def run(waits_in_vain: bool) -> Result:
-        b = DynamicBatcher(max_batch_size=16, max_queue_delay=0.010, waits_in_vain=waits_in_vain)
+    def run(always_wait: bool) -> Result:
+        b = DynamicBatcher(max_batch_size=16, max_queue_delay=0.010, always_wait=always_wait)
         return simulate(b, Curve(fixed=1.0), Arrivals(rate=300.0))
 
     assert run(False).mean_batch > 0.9 * run(True).mean_batch
@@ -462,7 +462,7 @@ def test_the_last_callers_of_a_loop_do_not_wait_for_those_who_are_done(
     simulate(Seen(), Curve(fixed=50), arrivals, total=total)  # type: ignore[arg-type] # three of its methods
     assert [rows for *_, rows in left[:10]] == [10] * 10
     for at, oldest, reason, _ in left[10:]:
-        assert reason == "vain"
+        assert reason == "no_arrivals_expected"
         assert at - oldest < 0.075  # the batch before it, and a moment
 
 
@@ -471,7 +471,7 @@ def test_nobody_leaves_in_vain_while_something_runs_elsewhere() -> None:
     now = learnt_loop(b)
     b.enqueue(request("a"), now + 0.001)
     elsewhere = b.next_action(now + 0.001)
-    assert reason(elsewhere) == "vain"
+    assert reason(elsewhere) == "no_arrivals_expected"
     b.enqueue(request("b"), now + 0.002)
     assert b.next_action(now + 0.002) == Wait(until=now + 1.002)
 
@@ -484,7 +484,7 @@ def test_a_preferred_size_leaves_though_more_are_expected() -> None:
             b.enqueue(request(name), now)
         assert reason(b.next_action(now)) == "preferred"
         b.finished([request("a"), request("b")], 0.1, now + 0.1)
-        assert reason(b.next_action(now + 1.0)) in ("delay", "vain")
+        assert reason(b.next_action(now + 1.0)) in ("delay", "no_arrivals_expected")
         b.finished([request("c")], 0.1, now + 1.1)
         now += 1.2
     assert "back_within_seconds" in b.explain()
