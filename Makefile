@@ -1,7 +1,7 @@
 # make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
-# make check   format, lint, types, arrows, unit tests: under a minute; what the commit hook runs
+# make check   format, lint, types, arrows, shape, unit tests; what the commit hook runs
 # make test    the same, with every test: slow, integration, examples; what CI runs
 # make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
@@ -82,6 +82,8 @@ lint: $(VENV)/.stamp-dev
 	@$(BIN)/mypy $(SOURCES)
 	@echo "==> arrows"
 	@$(BIN)/lint-imports --no-logo
+	@echo "==> shape"
+	@$(BIN)/python -m tests.shape
 
 check: lint
 	@echo "==> unit tests"
