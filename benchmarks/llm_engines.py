@@ -19,7 +19,7 @@ import wherry
 from benchmarks.llm import checkpoint_of_the_package
 from wherry.llm import LLM
 from wherry.llm.vllm_engine import VLLM
-from wherry.model import Model
+from wherry.models.model import Model
 
 TEXTS = (
     "The capital of France is", "Once upon a time", "def fibonacci(n):", "1, 2, 4, 8,",

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import wherry
 from wherry.backends.repository_model import RepositoryModel
-from wherry.model_control import ModelControl
+from wherry.runtime.control import ModelControl
 from wherry.testing.servers import ServerProcess
 
 CONFIG = """backend: "python" max_batch_size: 8 dynamic_batching { }

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import wherry
-from wherry.config import ModelConfig
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.instance import Instance
 from wherry.instances.resources import Resources
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.timer import Timer
-from wherry.model import Device, Model
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device, Model
 from wherry.observability.statistics import ModelStatistics
-from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import Columns, InferRequest, InferResponse
 
 #: A wait of a test for something that must come: longer only if it fails.
 PATIENCE = 30.0

@@ -18,10 +18,10 @@ from typing import Any
 import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import app_loop, at_the_end_of_the_turn
-from wherry.frontends.grpc.app import SERVICE, GrpcApp
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
-from wherry.model import Model
+from wherry.frontends.grpc_app import SERVICE, GrpcApp
+from wherry.models.model import Model
 
 
 class MemoryRpc(Rpc):

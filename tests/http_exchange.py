@@ -19,7 +19,6 @@ import msgspec
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -28,7 +27,8 @@ from wherry.frontends.http.exchange import (
     Exchange,
     HttpRequest,
 )
-from wherry.model import Model
+from wherry.frontends.http_app import HttpApp
+from wherry.models.model import Model
 
 
 def at_the_end_of_the_turn(tell: Callable[..., object], *arguments: object) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wherry.backends.repository_model import RepositoryModel
-from wherry.errors import ConfigError
-from wherry.model import Device
+from wherry.models.model import Device
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import TritonConfig
+from wherry.values.errors import ConfigError
 
 CONFIG = """backend: "fake" max_batch_size: 8 dynamic_batching { }
 input { name: "X" data_type: TYPE_INT32 dims: 1 }

@@ -7,15 +7,13 @@ This file is the table of contents. A name is loaded when it is first used, so t
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 
 TYPE_CHECKING = False  # as typing says it, without the time that importing typing takes
 if TYPE_CHECKING:
     from typing import Any
 
     from wherry.client import Client
-    from wherry.config import (
+    from wherry.models.config import (
         InstanceGroup,
         ModelConfig,
         QueuePolicy,
@@ -23,7 +21,13 @@ if TYPE_CHECKING:
         SequenceControl,
         SequenceState,
     )
-    from wherry.datatypes import (
+    from wherry.models.model import Device, Model, model, pipeline
+    from wherry.models.step_model import Step, StepModel
+    from wherry.pipelines.fan_out import gather, in_order
+    from wherry.pipelines.text import split_text
+    from wherry.runtime.runtime import Runtime
+    from wherry.server.server import Server, asgi
+    from wherry.values.datatypes import (
         BF16,
         BOOL,
         BYTES,
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
         UINT32,
         UINT64,
     )
-    from wherry.errors import (
+    from wherry.values.errors import (
         BadModelOutput,
         Cancelled,
         ConfigError,
@@ -60,13 +64,7 @@ if TYPE_CHECKING:
         WherryError,
         WorkerDied,
     )
-    from wherry.model import Device, Model, model, pipeline
-    from wherry.pipelines.fan_out import gather, in_order
-    from wherry.pipelines.text import split_text
-    from wherry.request import SequenceStep
-    from wherry.runtime import Runtime
-    from wherry.server import Server, asgi
-    from wherry.step_model import Step, StepModel
+    from wherry.values.request import SequenceStep
 
 __version__ = "0.1.0"
 
@@ -131,24 +129,26 @@ _DATATYPES = [name for name in __all__ if name[-1].isdigit() or name in ("BOOL",
 
 #: Where each name lives; those left out are errors.
 _HOMES = {
-    **dict.fromkeys(_DATATYPES, "wherry.datatypes"),
+    **dict.fromkeys(_DATATYPES, "wherry.values.datatypes"),
     "Client": "wherry.client",
-    "Device": "wherry.model",
-    "InstanceGroup": "wherry.config",
-    "Model": "wherry.model",
-    "ModelConfig": "wherry.config",
-    "Runtime": "wherry.runtime",
+    "Device": "wherry.models.model",
+    "InstanceGroup": "wherry.models.config",
+    "Model": "wherry.models.model",
+    "ModelConfig": "wherry.models.config",
+    "Runtime": "wherry.runtime.runtime",
     **dict.fromkeys(
-        ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"), "wherry.config"
+        ("QueuePolicy", "SequenceBatching", "SequenceControl", "SequenceState"),
+        "wherry.models.config",
     ),
-    "SequenceStep": "wherry.request",
-    "Server": "wherry.server",
-    "Step": "wherry.step_model",
-    "StepModel": "wherry.step_model",
-    "asgi": "wherry.server",
+    "SequenceStep": "wherry.values.request",
+    "Server": "wherry.server.server",
+    "Step": "wherry.models.step_model",
+    "StepModel": "wherry.models.step_model",
+    "asgi": "wherry.server.server",
     "gather": "wherry.pipelines.fan_out",
     "in_order": "wherry.pipelines.fan_out",
-    "pipeline": "wherry.model",
+    "model": "wherry.models.model",
+    "pipeline": "wherry.models.model",
     "split_text": "wherry.pipelines.text",
 }
 
@@ -156,25 +156,10 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'wherry' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.errors")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "wherry.values.errors")), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(types.ModuleType):
-    """`wherry.model` is the decorator, whatever the import of the submodule of that name says."""
-
-    @property
-    def model(self) -> Any:
-        return importlib.import_module("wherry.model").model
-
-    @model.setter
-    def model(self, submodule: object) -> None:
-        """The import system binds each submodule to its package: not this one."""
-
-
-sys.modules[__name__].__class__ = _Package

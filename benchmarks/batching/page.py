@@ -16,9 +16,9 @@ from typing import Any
 from benchmarks.batching.scenarios import fixed, good, summary
 from benchmarks.batching.simulator import CURVES, Arrivals, simulate
 from benchmarks.harness import ROOT
-from wherry.request import InferRequest
 from wherry.scheduler.policy import Action, Dispatch, Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.values.request import InferRequest
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "explanation" / "batching.md"

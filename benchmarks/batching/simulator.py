@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from wherry.reply import Reply
-from wherry.request import InferRequest, InferResponse
 from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse
 
 MS = 1e-3
 

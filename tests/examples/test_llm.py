@@ -16,7 +16,7 @@ import pytest
 
 import wherry
 from examples.llm.s2_events import Events, Message, events
-from wherry.reply import StreamReply
+from wherry.values.reply import StreamReply
 
 ROOT = Path(__file__).parents[2]
 

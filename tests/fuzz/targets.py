@@ -16,16 +16,16 @@ import numpy as np
 import wherry
 from tests.unit.frontends.grpc.raw import Desk, Peer
 from tests.unit.frontends.http.test_fuzz_parser import check_and_release
-from wherry.errors import WherryError
-from wherry.frontends.api_keys import parse_key_file
+from wherry.frontends.access.api_keys import parse_key_file
 from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
 from wherry.frontends.grpc.messages import Assembly, BadMessage
-from wherry.frontends.http.infer_codec import ModelCodec
-from wherry.frontends.http.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.loadtest.answers import OpenAiEvents, V2Events, Whole
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
+from wherry.values.errors import WherryError
 
 #: What a parser may raise: each is answered to the client, or told the user.
 REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import PATIENCE, until
-from wherry.frontends.full_memory import memory_plan
+from wherry.frontends.connections.full_memory import memory_plan
 from wherry.observability.machine import Machine
 from wherry.testing.servers import ServerProcess
 

@@ -18,7 +18,7 @@ import openai
 import pytest
 
 import wherry
-from wherry.errors import PromptTooLong
+from wherry.values.errors import PromptTooLong
 
 
 class Delta(TypedDict):

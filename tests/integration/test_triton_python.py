@@ -24,7 +24,10 @@ from tests.fakes import PATIENCE
 from tests.python_models import REPOSITORY, python_model, running, written_model
 from wherry.backends.load import backend_for
 from wherry.backends.triton_python.instance import PythonInstance
-from wherry.errors import (
+from wherry.observability.custom_metrics import as_prometheus, merged
+from wherry.repository.json_form import from_json
+from wherry.testing import ServerProcess, running_server
+from wherry.values.errors import (
     ConfigError,
     DeadlineExceeded,
     LoadFailed,
@@ -32,11 +35,8 @@ from wherry.errors import (
     PoisonRequest,
     WorkerDied,
 )
-from wherry.observability.custom_metrics import as_prometheus, merged
-from wherry.reply import Reply, StreamReply
-from wherry.repository.json_form import from_json
-from wherry.request import InferRequest, InferResponse, SequenceStep
-from wherry.testing import ServerProcess, running_server
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import InferRequest, InferResponse, SequenceStep
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)

@@ -21,8 +21,8 @@ from tritonclient.utils import InferenceServerException
 import wherry
 from tests.fakes import PATIENCE
 from wherry.frontends.common import Common
-from wherry.frontends.http.app import HttpApp
 from wherry.frontends.http.listener import Listener
+from wherry.frontends.http_app import HttpApp
 from wherry.testing import running_server
 
 # datatype: some values that only it can hold

@@ -23,7 +23,7 @@ import wherry
 from tests import worker_models
 from tests.worker_models import Loader, Point, SecondTimeUnlucky, obedient
 from wherry.instances.process import ProcessInstance
-from wherry.reply import Reply
+from wherry.values.reply import Reply
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)

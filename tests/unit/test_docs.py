@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.http_exchange import served
-from wherry import InstanceGroup, Runtime, errors, model
+from wherry import InstanceGroup, Runtime, model
 from wherry.cli.settings import OPTIONS, PREFIX, flag_of
-from wherry.config import FIELDS, GROUP_FIELDS
 from wherry.frontends.admission import Admission
+from wherry.models.config import FIELDS, GROUP_FIELDS
 from wherry.observability.metrics import CUT_REASONS, LABELS, Metrics
+from wherry.values import errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*/*.md")])

@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 
 from wherry.backends.repository_model import RepositoryModel
-from wherry.errors import ConfigError
 from wherry.repository.layout import is_name
 from wherry.repository.schema import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
+from wherry.values.errors import ConfigError
 
 BACKENDS: Final = {
     "python": "wherry.backends.triton_python.model:PythonBackendModel",

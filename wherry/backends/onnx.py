@@ -20,10 +20,9 @@ from wherry.backends import ragged
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
-from wherry.datatypes import Form
-from wherry.errors import ConfigError, InvalidRequest
 from wherry.instances.devices import cpu_instead
-from wherry.model import Device
+from wherry.models.model import Device
+from wherry.models.signature import Signature
 from wherry.repository.scheduling import inside
 from wherry.repository.triton_config import (
     DataType,
@@ -32,8 +31,9 @@ from wherry.repository.triton_config import (
     Output,
     TritonConfig,
 )
-from wherry.request import Array, Column, Columns
-from wherry.signature import Signature
+from wherry.values.datatypes import Form
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.request import Array, Column, Columns
 
 FILE: Final = "model.onnx"
 

@@ -15,9 +15,9 @@ from typing import Final, cast
 import numpy as np
 
 from wherry.backends.warmup import datatype_of
-from wherry.errors import BadModelOutput, ConfigError
 from wherry.repository.triton_config import TritonConfig
-from wherry.request import Array, Column, Columns
+from wherry.values.errors import BadModelOutput, ConfigError
+from wherry.values.request import Array, Column, Columns
 
 Shapes = Sequence[tuple[int, ...]]
 

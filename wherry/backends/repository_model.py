@@ -21,15 +21,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wherry.backends.warmup import datatype_of, warmup_batch
-from wherry.config import ModelConfig, model_config
-from wherry.datatypes import BYTES, Form, TensorSpec
-from wherry.errors import ConfigError
 from wherry.instances.sequence_inputs import SequenceInputs
-from wherry.model import Model
+from wherry.models.config import ModelConfig, model_config
+from wherry.models.model import Model
+from wherry.models.signature import Signature
 from wherry.repository.scheduling import inside, scheduling
 from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
-from wherry.request import Column, Columns, ShapedRow
-from wherry.signature import Signature
+from wherry.values.datatypes import BYTES, Form, TensorSpec
+from wherry.values.errors import ConfigError
+from wherry.values.request import Column, Columns, ShapedRow
 
 
 class RepositoryModel(Model):

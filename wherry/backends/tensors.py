@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from wherry.errors import BadModelOutput
 from wherry.repository.triton_config import Input, Output
-from wherry.request import Array, Column, ShapedRow
+from wherry.values.errors import BadModelOutput
+from wherry.values.request import Array, Column, ShapedRow
 
 
 def to_model(column: Column | str | bytes, tensor: Input, batched: bool) -> Array:

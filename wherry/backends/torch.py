@@ -19,11 +19,11 @@ import numpy as np
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
-from wherry.errors import BadModelOutput, ConfigError
 from wherry.instances.devices import for_torch
-from wherry.model import Device
+from wherry.models.model import Device
 from wherry.repository.triton_config import DynamicBatching, Input, TritonConfig
-from wherry.request import Array, Column, Columns
+from wherry.values.errors import BadModelOutput, ConfigError
+from wherry.values.request import Array, Column, Columns
 
 #: The names of a version's file: TorchScript, and an exported program.
 FILES: Final = ("model.pt", "model.pt2")

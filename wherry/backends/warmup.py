@@ -7,11 +7,11 @@ import os
 
 import numpy as np
 
-from wherry.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
-from wherry.errors import ConfigError
+from wherry.models.signature import Signature
 from wherry.repository.triton_config import Warmup, WarmupInput
-from wherry.request import Column, Columns, ShapedRow
-from wherry.signature import Signature
+from wherry.values.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
+from wherry.values.errors import ConfigError
+from wherry.values.request import Column, Columns, ShapedRow
 
 
 def datatype_of(data_type: str) -> Datatype:

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         args.value += rest
-    from wherry.errors import ConfigError
+    from wherry.values.errors import ConfigError
 
     try:
         return int(args.run(args))

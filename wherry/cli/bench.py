@@ -23,7 +23,6 @@ from wherry.cli.bench_asked import Asked, counts_of, seconds_of, shape_of
 from wherry.cli.bench_server import serving
 from wherry.cli.settings import PREFIX
 from wherry.cli.targets import load_targets
-from wherry.errors import ConfigError, WherryError
 from wherry.loadtest import report as reports
 from wherry.loadtest.load import LoadProcesses
 from wherry.loadtest.local import Local
@@ -36,7 +35,8 @@ from wherry.loadtest.session import Measured, Served, Subject, measure
 from wherry.loadtest.show import Display, print_report
 from wherry.loadtest.targets import find
 from wherry.loadtest.verdict import missed, no_measurement, target_lost
-from wherry.runtime import Runtime
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ConfigError, WherryError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 

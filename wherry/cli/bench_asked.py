@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from wherry.cli.settings import PREFIX
-from wherry.errors import ConfigError
 from wherry.loadtest.inputs import lengths
 from wherry.loadtest.plan import Bursts, Closed, Load, Plan, Rate, Replay
 from wherry.loadtest.search import Objective
 from wherry.loadtest.targets import Sending
+from wherry.values.errors import ConfigError
 
 DEFAULT_CALLERS = "1,4,16,64"
 DEFAULT_DURATION = 5.0

@@ -14,12 +14,12 @@ import msgspec
 
 from wherry.cli.bench import Interrupts, Outputs, Run, exit_code
 from wherry.cli.bench_asked import Asked
-from wherry.errors import ConfigError, WherryError
 from wherry.loadtest import compare as comparing
 from wherry.loadtest import report as reports
 from wherry.loadtest.interval import turns
 from wherry.loadtest.report import Report
 from wherry.loadtest.show import Display, print_changes
+from wherry.values.errors import ConfigError, WherryError
 
 #: Runs of each target, unless --repeat says otherwise: 10 % are found under noise of 5 % a run.
 PAIRS = 10

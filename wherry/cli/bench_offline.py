@@ -13,13 +13,13 @@ import msgspec
 from wherry import __version__
 from wherry.cli.targets import load_targets
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.config import ModelConfig
-from wherry.errors import ConfigError
 from wherry.instances.devices import Gpus
 from wherry.loadtest import inputs, show
 from wherry.loadtest.machine import facts
 from wherry.loadtest.offline import Offline, OfflineReport, length_of
-from wherry.model import Model, Pipeline
+from wherry.models.config import ModelConfig
+from wherry.models.model import Model, Pipeline
+from wherry.values.errors import ConfigError
 
 #: Rows of each kind, at least.
 ROWS = 64

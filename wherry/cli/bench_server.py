@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from wherry.cli.settings import OPTIONS, PREFIX, read_settings
-from wherry.errors import WherryError
 from wherry.testing import ServerProcess
+from wherry.values.errors import WherryError
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.
 LOADING = 3600.0

@@ -13,8 +13,8 @@ import msgspec
 
 from wherry.client import Client
 from wherry.client.wire import ModelDescription, by_place
-from wherry.datatypes import BYTES, Form
-from wherry.errors import ConfigError, WherryError
+from wherry.values.datatypes import BYTES, Form
+from wherry.values.errors import ConfigError, WherryError
 
 
 def call(args: argparse.Namespace) -> int:

@@ -19,13 +19,13 @@ from wherry.cli.serve import (
 from wherry.cli.settings import OPTIONS, Settings, flag_of, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.cli.targets import TargetRaised, load_targets
-from wherry.config import FIELDS, ModelConfig
-from wherry.datatypes import TensorSpec
-from wherry.errors import LoadFailed, WherryError
-from wherry.loaded_model import LoadedModel
+from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
-from wherry.request import SequenceStep
-from wherry.runtime import Runtime
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.values.datatypes import TensorSpec
+from wherry.values.errors import LoadFailed, WherryError
+from wherry.values.request import SequenceStep
 
 
 def check(flags: Mapping[str, Any]) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from wherry.cli.serve import control_of
 from wherry.cli.settings import Settings
 from wherry.cli.show import print_line
-from wherry.errors import ConfigError
 from wherry.repository import layout
 from wherry.repository.layout import Found
-from wherry.runtime import Runtime
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ConfigError
 
 
 def check_repositories(runtime: Runtime, settings: Settings) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from wherry.errors import ConfigError
-from wherry.frontends.api_keys import MIN_KEY_CHARS, parse_key, parse_key_file
+from wherry.frontends.access.api_keys import MIN_KEY_CHARS, parse_key, parse_key_file
+from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 

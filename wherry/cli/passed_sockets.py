@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from wherry.cli.settings import Settings
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 FIRST: Final = 3
 #: The setting of each name, in the order in which sockets of other names are taken.

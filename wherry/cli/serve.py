@@ -15,18 +15,18 @@ from wherry.cli.folders import check_repositories_exist
 from wherry.cli.passed_sockets import with_passed_sockets
 from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
-from wherry.errors import ConfigError, LoadFailed
-from wherry.frontends.descriptors import for_connections, raise_limit
-from wherry.frontends.full_memory import memory_plan
+from wherry.frontends.connections.descriptors import for_connections, raise_limit
+from wherry.frontends.connections.full_memory import memory_plan
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.frontends.http.exchange import Limits
-from wherry.model import Model
-from wherry.model_control import ModelControl
+from wherry.models.model import Model
 from wherry.observability.logging import configure
 from wherry.observability.machine import Machine
 from wherry.repository.layout import names as repository_names
-from wherry.runtime import Runtime
-from wherry.server import NOT_DRAINED, Server
+from wherry.runtime.control import ModelControl
+from wherry.runtime.runtime import Runtime
+from wherry.server.server import NOT_DRAINED, Server
+from wherry.values.errors import ConfigError, LoadFailed
 
 log = logging.getLogger("wherry")
 

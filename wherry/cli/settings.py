@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 PREFIX = "WHERRY_"
 
@@ -423,7 +423,7 @@ def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, A
     _check_keys(_table(table, "server", shown), list(OPTIONS), f"{shown} [server]")
     models = _table(table, "models", shown)
     if models:
-        from wherry.config import FIELDS
+        from wherry.models.config import FIELDS
 
         for name in models:
             where = f"{shown} [models.{name}]"

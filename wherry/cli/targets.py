@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.errors import ConfigError, LoadFailed
 from wherry.instances.source import import_file
-from wherry.model import FunctionModel, Model
-from wherry.runtime import Runtime
+from wherry.models.model import FunctionModel, Model
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ConfigError, LoadFailed
 
 #: What runs a checkpoint, by what stands before the colon: module, class, what comes after it.
 ENGINES: Final = {
@@ -260,7 +260,7 @@ def user_traceback(error: BaseException) -> str:
     if first.startswith("  File "):
         return shortened
     # None of the lines are theirs. What wherry raises on purpose says it all in its message.
-    return "" if first.startswith("wherry.errors.") else text
+    return "" if first.startswith("wherry.values.errors.") else text
 
 
 def _frames_of(*prefixes: str) -> re.Pattern[str]:
@@ -275,5 +275,5 @@ _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _MACHINERY = _frames_of("<frozen importlib", _PACKAGE, importlib.__file__)
 #: Where wherry found a mistake of theirs says nothing to them; what it found stands below.
 _OURS_AT_THE_END = re.compile(
-    rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.errors\.)'
+    rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.values\.errors\.)'
 )

@@ -21,8 +21,8 @@ from wherry.client.wire import (
     outputs_of,
     row_of,
 )
-from wherry.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
-from wherry.request import Columns
+from wherry.values.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
+from wherry.values.request import Columns
 
 #: What the server gets on top of a request's own timeout to say that it has passed.
 GRACE = 5.0
@@ -35,8 +35,8 @@ class Client:
             client.infer("sentiment", text="good")
 
     `url` may be http, https, or http+unix:///path/of/the.sock. `timeout` (seconds) is for a
-    connection that says nothing. Errors are those of wherry.errors, with the server's message;
-    OSError if the server cannot be reached.
+    connection that says nothing. Errors are those of `wherry.values.errors`, with the
+    server's message; OSError if the server cannot be reached.
     """
 
     def __init__(

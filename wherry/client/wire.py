@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.datatypes import BF16, BYTES, DATATYPES, Datatype, Form
-from wherry.errors import (
+from wherry.values.datatypes import BF16, BYTES, DATATYPES, Datatype, Form
+from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
     InvalidRequest,
@@ -30,7 +30,7 @@ from wherry.errors import (
     Unsupported,
     WherryError,
 )
-from wherry.request import Array, Columns
+from wherry.values.request import Array, Columns
 
 #: The class behind a status. What the message says is the server's own.
 ERRORS: Final[dict[int, type[WherryError]]] = {

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wherry.budget import Budget, Loan
-from wherry.errors import InvalidRequest, Overloaded, TooManyBytes
-from wherry.request import InferRequest, bytes_of
+from wherry.values.budget import Budget, Loan
+from wherry.values.errors import InvalidRequest, Overloaded, TooManyBytes
+from wherry.values.request import InferRequest, bytes_of
 
 #: Seconds after which a refused client may try again: a slot is free when one request is done.
 RETRY_AFTER = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from wherry.errors import (
+from wherry.values.errors import (
     AccessDenied,
     InvalidRequest,
     ModelNotFound,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wherry.frontends.offload import Offload
-from wherry.frontends.settings import LogSettings, TraceSettings
-from wherry.frontends.shared_memory import SharedMemory
-from wherry.frontends.traces import Traces
+from wherry.frontends.v2.settings import LogSettings, TraceSettings
+from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
 
 

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from wherry.errors import ServerBusy, WherryError
-from wherry.request import Column, Columns, bytes_of
+from wherry.values.errors import ServerBusy, WherryError
+from wherry.values.request import Column, Columns, bytes_of
 
 Buffer = bytes | bytearray | memoryview
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from wherry.config import InstanceGroup
-from wherry.model import Device
+from wherry.models.config import InstanceGroup
+from wherry.models.model import Device
 
 log = logging.getLogger("wherry")
 

@@ -14,8 +14,20 @@ from math import inf
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.config import ModelConfig
-from wherry.errors import (
+from wherry.instances.executable import RESCHEDULED, Executable, Failure, Outcome, model_errors
+from wherry.instances.instance import Instance
+from wherry.instances.life import ModelLife, ModelState
+from wherry.instances.resources import Resources
+from wherry.instances.sequence_inputs import SequenceInputs
+from wherry.instances.timer import Timer
+from wherry.models.config import ModelConfig
+from wherry.observability.statistics import ModelStatistics, ResponseCount
+from wherry.scheduler.arrival_order import ArrivalOrder
+from wherry.scheduler.device_share import Claim
+from wherry.scheduler.door import PATIENCE, refusal, too_slow
+from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
+from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ExecutionTimeout,
@@ -29,20 +41,8 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.executable import RESCHEDULED, Executable, Failure, Outcome, model_errors
-from wherry.instances.instance import Instance
-from wherry.instances.life import ModelLife, ModelState
-from wherry.instances.resources import Resources
-from wherry.instances.sequence_inputs import SequenceInputs
-from wherry.instances.timer import Timer
-from wherry.observability.statistics import ModelStatistics, ResponseCount
-from wherry.reply import StreamReply
-from wherry.request import Batch, Columns, InferRequest, InferResponse, gather
-from wherry.scheduler.arrival_order import ArrivalOrder
-from wherry.scheduler.device_share import Claim
-from wherry.scheduler.door import PATIENCE, refusal, too_slow
-from wherry.scheduler.policy import Dispatch, Scheduler, Wait
-from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
+from wherry.values.reply import StreamReply
+from wherry.values.request import Batch, Columns, InferRequest, InferResponse, gather
 
 log = logging.getLogger("wherry")
 

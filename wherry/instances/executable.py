@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from wherry.config import ModelConfig
-from wherry.datatypes import Form, TensorSpec
-from wherry.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
-from wherry.model import Device, Model
-from wherry.request import Column, Columns, InferRequest, concatenate, rows_of
-from wherry.rows import as_array, columns_of_row, describe
-from wherry.signature import Signature
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device, Model
+from wherry.models.rows import as_array, columns_of_row, describe
+from wherry.models.signature import Signature
+from wherry.values.datatypes import Form, TensorSpec
+from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
+from wherry.values.request import Column, Columns, InferRequest, concatenate, rows_of
 
 if TYPE_CHECKING:
     import asyncio

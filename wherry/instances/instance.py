@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from wherry.errors import WherryError
 from wherry.instances.executable import Execution, Failure, Outcome
-from wherry.model import Device
-from wherry.request import Batch, Columns, InferRequest, InferResponse
+from wherry.models.model import Device
+from wherry.values.errors import WherryError
+from wherry.values.request import Batch, Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
 

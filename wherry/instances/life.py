@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from wherry.config import ModelConfig
-from wherry.errors import LoadFailed, ModelNotReady, PoisonRequest, WherryError, WorkerDied
 from wherry.instances.executable import Failure, model_errors
 from wherry.instances.failure_log import FailureLog
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.restart import RestartPolicy, shortage
 from wherry.instances.timer import Timer
-from wherry.model import Device
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
-from wherry.request import InferRequest
+from wherry.values.errors import LoadFailed, ModelNotReady, PoisonRequest, WherryError, WorkerDied
+from wherry.values.request import InferRequest
 
 log = logging.getLogger("wherry")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from wherry.config import ModelConfig
 from wherry.instances.executable import Failure
 from wherry.instances.source import Source
-from wherry.model import Device
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):

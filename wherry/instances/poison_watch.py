@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from wherry.errors import PoisonRequest, WorkerDied
-from wherry.request import Column, InferRequest
 from wherry.scheduler.poison import Poisons
+from wherry.values.errors import PoisonRequest, WorkerDied
+from wherry.values.request import Column, InferRequest
 
 log = logging.getLogger("wherry")
 

@@ -15,9 +15,6 @@ from typing import Any
 
 import msgspec
 
-from wherry.config import ModelConfig
-from wherry.datatypes import Form
-from wherry.errors import ConfigError, LoadFailed, WorkerDied
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, Part
 from wherry.instances.instance import Respond
@@ -36,8 +33,11 @@ from wherry.instances.transport import (
 )
 from wherry.instances.worker_instance import WorkerInstance
 from wherry.instances.worker_process import WorkerProcess
-from wherry.model import Device, Model
-from wherry.request import Batch, Columns, InferRequest
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device, Model
+from wherry.values.datatypes import Form
+from wherry.values.errors import ConfigError, LoadFailed, WorkerDied
+from wherry.values.request import Batch, Columns, InferRequest
 
 
 class ProcessInstance(WorkerInstance):

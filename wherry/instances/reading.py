@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wherry.request import InferRequest, Reader
+from wherry.values.request import InferRequest, Reader
 
 #: A loop reads while batches have so few requests on average. To larger ones the wake-ups are a
 #: trifle, and a worker that waits for its next batch is not.

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
-from wherry.errors import ConfigError
 from wherry.scheduler.device_share import Claim, DeviceShare
+from wherry.values.errors import ConfigError
 
 
 class Claimant(Hashable, Protocol):

@@ -6,7 +6,7 @@ import errno
 import re
 from dataclasses import dataclass
 
-from wherry.errors import LoadFailed
+from wherry.values.errors import LoadFailed
 
 #: Good batches that make up for one death.
 GOOD_BATCHES = 10

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from wherry.config import SequenceBatching, SequenceControl, SequenceState
-from wherry.datatypes import BYTES, DATATYPES, Datatype, Form, TensorSpec
-from wherry.errors import ConfigError, InvalidRequest
-from wherry.request import Array, Column, Columns, InferRequest, SequenceStep, concatenate
+from wherry.models.config import SequenceBatching, SequenceControl, SequenceState
+from wherry.models.signature import Signature
 from wherry.scheduler.sequence_batcher import NOT_READY, OpenSequence
-from wherry.signature import Signature
+from wherry.values.datatypes import BYTES, DATATYPES, Datatype, Form, TensorSpec
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.request import Array, Column, Columns, InferRequest, SequenceStep, concatenate
 
 #: What a model without a caller is told, when it warms up: a sequence of one step.
 WARM_UP = SequenceStep(1, start=True, end=True)

@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from wherry.errors import ConfigError
-from wherry.model import FunctionModel, Model
+from wherry.models.model import FunctionModel, Model
+from wherry.values.errors import ConfigError
 
 #: The name under which a worker imports the program's main module.
 MAIN = "__wherry_main__"

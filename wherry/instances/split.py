@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from wherry.errors import BadModelOutput, WherryError
-from wherry.reply import Reply
-from wherry.request import InferRequest, InferResponse, Part, concatenate, rows_of
+from wherry.values.errors import BadModelOutput, WherryError
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse, Part, concatenate, rows_of
 
 
 def split(

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from typing import Protocol
 
-from wherry.config import ModelConfig
 from wherry.instances import messages
 from wherry.instances.executable import Failure
 from wherry.instances.life import Loadable
@@ -18,9 +17,10 @@ from wherry.instances.process import ProcessInstance
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import ThreadInstance
 from wherry.instances.transport import UNSENDABLE, Garbage, why_not_sent
-from wherry.model import Device
-from wherry.request import Columns
-from wherry.step_model import StepModel
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
+from wherry.models.step_model import StepModel
+from wherry.values.request import Columns
 
 
 class StepInstance(Loadable, Protocol):

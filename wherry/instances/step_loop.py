@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.config import ModelConfig
-from wherry.errors import BadModelOutput, WorkerDied
 from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.messages import Join, Leave
-from wherry.model import Device
-from wherry.request import Columns
-from wherry.step_model import Step, StepModel
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
+from wherry.models.step_model import Step, StepModel
+from wherry.values.errors import BadModelOutput, WorkerDied
+from wherry.values.request import Columns
 
 
 @dataclass(slots=True)

@@ -14,8 +14,16 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from wherry.config import ModelConfig
-from wherry.errors import (
+from wherry.instances.life import ModelLife, ModelState
+from wherry.instances.step_instance import StepInstance
+from wherry.instances.step_loop import Progress, Share
+from wherry.instances.timer import Timer
+from wherry.models.config import ModelConfig
+from wherry.observability.statistics import ModelStatistics, ResponseCount
+from wherry.scheduler.door import refusal, too_slow
+from wherry.scheduler.first_responses import FirstResponses
+from wherry.scheduler.queue import RequestQueue
+from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ModelNotReady,
@@ -24,16 +32,8 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.life import ModelLife, ModelState
-from wherry.instances.step_instance import StepInstance
-from wherry.instances.step_loop import Progress, Share
-from wherry.instances.timer import Timer
-from wherry.observability.statistics import ModelStatistics, ResponseCount
-from wherry.reply import StreamReply
-from wherry.request import Columns, InferRequest, InferResponse
-from wherry.scheduler.door import refusal, too_slow
-from wherry.scheduler.first_responses import FirstResponses
-from wherry.scheduler.queue import RequestQueue
+from wherry.values.reply import StreamReply
+from wherry.values.request import Columns, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
 

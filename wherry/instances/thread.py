@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
-from wherry.config import ModelConfig
 from wherry.instances.executable import Executable, Execution, Outcome, model_errors
 from wherry.instances.instance import Instance, Respond
-from wherry.model import Device, Model
-from wherry.request import Batch, Columns, InferRequest, gather, rows_of
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device, Model
+from wherry.values.request import Batch, Columns, InferRequest, gather, rows_of
 
 
 class ThreadInstance(Instance):

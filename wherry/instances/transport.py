@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from wherry.request import Array, Column
+from wherry.values.request import Array, Column
 
 T = TypeVar("T")
 

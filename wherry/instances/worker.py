@@ -37,8 +37,8 @@ from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
 from wherry.instances.transport import UNSENDABLE, Connection, Slab, why_not_sent
 from wherry.instances.worker_log import PipeHandler
-from wherry.request import Columns
-from wherry.step_model import StepModel
+from wherry.models.step_model import StepModel
+from wherry.values.request import Columns
 
 _PR_SET_PDEATHSIG = 1
 

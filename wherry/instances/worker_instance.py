@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from wherry.errors import WorkerDied
 from wherry.instances.instance import Instance
 from wherry.instances.reading import OFTEN, Reading
 from wherry.instances.worker_process import Bell, Connects, WorkerProcess
-from wherry.model import Device
-from wherry.request import Batch, InferRequest, Reader
+from wherry.models.model import Device
+from wherry.values.errors import WorkerDied
+from wherry.values.request import Batch, InferRequest, Reader
 
 #: Characters and bytes of a batch that is sent by whoever gives it, be it an event loop.
 SMALL_BYTES = 16 << 10

@@ -21,10 +21,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from wherry.errors import ConfigError
 from wherry.llm import gguf_header
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
+from wherry.values.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Datatypes of weights, as safetensors names them.

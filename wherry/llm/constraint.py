@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.errors import InvalidRequest
 from wherry.llm.tokenizer import Tokenizer
+from wherry.values.errors import InvalidRequest
 
 #: Any object: what "json_object" asks for.
 OBJECT: Final[dict[str, Any]] = {"type": "object"}

@@ -14,12 +14,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.errors import ConfigError
 from wherry.llm.attention import Attention, Span, StepInputs
 from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, refuse_unused
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
+from wherry.values.errors import ConfigError
 
 #: What transformers' modules tell an attention, beside what is off.
 OPTIONS: Final = {"position_ids", "sliding_window", "use_cache"}

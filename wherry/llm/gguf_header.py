@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 OTHER_ENGINE: Final = "serve it with llama-cpp:FILE.gguf"
 MOST_KEYS: Final = 4096

@@ -15,12 +15,12 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.errors import ConfigError, InvalidRequest
 from wherry.llm.constraint import Wanted
 from wherry.llm.llm import Delta
 from wherry.llm.sampling import Sampling
-from wherry.model import Device
-from wherry.step_model import Step, StepModel
+from wherry.models.model import Device
+from wherry.models.step_model import Step, StepModel
+from wherry.values.errors import ConfigError, InvalidRequest
 
 #: Seconds that a step waits for a token: so long a new request may have to wait for its start.
 WAIT: Final = 0.02

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
 from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
@@ -19,8 +18,9 @@ from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Constraint
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.tokenizer import Tokenizer
-from wherry.model import Device
-from wherry.step_model import Step, StepModel
+from wherry.models.model import Device
+from wherry.models.step_model import Step, StepModel
+from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
     from wherry.llm.engine import Engine, Event

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from wherry.errors import ConfigError
 from wherry.llm.ahead import compile_programs
 from wherry.llm.checkpoint import DTYPES, Checkpoint
 from wherry.llm.engine import Engine
@@ -19,6 +18,7 @@ from wherry.llm.model import Decoder, Shape
 from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
 from wherry.observability.machine import Machine
+from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 

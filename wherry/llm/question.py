@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.errors import InvalidRequest
 from wherry.llm.constraint import Grammars, Matcher, Wanted
 from wherry.llm.tokenizer import Tokenizer
+from wherry.values.errors import InvalidRequest
 
 #: Characters of a text that is read at once: the engine waits for it some 20 ms at most.
 BRIEF: Final = 4096

@@ -6,8 +6,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from wherry.errors import InvalidRequest
 from wherry.llm.constraint import Wanted
+from wherry.values.errors import InvalidRequest
 
 #: Most log probabilities that may be asked for beside the chosen token's.
 MAX_LOGPROBS: Final = 20

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.errors import ConfigError, InvalidRequest, PromptTooLong
 from wherry.llm.library_errors import brief
 from wherry.llm.template_turns import limited
+from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 #: Arguments of transformers' apply_chat_template that are no variables of a template. A template
 #: that came with a request would be code of the caller's that runs between everybody's tokens.

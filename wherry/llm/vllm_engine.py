@@ -14,13 +14,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from wherry.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
 from wherry.llm.constraint import Wanted
 from wherry.llm.llm import Delta
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
-from wherry.model import Device
-from wherry.step_model import Step, StepModel
+from wherry.models.model import Device
+from wherry.models.step_model import Step, StepModel
+from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
 
 #: vLLM's own numbers are read so often, in seconds: that takes it some milliseconds.
 READ_EVERY: Final = 1.0

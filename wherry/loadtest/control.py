@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from wherry.errors import ConfigError, WherryError
 from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Wire
+from wherry.values.errors import ConfigError, WherryError
 
 
 class Unreachable(WherryError):

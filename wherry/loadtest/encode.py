@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from wherry.client.wire import ModelDescription, infer_body
-from wherry.datatypes import BYTES
-from wherry.errors import ConfigError
 from wherry.loadtest.connection import Encoded
 from wherry.loadtest.inputs import Row
+from wherry.values.datatypes import BYTES
+from wherry.values.errors import ConfigError
 
 Headers = Mapping[str, str]
 

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.datatypes import BOOL, BYTES, Form
-from wherry.errors import ConfigError
+from wherry.values.datatypes import BOOL, BYTES, Form
+from wherry.values.errors import ConfigError
 
 Row = dict[str, Any]
 T = TypeVar("T")

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from wherry.errors import WherryError
 from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.messages import (
     Begin,
@@ -28,6 +27,7 @@ from wherry.loadtest.messages import (
 )
 from wherry.loadtest.plan import Plan
 from wherry.loadtest.record import Recorder
+from wherry.values.errors import WherryError
 
 #: Seconds between "all are ready" and the common beginning.
 HEAD_START = 0.02

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.client.wire import ModelDescription, by_place, describe
-from wherry.errors import ConfigError, DeadlineExceeded, WherryError
-from wherry.frontends.describe import batching, model_config, statistics
+from wherry.frontends.v2.describe import batching, model_config, statistics
 from wherry.loadtest import inputs
 from wherry.loadtest.encode import columns_of
 from wherry.loadtest.load import Raw, Told
@@ -25,7 +24,8 @@ from wherry.loadtest.record import OK, Recorder
 from wherry.loadtest.report import TargetFacts
 from wherry.loadtest.schedule import joins, moments, thinks
 from wherry.loadtest.targets import Sending, rows_for
-from wherry.runtime import Runtime
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ConfigError, DeadlineExceeded, WherryError
 
 #: What a call does: it gives the moment of its first response and how many there were.
 Call = Callable[[], tuple[float, list[float]] | None]

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from wherry.config import ModelConfig
-from wherry.errors import ConfigError
 from wherry.instances.executable import Executable
 from wherry.loadtest.inputs import Row
-from wherry.model import Device, Model
-from wherry.request import Columns, concatenate
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device, Model
+from wherry.values.errors import ConfigError
+from wherry.values.request import Columns, concatenate
 
 #: A batch size is good if it reaches this share of the best one's rows/s.
 GOOD = 0.95

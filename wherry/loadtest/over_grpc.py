@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wherry.client.wire import ModelDescription, infer_body
-from wherry.errors import ConfigError
 from wherry.frontends.grpc.proto import Schema, load
 from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.certificate import shown_by, tls_context
@@ -25,6 +24,7 @@ from wherry.loadtest.control import Address, NotThere, Unreachable
 from wherry.loadtest.encode import columns_of
 from wherry.loadtest.inputs import Row
 from wherry.loadtest.record import OK
+from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
     import grpc.aio

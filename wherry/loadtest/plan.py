@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 
 class Closed(msgspec.Struct, frozen=True, kw_only=True, tag="closed"):

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.errors import ConfigError
 from wherry.loadtest.figures import Figures, Interval, Table
 from wherry.loadtest.observe import ServerSide
 from wherry.loadtest.plan import Load
+from wherry.values.errors import ConfigError
 
 SCHEMA: Final = 1
 

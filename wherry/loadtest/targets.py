@@ -11,11 +11,11 @@ from urllib.parse import quote
 import msgspec
 
 from wherry.client.wire import ModelDescription, describe
-from wherry.errors import ConfigError
 from wherry.loadtest import encode, inputs, over_grpc
 from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.control import Address, Control, NotThere, Unreachable, address
 from wherry.loadtest.inputs import Lengths
+from wherry.values.errors import ConfigError
 
 Protocol = Literal[
     "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc",

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from wherry.request import InferRequest
+from wherry.values.request import InferRequest
 
 #: Upper bounds in seconds; latency of a whole request and time in the queue share them.
 SECONDS_BUCKETS = (

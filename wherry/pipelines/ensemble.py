@@ -19,12 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from wherry.backends.repository_model import RepositoryModel
-from wherry.datatypes import TensorSpec
-from wherry.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
 from wherry.instances.executable import Failure
 from wherry.pipelines.fan_out import gather
 from wherry.repository.triton_config import EnsembleStep
-from wherry.request import Column, Columns, InferRequest, InferResponse, SequenceStep
+from wherry.values.datatypes import TensorSpec
+from wherry.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
+from wherry.values.request import Column, Columns, InferRequest, InferResponse, SequenceStep
 
 #: What flows between the steps: whole tensors as on the wire, with the batch dimension if any.
 Tensors = dict[str, Column]

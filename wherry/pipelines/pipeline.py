@@ -15,8 +15,16 @@ from contextlib import aclosing
 from time import perf_counter_ns
 from typing import Any, Protocol
 
-from wherry.config import ModelConfig
-from wherry.errors import (
+from wherry.instances.executable import Executable, Failure, model_errors
+from wherry.instances.failure_log import FailureLog
+from wherry.models.config import ModelConfig
+from wherry.models.model import Call, Caller, current_call
+from wherry.observability.statistics import ModelStatistics, ResponseCount
+from wherry.observability.tracing import Span, Traces
+from wherry.pipelines.fan_out import gather
+from wherry.scheduler.door import PATIENCE, refusal
+from wherry.scheduler.pace import Pace
+from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ModelFailed,
@@ -25,16 +33,8 @@ from wherry.errors import (
     QueueFull,
     WherryError,
 )
-from wherry.instances.executable import Executable, Failure, model_errors
-from wherry.instances.failure_log import FailureLog
-from wherry.model import Call, Caller, current_call
-from wherry.observability.statistics import ModelStatistics, ResponseCount
-from wherry.observability.tracing import Span, Traces
-from wherry.pipelines.fan_out import gather
-from wherry.reply import StreamReply
-from wherry.request import Columns, InferRequest, InferResponse, concatenate, rows_of
-from wherry.scheduler.door import PATIENCE, refusal
-from wherry.scheduler.pace import Pace
+from wherry.values.reply import StreamReply
+from wherry.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of
 
 
 class LoopThread:

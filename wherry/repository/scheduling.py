@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from wherry.config import QueuePolicy, SequenceBatching, SequenceControl, SequenceState
-from wherry.errors import ConfigError
+from wherry.models.config import QueuePolicy, SequenceBatching, SequenceControl, SequenceState
 from wherry.repository import triton_config
 from wherry.repository.triton_config import DataType, Input, Output, TritonConfig
+from wherry.values.errors import ConfigError
 
 _KINDS: Final[Mapping[str, str]] = {
     "CONTROL_SEQUENCE_START": "start",

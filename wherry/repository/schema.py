@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 #: Where a value stands: names of fields, indices of lists, keys of maps.
 Path = tuple[str | int, ...]

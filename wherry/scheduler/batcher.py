@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wherry.config import QueuePolicy
-from wherry.request import InferRequest
+from wherry.models.config import QueuePolicy
 from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.queue import RequestQueue
+from wherry.values.request import InferRequest
 
 
 class Batcher:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from wherry.errors import Overloaded
+from wherry.values.errors import Overloaded
 
 #: A request is refused if its timeout is shorter than this times what it would take: an answer
 #: after the timeout is of no use.

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wherry.config import QueuePolicy
-from wherry.request import Batch, InferRequest
+from wherry.models.config import QueuePolicy
 from wherry.scheduler.batcher import Batcher
 from wherry.scheduler.company import Company
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.queue import Lane
+from wherry.values.request import Batch, InferRequest
 
 IDLE = Idle()
 

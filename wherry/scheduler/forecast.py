@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from wherry.request import InferRequest
 from wherry.scheduler.curve import BatchCurve
 from wherry.scheduler.door import Turns
+from wherry.values.request import InferRequest
 
 
 class Forecast:

@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Sequence
 from itertools import count
 
-from wherry.config import QueuePolicy
-from wherry.request import InferRequest
+from wherry.models.config import QueuePolicy
+from wherry.values.request import InferRequest
 
 #: So many entries of requests that wait no longer are not worth sweeping.
 MANY = 64

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from wherry.request import Batch, InferRequest
+from wherry.values.request import Batch, InferRequest
 
 
 @dataclass(frozen=True, slots=True)

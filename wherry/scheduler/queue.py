@@ -11,9 +11,9 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
 
-from wherry.config import QueuePolicy
-from wherry.request import InferRequest
+from wherry.models.config import QueuePolicy
 from wherry.scheduler.patience import Patience
+from wherry.values.request import InferRequest
 
 #: So many entries of requests that are gone are not worth sweeping.
 MANY = 64

@@ -22,12 +22,12 @@ from itertools import accumulate, islice
 from math import ceil, inf
 from typing import Any
 
-from wherry.config import QueuePolicy
-from wherry.request import Batch, InferRequest
+from wherry.models.config import QueuePolicy
 from wherry.scheduler.batcher import Batcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.queue import Lane
 from wherry.scheduler.returns import AGES, Returns
+from wherry.values.request import Batch, InferRequest
 
 IDLE = Idle()
 #: Running a queue in parts must keep this share of the spare capacity (of one instance) ...

@@ -22,11 +22,11 @@ from itertools import count, takewhile
 from math import ceil, inf
 from typing import Any
 
-from wherry.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
-from wherry.reply import Reply
-from wherry.request import Batch, Columns, InferRequest, InferResponse, SequenceStep
 from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
+from wherry.values.reply import Reply
+from wherry.values.request import Batch, Columns, InferRequest, InferResponse, SequenceStep
 
 IDLE = Idle()
 #: The step of a row that is there only because rows are slots and this slot has nothing to run.

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wherry.model import Model
-from wherry.server import Server
+from wherry.models.model import Model
+from wherry.server.server import Server
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from wherry.backends.load import backend_for, backend_name
-from wherry.errors import ConfigError
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
     DynamicBatching,
@@ -15,6 +14,7 @@ from wherry.repository.triton_config import (
     Output,
     TritonConfig,
 )
+from wherry.values.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from onnx import TensorProto, helper
 
 import wherry
 from wherry.backends.onnx import OnnxModel
-from wherry.errors import ConfigError, InvalidRequest, LoadFailed
-from wherry.reply import Reply
 from wherry.repository.triton_config import (
     Accelerator,
     ExecutionAccelerators,
@@ -27,6 +25,8 @@ from wherry.repository.triton_config import (
     TritonConfig,
 )
 from wherry.repository.validate import problems_of
+from wherry.values.errors import ConfigError, InvalidRequest, LoadFailed
+from wherry.values.reply import Reply
 
 TWICE = TritonConfig(name="twice", backend="onnxruntime")
 

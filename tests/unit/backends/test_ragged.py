@@ -14,8 +14,8 @@ from onnx import TensorProto, helper
 import wherry
 from wherry.backends import ragged
 from wherry.backends.onnx import OnnxModel
-from wherry.errors import BadModelOutput, ConfigError
 from wherry.repository import pbtxt
+from wherry.values.errors import BadModelOutput, ConfigError
 
 CONFIG = """max_batch_size: 4 dynamic_batching { max_queue_delay_microseconds: 60000000 }
 input { name: "X" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }

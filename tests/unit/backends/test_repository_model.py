@@ -9,10 +9,10 @@ import pytest
 
 from wherry import Runtime
 from wherry.backends.repository_model import RepositoryModel
-from wherry.config import InstanceGroup as Instances
-from wherry.datatypes import BYTES, FP32, Form
-from wherry.errors import ConfigError
+from wherry.models.config import InstanceGroup as Instances
 from wherry.repository import pbtxt
+from wherry.values.datatypes import BYTES, FP32, Form
+from wherry.values.errors import ConfigError
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [2, -1] }

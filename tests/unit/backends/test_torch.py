@@ -10,9 +10,9 @@ import pytest
 import wherry
 from wherry.backends.load import backend_for
 from wherry.backends.torch import TorchModel
-from wherry.errors import BadModelOutput, ConfigError
 from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
 from wherry.repository.validate import problems_of
+from wherry.values.errors import BadModelOutput, ConfigError
 
 torch = pytest.importorskip("torch")
 

@@ -8,8 +8,8 @@ import pytest
 
 from wherry import Runtime
 from wherry.backends.repository_model import RepositoryModel
-from wherry.errors import ConfigError, LoadFailed
 from wherry.repository import pbtxt
+from wherry.values.errors import ConfigError, LoadFailed
 
 HEAD = """name: "m" max_batch_size: 4
 input { name: "x" data_type: TYPE_INT16 dims: [2, -1] }

@@ -8,8 +8,8 @@ import pytest
 
 from wherry.cli import parser
 from wherry.cli.bench_asked import Asked, counts, replay, seconds
-from wherry.errors import ConfigError
 from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
+from wherry.values.errors import ConfigError
 
 
 def asked(*words: str) -> Asked:

@@ -11,9 +11,9 @@ from tests.fakes import Gate, gated
 from wherry.cli import main
 from wherry.cli.explain import REASONS, WIDTH, charts, facts, lines
 from wherry.cli.explain_page import page
-from wherry.frontends import describe
+from wherry.frontends.v2 import describe
 from wherry.observability.metrics import CUT_REASONS
-from wherry.runtime import Runtime
+from wherry.runtime.runtime import Runtime
 
 TOLD: dict[str, Any] = {
     "name": "bert",

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from wherry.cli.folders import check_repositories_exist
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 MODELS = "import wherry\n@wherry.model\ndef echo(x: int) -> int:\n    return x\n"
 

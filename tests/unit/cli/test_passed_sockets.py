@@ -4,7 +4,7 @@ import pytest
 
 from wherry.cli.passed_sockets import with_passed_sockets
 from wherry.cli.settings import read_settings
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 
 def taken(environ: dict[str, str], **flags: object) -> tuple[int | None, int | None]:

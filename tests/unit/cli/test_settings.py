@@ -13,7 +13,7 @@ from wherry.cli.settings import (
     bytes_of,
     read_settings,
 )
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 
 def settings(

@@ -16,8 +16,8 @@ from wherry.cli.targets import (
     module_name,
     user_traceback,
 )
-from wherry.errors import ConfigError
 from wherry.llm import LLM
+from wherry.values.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

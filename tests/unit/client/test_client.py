@@ -12,9 +12,9 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from wherry.client.wire import Tensor, by_place, describe, error_of, infer_body, outputs_of
-from wherry.datatypes import BYTES
-from wherry.server import Server
+from wherry.server.server import Server
 from wherry.testing import local_server
+from wherry.values.datatypes import BYTES
 
 
 @wherry.model(max_batch_size=4)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.fakes import Call
-from wherry.errors import TooManyBytes
 from wherry.frontends.admission import SMALL_BODY, SMALL_BYTES, Admission
-from wherry.reply import Reply
-from wherry.request import Columns, InferRequest
+from wherry.values.errors import TooManyBytes
+from wherry.values.reply import Reply
+from wherry.values.request import Columns, InferRequest
 
 MIB = 2**20
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.costs import assert_linear
-from wherry.errors import ConfigError, InvalidRequest, LoadFailed, ModelFailed, Unsupported
 from wherry.frontends.client_text import text_of, without_paths
+from wherry.values.errors import ConfigError, InvalidRequest, LoadFailed, ModelFailed, Unsupported
 
 
 @pytest.mark.parametrize(

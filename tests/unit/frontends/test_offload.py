@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.fakes import PATIENCE, until
-from wherry.errors import InvalidRequest, ServerBusy
 from wherry.frontends.offload import LARGE_BYTES, Offload, is_large
+from wherry.values.errors import InvalidRequest, ServerBusy
 
 
 class Port:

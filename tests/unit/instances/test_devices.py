@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from wherry.config import InstanceGroup
 from wherry.instances import devices
 from wherry.instances.devices import CPU, Gpus, cpu_instead, for_torch, try_gpus
-from wherry.model import Device
+from wherry.models.config import InstanceGroup
+from wherry.models.model import Device
 
 
 class Attempts:

@@ -17,8 +17,15 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
-from wherry.config import ModelConfig
-from wherry.errors import (
+from wherry.instances.dispatcher import Dispatcher
+from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.instance import Instance, Respond
+from wherry.instances.life import ModelState
+from wherry.instances.thread import ThreadInstance
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
+from wherry.observability.statistics import ModelStatistics
+from wherry.values.errors import (
     BadModelOutput,
     Cancelled,
     DeadlineExceeded,
@@ -33,15 +40,8 @@ from wherry.errors import (
     WherryError,
     WorkerDied,
 )
-from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.executable import Execution, Failure, Outcome
-from wherry.instances.instance import Instance, Respond
-from wherry.instances.life import ModelState
-from wherry.instances.thread import ThreadInstance
-from wherry.model import Device
-from wherry.observability.statistics import ModelStatistics
-from wherry.reply import StreamReply
-from wherry.request import Batch, InferRequest
+from wherry.values.reply import StreamReply
+from wherry.values.request import Batch, InferRequest
 
 
 def pass_time(d: Desk, until_this: Callable[[], bool], seconds: float = 0.1) -> None:

@@ -12,8 +12,15 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, desk, gated
-from wherry.config import ModelConfig, QueuePolicy
-from wherry.errors import (
+from wherry.instances.executable import RESCHEDULED, Execution, Failure
+from wherry.instances.instance import Instance
+from wherry.instances.sequence_inputs import SequenceInputs
+from wherry.instances.thread import ThreadInstance
+from wherry.models.config import ModelConfig, QueuePolicy
+from wherry.models.model import Device, Model
+from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.scheduler.sequence_batcher import SequenceBatcher
+from wherry.values.errors import (
     Cancelled,
     ExecutionTimeout,
     InvalidRequest,
@@ -25,15 +32,8 @@ from wherry.errors import (
     RequestTimeoutExpired,
     SequenceLost,
 )
-from wherry.instances.executable import RESCHEDULED, Execution, Failure
-from wherry.instances.instance import Instance
-from wherry.instances.sequence_inputs import SequenceInputs
-from wherry.instances.thread import ThreadInstance
-from wherry.model import Device, Model
-from wherry.reply import Reply
-from wherry.request import Batch, InferRequest, InferResponse, SequenceStep
-from wherry.scheduler.dynamic_batcher import DynamicBatcher
-from wherry.scheduler.sequence_batcher import SequenceBatcher
+from wherry.values.reply import Reply
+from wherry.values.request import Batch, InferRequest, InferResponse, SequenceStep
 
 
 @pytest.fixture

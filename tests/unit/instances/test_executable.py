@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wherry
-from wherry.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
-from wherry.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
 from wherry.instances.executable import MAX_RERUNS, Executable, Execution, Failure
-from wherry.model import Device, FunctionModel
-from wherry.request import Columns, concatenate
+from wherry.models.model import Device, FunctionModel
+from wherry.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
+from wherry.values.errors import BadModelOutput, InvalidRequest, ModelFailed, Unsupported
+from wherry.values.request import Columns, concatenate
 
 Rows = Annotated[np.ndarray, FP32[2]]
 

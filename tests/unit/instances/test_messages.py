@@ -4,12 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from wherry.config import ModelConfig
 from wherry.instances import messages
 from wherry.instances.executable import Failure
 from wherry.instances.messages import Answer, Failed
 from wherry.instances.source import Module, Source
-from wherry.model import Device
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 
 SOURCE = Source(Module("shop", "/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
 

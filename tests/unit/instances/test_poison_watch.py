@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wherry.errors import WorkerDied
 from wherry.instances.poison_watch import PoisonWatch, digest_of, sketch_of
-from wherry.reply import Reply
-from wherry.request import InferRequest
+from wherry.values.errors import WorkerDied
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest
 
 DIED = WorkerDied("was killed by SIGABRT")
 

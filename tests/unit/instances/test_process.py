@@ -18,16 +18,16 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, obedient, plus_one
-from wherry.config import SequenceBatching
 from wherry.instances import process, worker_instance
 from wherry.instances.executable import Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
 from wherry.instances.worker_instance import SMALL_BYTES
 from wherry.instances.worker_log import LogPump, PipeHandler
-from wherry.model import Device, Model
-from wherry.reply import Reply, StreamReply
-from wherry.request import Batch, InferRequest
+from wherry.models.config import SequenceBatching
+from wherry.models.model import Device, Model
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import Batch, InferRequest
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)

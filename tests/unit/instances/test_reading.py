@@ -3,8 +3,8 @@
 import pytest
 
 from wherry.instances.reading import FEW_REQUESTS, OFTEN, RETRY, Reading
-from wherry.reply import Reply
-from wherry.request import InferRequest, Reader
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, Reader
 
 
 class Loop:

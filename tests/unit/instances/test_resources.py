@@ -9,9 +9,9 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
-from wherry.errors import Cancelled, ConfigError
 from wherry.instances.resources import Resources
-from wherry.runtime import Runtime
+from wherry.runtime.runtime import Runtime
+from wherry.values.errors import Cancelled, ConfigError
 
 GPU = {"gpu": 1}
 

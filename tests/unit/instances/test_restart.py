@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from wherry.errors import LoadFailed, WorkerDied
 from wherry.instances.restart import Restart, RestartPolicy, shortage
+from wherry.values.errors import LoadFailed, WorkerDied
 
 
 def policy(budget: int = 5, window: float = 60.0, longest: float = 30.0) -> RestartPolicy:

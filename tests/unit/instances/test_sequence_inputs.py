@@ -7,12 +7,12 @@ import pytest
 
 import wherry
 from tests.fakes import Call
-from wherry.config import SequenceBatching, SequenceControl, SequenceState
-from wherry.errors import ConfigError, InvalidRequest
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
-from wherry.request import InferRequest, SequenceStep
+from wherry.models.config import SequenceBatching, SequenceControl, SequenceState
+from wherry.models.signature import Signature
 from wherry.scheduler.sequence_batcher import NOT_READY, OpenSequence, not_ready
-from wherry.signature import Signature
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.request import InferRequest, SequenceStep
 
 
 def inputs(model: Any, *controls: SequenceControl, **how: Any) -> SequenceInputs:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.fakes import Call
-from wherry.budget import Budget, Loan
-from wherry.errors import BadModelOutput, Cancelled, ModelFailed
 from wherry.instances.split import split
-from wherry.reply import Reply
-from wherry.request import InferRequest, InferResponse
+from wherry.values.budget import Budget, Loan
+from wherry.values.errors import BadModelOutput, Cancelled, ModelFailed
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse
 
 
 class Parts:

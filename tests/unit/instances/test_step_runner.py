@@ -10,7 +10,11 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Gate, ManualClock, ManualTimer, threads, until
-from wherry.errors import (
+from wherry.instances.step_instance import StepThread
+from wherry.instances.step_runner import StepRunner
+from wherry.models.model import Device
+from wherry.observability.statistics import ModelStatistics
+from wherry.values.errors import (
     BadModelOutput,
     Cancelled,
     DeadlineExceeded,
@@ -21,11 +25,7 @@ from wherry.errors import (
     QueueFull,
     Unsupported,
 )
-from wherry.instances.step_instance import StepThread
-from wherry.instances.step_runner import StepRunner
-from wherry.model import Device
-from wherry.observability.statistics import ModelStatistics
-from wherry.request import InferResponse
+from wherry.values.request import InferResponse
 
 
 @dataclass

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.errors import InvalidRequest
 from wherry.llm import LLM, Delta
 from wherry.llm.constraint import MOST_CHARACTERS, Matcher, Wanted, closed
 from wherry.llm.sampling import Sampling
+from wherry.values.errors import InvalidRequest
 
 Ask = Callable[..., list[dict[str, Any]]]
 

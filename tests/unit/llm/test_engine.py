@@ -9,13 +9,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.unit.llm import tiny
-from wherry.errors import InvalidRequest
 from wherry.llm.engine import Engine
 from wherry.llm.loading import load_engine
 from wherry.llm.model import Shape
 from wherry.llm.runner import cache_bytes_per_token
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
+from wherry.values.errors import InvalidRequest
 
 Find = Callable[..., Path]
 NEW = 30

@@ -16,7 +16,6 @@ from transformers import (
 from transformers.utils import logging
 
 from tests.unit.llm import tiny
-from wherry.errors import ConfigError
 from wherry.llm import known
 from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.config_fields import FIELDS
@@ -26,6 +25,7 @@ from wherry.llm.families import FAMILIES, Family
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.runner import Runner, load_network
 from wherry.llm.sampling import Sampling
+from wherry.values.errors import ConfigError
 
 CPU = torch.device("cpu")
 WITH_HEAD_SIZE = {**tiny.SIZES, "head_dim": 8, "bos_token_id": 2, "pad_token_id": 0}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.costs import assert_linear
-from wherry.errors import ConfigError
 from wherry.llm import gguf_header
 from wherry.llm.checkpoint import converted
+from wherry.values.errors import ConfigError
 
 LLAMA: dict[str, Any] = {
     "general.architecture": "llama",

@@ -12,7 +12,6 @@ import torch
 
 import wherry
 from tests.costs import assert_linear
-from wherry.errors import InvalidRequest, PromptTooLong
 from wherry.llm import LLM, sampler
 from wherry.llm.constraint import Wanted
 from wherry.llm.detokenizer import StopTexts
@@ -23,6 +22,7 @@ from wherry.llm.sampling import MOST_STOP_CHARACTERS, MOST_TOKENS_NAMED, Samplin
 from wherry.llm.sequence import Sequence
 from wherry.llm.template_turns import MOST_LINES, limited
 from wherry.llm.tokenizer import PART, Tokenizer
+from wherry.values.errors import InvalidRequest, PromptTooLong
 
 HELLO = [{"role": "user", "content": "hi"}]
 

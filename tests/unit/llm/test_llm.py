@@ -9,10 +9,10 @@ import pytest
 
 import wherry
 from tests.unit.llm import tiny
-from wherry.errors import InvalidRequest
 from wherry.llm import LLM
 from wherry.llm.llm import _wait_briefly
 from wherry.llm.tokenizer import Tokenizer
+from wherry.values.errors import InvalidRequest
 
 Ask = Callable[..., list[dict[str, Any]]]
 GREEDY = {"temperature": 0.0, "max_tokens": 20, "ignore_eos": True}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from wherry.errors import InvalidRequest
 from wherry.llm.sampler import CANDIDATES, ROWS, prompt_report, random_number, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sequence
+from wherry.values.errors import InvalidRequest
 
 DRAWS = 4000
 

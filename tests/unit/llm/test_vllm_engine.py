@@ -22,7 +22,7 @@ from wherry.llm import vllm_engine
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.vllm_engine import VLLM
-from wherry.model import Device
+from wherry.models.model import Device
 
 #: Any two tokens.
 HEL, LO = 7, 8

@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("grpc")
 
 import wherry
-from wherry.errors import ConfigError
 from wherry.loadtest.load import LoadProcesses
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.session import Served, measure
 from wherry.loadtest.targets import Sending, find
 from wherry.testing import local_server
+from wherry.values.errors import ConfigError
 
 CERTIFICATE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key"

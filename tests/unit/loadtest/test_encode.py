@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.datatypes import BYTES, FP32
-from wherry.errors import ConfigError
 from wherry.loadtest import encode
+from wherry.values.datatypes import BYTES, FP32
+from wherry.values.errors import ConfigError
 
 MODEL = ModelDescription(
     "m", (Tensor("text", BYTES, (1,)), Tensor("x", FP32, (2,))), (), batched=True

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.datatypes import BOOL, BYTES, FP32, INT64, Form
-from wherry.errors import ConfigError
 from wherry.loadtest import inputs
 from wherry.loadtest.inputs import Lengths, lengths
+from wherry.values.datatypes import BOOL, BYTES, FP32, INT64, Form
+from wherry.values.errors import ConfigError
 
 
 def model(*tensors: Tensor) -> ModelDescription:

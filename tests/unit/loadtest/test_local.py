@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.errors import ConfigError
 from wherry.loadtest.local import Local
 from wherry.loadtest.plan import Bursts, Closed, Load, Plan, Rate
 from wherry.loadtest.session import Measured, measure
 from wherry.loadtest.targets import Sending
 from wherry.testing import GatedModel
+from wherry.values.errors import ConfigError
 
 
 @wherry.model(max_batch_size=8, examples=[{"text": "a"}, {"text": "b"}])

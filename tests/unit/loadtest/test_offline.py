@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wherry
-from wherry.errors import ConfigError
 from wherry.loadtest.offline import Cell, Offline, batches, length_of, recommended
 from wherry.testing import ManualClock
+from wherry.values.errors import ConfigError
 
 
 def cell(size: int, seconds_per_row: float) -> Cell:

@@ -13,8 +13,6 @@ pytest.importorskip("grpc")
 
 import wherry
 from wherry.client.wire import ModelDescription, Tensor
-from wherry.datatypes import BYTES, FP32
-from wherry.errors import ConfigError
 from wherry.loadtest import over_grpc
 from wherry.loadtest.connection import Wire
 from wherry.loadtest.control import Unreachable
@@ -23,6 +21,8 @@ from wherry.loadtest.plan import Closed, Plan, Rate
 from wherry.loadtest.session import Served, measure
 from wherry.loadtest.targets import Sending, find
 from wherry.testing import local_server
+from wherry.values.datatypes import BYTES, FP32
+from wherry.values.errors import ConfigError
 
 Floats = Annotated[np.ndarray[Any, Any], wherry.FP32[2]]
 

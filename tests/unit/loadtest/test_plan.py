@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.errors import ConfigError
 from wherry.loadtest.plan import Bursts, Closed, Load, Plan, Rate, Replay, describe
+from wherry.values.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.unit.loadtest.reports import point, report
-from wherry.errors import ConfigError
 from wherry.loadtest import report as reports
 from wherry.loadtest.figures import Table
 from wherry.loadtest.page import render
 from wherry.loadtest.record import OK, Recorder
+from wherry.values.errors import ConfigError
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:

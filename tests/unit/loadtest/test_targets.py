@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import wherry
-from wherry.errors import ConfigError
 from wherry.loadtest.control import Unreachable, address
 from wherry.loadtest.inputs import Lengths
 from wherry.loadtest.targets import Sending, find
 from wherry.testing import local_server
+from wherry.values.errors import ConfigError
 
 
 @wherry.model(max_batch_size=4, examples=[{"text": "an example"}])

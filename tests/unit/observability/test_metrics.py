@@ -12,7 +12,7 @@ from prometheus_client.samples import Sample
 
 import wherry
 from tests.http_exchange import Client, app_loop, served
-from wherry.frontends.http.app import HttpApp
+from wherry.frontends.http_app import HttpApp
 from wherry.observability.custom_metrics import CustomMetrics, Kind
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -158,7 +158,7 @@ def test_histogram_buckets_only_grow(client: Client) -> None:
 
 
 def test_prometheus_client_is_loaded_by_the_first_scrape_only() -> None:
-    code = "import sys, wherry.frontends.http.app;sys.exit('prometheus_client' in sys.modules)"
+    code = "import sys, wherry.frontends.http_app;sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -7,8 +7,8 @@ from wherry.observability.statistics import (
     ModelStatistics,
     ResponseCount,
 )
-from wherry.reply import Reply
-from wherry.request import InferRequest
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest
 
 
 def test_responses_are_counted_by_their_place_and_the_time_since_the_one_before() -> None:

@@ -11,7 +11,6 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
     EnsembleScheduling,
@@ -21,7 +20,8 @@ from wherry.repository.triton_config import (
     TransactionPolicy,
     TritonConfig,
 )
-from wherry.request import Columns, InferResponse
+from wherry.values.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
+from wherry.values.request import Columns, InferResponse
 
 Pair = Annotated[np.ndarray, wherry.FP32[2]]
 

@@ -11,7 +11,10 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, Call, Gate, gated, threads
-from wherry.errors import (
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.testing import ManualClock
+from wherry.values.errors import (
     BadModelOutput,
     Cancelled,
     DeadlineExceeded,
@@ -23,11 +26,8 @@ from wherry.errors import (
     QueueFull,
     WherryError,
 )
-from wherry.loaded_model import LoadedModel
-from wherry.reply import Reply
-from wherry.request import InferRequest, InferResponse
-from wherry.runtime import Runtime
-from wherry.testing import ManualClock
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wherry.config import QueuePolicy, SequenceBatching, SequenceControl, SequenceState
-from wherry.config import model_config as made
-from wherry.errors import ConfigError
+from wherry.models.config import QueuePolicy, SequenceBatching, SequenceControl, SequenceState
+from wherry.models.config import model_config as made
 from wherry.repository.pbtxt import parse
 from wherry.repository.scheduling import inside, scheduling
 from wherry.repository.triton_config import Control, ControlInput, TritonConfig
 from wherry.repository.triton_config import SequenceBatching as Batching
+from wherry.values.errors import ConfigError
 
 FOLDER = "nowhere"
 

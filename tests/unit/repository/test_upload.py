@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.costs import assert_linear
-from wherry.errors import AccessDenied, InvalidRequest
-from wherry.frontends.repository import load_options
+from wherry.frontends.v2.repository import load_options
 from wherry.repository.upload import MAX_DEPTH, MAX_FILES, MAX_PATH_CHARS, BadUpload, save
+from wherry.values.errors import AccessDenied, InvalidRequest
 
 
 def test_files_are_written_below_the_folder(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from benchmarks.batching.simulator import Arrivals, Curve, Result, simulate
 from tests.fakes import Call
-from wherry.errors import Cancelled
-from wherry.request import InferRequest
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.values.errors import Cancelled
+from wherry.values.request import InferRequest
 
 
 def batcher(

@@ -5,8 +5,8 @@ from math import inf
 import pytest
 
 from tests.fakes import Call
-from wherry.request import InferRequest
 from wherry.scheduler.forecast import Forecast
+from wherry.values.request import InferRequest
 
 
 def requests(count: int, cost: float = 1.0) -> list[InferRequest]:

@@ -3,12 +3,12 @@
 import pytest
 
 from tests.fakes import Call
-from wherry.config import QueuePolicy
-from wherry.request import InferRequest
+from wherry.models.config import QueuePolicy
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.patience import MANY, Patience
 from wherry.scheduler.policy import Dispatch, Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.values.request import InferRequest
 
 
 def request(id: str, until: float | None = None, *, priority: int = 5) -> InferRequest:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.fakes import Call
-from wherry.errors import Cancelled
-from wherry.request import InferRequest
 from wherry.scheduler import queue as queue_module
 from wherry.scheduler.queue import LEVEL_SECONDS, MANY, RequestQueue
+from wherry.values.errors import Cancelled
+from wherry.values.request import InferRequest
 
 
 def request(

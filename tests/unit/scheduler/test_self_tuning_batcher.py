@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from benchmarks.batching.simulator import CURVES, MS, Arrivals, Curve, Result, simulate
 from tests.fakes import Call
-from wherry.errors import Cancelled
-from wherry.request import InferRequest
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.returns import AGES
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.values.errors import Cancelled
+from wherry.values.request import InferRequest
 
 GPU = CURVES["gpu"]  # 5 ms and 0.2 ms a row
 BACK = 0.25 * MS

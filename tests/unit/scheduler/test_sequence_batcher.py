@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.fakes import Call
-from wherry.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
-from wherry.request import InferRequest, SequenceStep
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
+from wherry.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
+from wherry.values.request import InferRequest, SequenceStep
 
 
 def batcher(rows: int = 2, *, up: int = 1, **how: Any) -> SequenceBatcher:

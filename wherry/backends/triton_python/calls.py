@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from wherry.backends.triton_python.codes import code_of
 from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
 from wherry.backends.triton_python.tensors import fits, get, put
-from wherry.errors import (
+from wherry.models.signature import Signature
+from wherry.values.errors import (
     InvalidRequest,
     ModelFailed,
     ModelNotFound,
@@ -26,9 +27,8 @@ from wherry.errors import (
     Unsupported,
     WherryError,
 )
-from wherry.reply import Reply, StreamReply
-from wherry.request import Columns, InferRequest, InferResponse, SequenceStep
-from wherry.signature import Signature
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import Columns, InferRequest, InferResponse, SequenceStep
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wherry.backends.triton_python.stub.pb_utils import TritonError
-from wherry.errors import (
+from wherry.values.errors import (
     AlreadyRegistered,
     Cancelled,
     InvalidRequest,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 

@@ -31,8 +31,6 @@ from wherry.backends.triton_python.stub import wire
 from wherry.backends.triton_python.stub.pb_utils import TritonError
 from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing
 from wherry.backends.triton_python.tensors import get, put
-from wherry.config import ModelConfig
-from wherry.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import Answers, Instance, Respond
 from wherry.instances.restart import shortage
@@ -40,12 +38,14 @@ from wherry.instances.sequence_inputs import WARM_UP
 from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
 from wherry.instances.worker_process import WorkerProcess, seconds_until
-from wherry.model import Device
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
+from wherry.models.signature import Signature
 from wherry.observability.custom_metrics import CustomMetrics, Kind
-from wherry.reply import Reply, StreamReply
 from wherry.repository.triton_config import TritonConfig
-from wherry.request import Batch, Columns, InferRequest, InferResponse, rows_of
-from wherry.signature import Signature
+from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import Batch, Columns, InferRequest, InferResponse, rows_of
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")

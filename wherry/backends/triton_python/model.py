@@ -18,15 +18,15 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.triton_python.calls import Host
 from wherry.backends.triton_python.environment import interpreter
 from wherry.backends.triton_python.instance import PythonInstance, PythonWorker
-from wherry.config import ModelConfig
-from wherry.errors import ConfigError, LoadFailed
 from wherry.instances.instance import Instance
 from wherry.instances.source import refuse_while_importing
-from wherry.model import Device
+from wherry.models.config import ModelConfig
+from wherry.models.model import Device
 from wherry.observability.custom_metrics import CustomMetrics
 from wherry.repository.json_form import from_json, to_json
 from wherry.repository.normalise import normalised
 from wherry.repository.triton_config import TritonConfig
+from wherry.values.errors import ConfigError, LoadFailed
 
 
 class PythonBackendModel(RepositoryModel):

@@ -21,9 +21,9 @@ from wherry.backends.triton_python.stub.wire import (
     pack_elements,
     unpack_elements,
 )
-from wherry.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
-from wherry.request import Array, Column, ShapedRow, ShapedRows
-from wherry.rows import as_array
+from wherry.models.rows import as_array
+from wherry.values.datatypes import BF16, BYTES, DATATYPES, Form, TensorSpec
+from wherry.values.request import Array, Column, ShapedRow, ShapedRows
 
 
 def put(

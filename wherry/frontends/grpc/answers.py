@@ -7,9 +7,9 @@ import logging
 import math
 import os
 
-from wherry.errors import WherryError
 from wherry.frontends.client_text import text_of
 from wherry.frontends.grpc.rpc import Metadata, Rpc
+from wherry.values.errors import WherryError
 
 log = logging.getLogger("wherry")
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from wherry.errors import ServerBusy
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, Message, packed, unpacked
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
 from wherry.frontends.offload import LARGE_BYTES, Job, SoonPort
+from wherry.values.errors import ServerBusy
 
 if TYPE_CHECKING:
     from wherry.frontends.grpc.h2 import Connection

@@ -14,8 +14,11 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from wherry.frontends.crowd import Crowd
-from wherry.frontends.gathered import gathered_write
+from wherry.frontends.connections.crowd import Crowd
+from wherry.frontends.connections.gathered import gathered_write
+from wherry.frontends.connections.held import FREE_BYTES, Holdings
+from wherry.frontends.connections.open_connections import Client, OpenConnections
+from wherry.frontends.connections.sockets import has_unread
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import CALL_WORK, STREAM_WINDOW, Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
@@ -27,11 +30,8 @@ from wherry.frontends.grpc.hpack import (
     header_bytes,
 )
 from wherry.frontends.grpc.rpc import Application, Buffer
-from wherry.frontends.held import FREE_BYTES, Holdings
 from wherry.frontends.http.exchange import Limits
 from wherry.frontends.offload import Offload
-from wherry.frontends.open_connections import Client, OpenConnections
-from wherry.frontends.sockets import has_unread
 
 RECEIVE_BYTES: Final = 2**16
 """One read at most; what a message lacks of more than that is read straight into it."""

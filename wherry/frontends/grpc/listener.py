@@ -10,16 +10,16 @@ import ssl as tls
 from contextlib import suppress
 from typing import Final
 
-from wherry.frontends.backlog import HANDSHAKES, Backlog
+from wherry.frontends.access.origins import Binding, binding_of
+from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
+from wherry.frontends.connections.held import Holdings
+from wherry.frontends.connections.open_connections import Client
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
-from wherry.frontends.held import Holdings
 from wherry.frontends.http.exchange import Limits
 from wherry.frontends.http.wire import address_text
 from wherry.frontends.offload import Offload
-from wherry.frontends.open_connections import Client
-from wherry.frontends.origins import Binding, binding_of
 
 BACKLOG: Final = 2048
 QUIET: Final = frozenset({"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"})

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from wherry.errors import InvalidRequest, RequestTooLarge
 from wherry.frontends.grpc.rpc import Buffer
 from wherry.frontends.http import compression
+from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 #: Whether it is compressed, and its bytes, which are its own.
 Message = tuple[bool, Buffer]

@@ -18,8 +18,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from wherry.errors import BadModelOutput, InvalidRequest
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
+from wherry.values.errors import BadModelOutput, InvalidRequest
 
 Buffer = bytes | bytearray | memoryview
 Values = dict[str, Any]

@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wherry.errors import WherryError
 from wherry.frontends.client_text import text_of
 from wherry.frontends.http.compression import (
     MAX_BYTES_IN_LOOP,
@@ -19,7 +18,8 @@ from wherry.frontends.http.compression import (
     compressed,
 )
 from wherry.frontends.http.exchange import Buffer, Exchange, error_body
-from wherry.frontends.http.tensors import encode_json
+from wherry.frontends.v2.tensors import encode_json
+from wherry.values.errors import WherryError
 
 log = logging.getLogger("wherry")
 

@@ -1,6 +1,6 @@
 """How do pages of other sites that may call read the answers?
 
-`frontends/origins.py` decides which pages may. A server that allows none does not run this
+`frontends/access/origins.py` decides which pages may. A server that allows none does not run this
 code.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wherry.frontends.access.origins import Headers, Origins
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Application, Buffer, Exchange, PassedOn
-from wherry.frontends.origins import Headers, Origins
 
 
 class Cors:

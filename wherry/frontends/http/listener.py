@@ -9,13 +9,13 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from wherry.frontends.backlog import HANDSHAKES, Backlog
-from wherry.frontends.held import Holdings
+from wherry.frontends.access.origins import Binding, OriginCheck, Origins, binding_of
+from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
+from wherry.frontends.connections.held import Holdings
+from wherry.frontends.connections.open_connections import Client
 from wherry.frontends.http.exchange import Application, Limits
 from wherry.frontends.http.protocol import Connection, Connections
 from wherry.frontends.http.wire import address_text
-from wherry.frontends.open_connections import Client
-from wherry.frontends.origins import Binding, OriginCheck, Origins, binding_of
 
 BACKLOG = 2048
 

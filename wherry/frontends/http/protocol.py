@@ -15,9 +15,12 @@ from typing import Final, cast
 import httptools
 import numpy as np
 
-from wherry.frontends.crowd import Crowd
-from wherry.frontends.gathered import gathered_write
-from wherry.frontends.held import FREE_BYTES, Holdings
+from wherry.frontends.access.origins import OriginCheck
+from wherry.frontends.connections.crowd import Crowd
+from wherry.frontends.connections.gathered import gathered_write
+from wherry.frontends.connections.held import FREE_BYTES, Holdings
+from wherry.frontends.connections.open_connections import Client, OpenConnections
+from wherry.frontends.connections.sockets import has_unread, unacknowledged
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
@@ -44,9 +47,6 @@ from wherry.frontends.http.wire import (
     text_of,
     total_bytes,
 )
-from wherry.frontends.open_connections import Client, OpenConnections
-from wherry.frontends.origins import OriginCheck
-from wherry.frontends.sockets import has_unread, unacknowledged
 
 RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""

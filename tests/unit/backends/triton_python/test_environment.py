@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wherry.backends.triton_python.environment import interpreter
-from wherry.errors import ConfigError
+from wherry.values.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)

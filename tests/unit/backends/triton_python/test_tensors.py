@@ -13,8 +13,8 @@ from wherry.backends.triton_python.tensors import (
     get,
     put,
 )
-from wherry.datatypes import BF16, BYTES, DATATYPES, FP32, INT32, Form, TensorSpec
-from wherry.request import Column
+from wherry.values.datatypes import BF16, BYTES, DATATYPES, FP32, INT32, Form, TensorSpec
+from wherry.values.request import Column
 
 
 def through(spec: TensorSpec, column: Column, *, batched: bool = True) -> tuple[Column, int, Any]:

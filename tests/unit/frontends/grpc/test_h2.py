@@ -31,7 +31,7 @@ from tests.unit.frontends.grpc.raw import (
     prefixed,
     turned,
 )
-from wherry.frontends.crowd import RESERVE
+from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.grpc import call as call_module
 from wherry.frontends.grpc.call import CALL_WORK, PACKED_BYTES, STREAM_WINDOW
 from wherry.frontends.grpc.frames import (

@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from tritonclient.grpc import service_pb2
 
-from wherry.errors import BadModelOutput
 from wherry.frontends.grpc.proto import load, parse
 from wherry.frontends.grpc.wire import MAX_MESSAGES, Enum, Field, Malformed, Message
+from wherry.values.errors import BadModelOutput
 
 SCHEMA = load("v2.proto", "model_config.proto")
 REQUEST = SCHEMA.messages["ModelInferRequest"]

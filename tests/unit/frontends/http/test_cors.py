@@ -17,10 +17,10 @@ from tests.unit.frontends.http.raw import (
     on_each_loop,
     run,
 )
+from wherry.frontends.access.origins import Origins
 from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import Application, Exchange, Limits
 from wherry.frontends.http.listener import Listener
-from wherry.frontends.origins import Origins
 
 pytestmark = on_each_loop
 

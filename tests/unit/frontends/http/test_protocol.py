@@ -20,7 +20,7 @@ from tests.unit.frontends.http.raw import (
     serving,
     until,
 )
-from wherry.frontends.crowd import RESERVE
+from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.http.exchange import Exchange, Limits
 from wherry.frontends.http.protocol import PROGRESS_BYTES
 

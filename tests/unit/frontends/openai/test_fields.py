@@ -1,0 +1,356 @@
+"""What may stand in an OpenAI request, and what does it mean to the model?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    conversation,
+    decoded,
+)
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def chat(**fields: Any) -> ChatRequest:
+    body = msgspec.json.encode({"model": "m", "messages": HELLO, **fields})
+    request: ChatRequest = decoded(body, ChatRequest)
+    return request
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    body = msgspec.json.encode({"model": "m", "prompt": "once", **fields})
+    request: CompletionRequest = decoded(body, CompletionRequest)
+    return request
+
+
+def test_what_is_not_given_is_left_to_the_model() -> None:
+    assert chat().sampling() == {}
+    assert chat(temperature=None, stop=None, max_tokens=None).sampling() == {}
+
+
+def test_fields_become_those_of_the_engine() -> None:
+    request = chat(
+        max_tokens=5,
+        max_completion_tokens=7,
+        temperature=0,
+        stop="end",
+        logprobs=True,
+        top_logprobs=3,
+        logit_bias={"17": -100},
+        top_k=-1,
+        include_stop_str_in_output=True,
+    )
+    assert request.sampling() == {
+        "max_tokens": 7,
+        "temperature": 0,
+        "stop": ["end"],
+        "logprobs": 3,
+        "logit_bias": {17: -100},
+        "include_stop": True,
+    }
+
+
+def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
+    chat(user="me", metadata={"a": "b"}, store=False, service_tier="auto")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ({"temperature": "warm"}, "temperature", "expected float"),
+        ({"stream_options": {"usage": True}}, "stream_options.usage", "not a field"),
+        ({"messages": "hi"}, "messages", "expected array"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid enum"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
+        ({"modality": "text"}, "modality", "did you mean 'modalities'"),
+        ({"audio": {}}, "audio", "is not a field that is known here$"),
+        ({"functions": []}, "functions", "send tools instead"),
+        ({"seed": 2**70}, "seed", "expected int <="),
+        ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected int <= 20"),
+        ({"guided_choice": []}, "guided_choice", "length >= 1"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(BadField, match=problem) as error:
+        chat(**fields)
+    assert error.value.field == field
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"metadata":' + b"[" * 100_000])
+def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
+    with pytest.raises(BadField, match="not JSON"):
+        decoded(body, ChatRequest)
+
+
+def test_a_field_that_is_not_known_may_be_null() -> None:
+    assert chat(audio=None, guided_backend=None, n=2).n == 2
+    with pytest.raises(BadField, match="audio: is not a field"):
+        chat(audio={"voice": None}, verbosity=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"structured_outputs": {"json": {"type": "object"}}}, {"json_schema": {"type": "object"}}),
+        ({"structured_outputs": {"json": '{"enum": [1]}'}}, {"json_schema": {"enum": [1]}}),
+        ({"structured_outputs": {"choice": ["a"]}}, {"choice": ["a"]}),
+        ({"structured_outputs": {"json_object": True}}, {"json_object": True}),
+        ({"guided_json": '{"enum": [1]}'}, {"json_schema": {"enum": [1]}}),
+        ({"guided_regex": "a+", "guided_json": None}, {"regex": "a+"}),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+    ],
+)
+def test_the_form_of_an_answer_goes_by_many_names(
+    fields: dict[str, Any], constraint: dict[str, Any]
+) -> None:
+    assert chat(**fields).sampling()["constraint"] == constraint
+    assert completion(**fields).sampling()["constraint"] == constraint
+    assert completion(**fields).named("constraint") == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        ({"guided_json": "[]"}, "guided_json"),
+        ({"guided_json": {"a": 1}, "response_format": {"type": "json_object"}}, "guided_json"),
+    ],
+)
+def test_a_form_that_is_none_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        completion(**fields).sampling()
+    assert error.value.field == field
+
+
+def test_what_the_model_blames_has_the_requests_own_name() -> None:
+    assert chat(max_completion_tokens=0).named("max_tokens") == "max_completion_tokens"
+    assert chat(max_tokens=0).named("max_tokens") == "max_tokens"
+    assert chat().named("prompt") == "messages"
+    assert completion().named("prompt") == "prompt"
+    assert chat().named("include_stop") == "include_stop_str_in_output"
+    assert chat(tools=TOOLS, tool_choice="required").named("constraint") == "tool_choice"
+
+
+TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("first", "second")
+]
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_of_several_tools_some_may_be_allowed() -> None:
+    request = chat(tools=TOOLS, tool_choice=allowed("auto", "second"))
+    assert [t.function.name for t in request.callable_tools() if t.function] == ["second"]
+    assert "constraint" not in request.sampling()
+    forced = chat(tools=TOOLS, tool_choice=allowed("required", "second")).sampling()["constraint"]
+    assert forced["json_schema"]["properties"]["name"] == {"const": "second"}
+    with pytest.raises(BadField, match="not among the tools"):
+        chat(tools=TOOLS, tool_choice=allowed("required", "third")).sampling()
+
+
+def test_special_tokens_are_the_chat_templates_affair() -> None:
+    chat(add_special_tokens=False).sampling()
+    with pytest.raises(BadField, match="add_special_tokens"):
+        chat(add_special_tokens=True).sampling()
+    assert completion(add_special_tokens=False).sampling() == {"add_special_tokens": False}
+    assert completion(add_special_tokens=True).sampling() == {}
+
+
+def test_a_missing_model_is_named() -> None:
+    with pytest.raises(BadField, match="model: is missing"):
+        decoded(b'{"messages": []}', ChatRequest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"top_logprobs": 2}, "needs logprobs"),
+        ({"logit_bias": {"the": 1}}, "must be token ids"),
+        ({"logit_bias": {"-1": 1}}, "must be token ids"),
+        ({"logit_bias": {"9" * 5000: 1}}, "must be token ids"),
+        ({"logit_bias": {"\u0663": 1}}, "must be token ids"),
+    ],
+)
+def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadField, match=problem):
+        chat(**fields).sampling()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"suffix": "end"}, "suffix"),
+        ({"best_of": 3}, "best_of"),
+    ],
+)
+def test_what_completions_do_not_do_is_refused_by_name(
+    fields: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(BadField, match=f"^{problem}: "):
+        completion(**fields).sampling()
+
+
+@pytest.mark.parametrize(
+    ("fields", "echoes", "by_the_model"),
+    [
+        ({}, [], False),
+        ({"echo": True, "max_tokens": 2}, ["once"], False),
+        ({"echo": True, "prompt": ["a", "b"]}, ["a", "b"], False),
+        ({"echo": True, "prompt": [1, 2]}, [], True),
+        ({"echo": True, "prompt": [[1], [2]]}, [], True),
+        ({"echo": True, "logprobs": 0}, [], True),
+        ({"echo": True, "max_tokens": 0}, [], True),
+    ],
+)
+def test_an_echo_that_needs_the_model_is_asked_of_it(
+    fields: dict[str, Any], echoes: list[str], by_the_model: bool
+) -> None:
+    request = completion(**fields)
+    assert request.echoes() == echoes
+    assert request.sampling().get("echo", False) is by_the_model
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+    ],
+)
+def test_a_prompt_is_one_or_several_texts_or_tokens(prompt: Any, prompts: list[Any]) -> None:
+    assert completion(prompt=prompt).prompts() == prompts
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[]], ["a", ""], [[1], []]])
+def test_an_empty_prompt_is_refused(prompt: Any) -> None:
+    with pytest.raises(BadField, match="prompt: is empty"):
+        completion(prompt=prompt).prompts()
+
+
+@pytest.mark.parametrize("prompt", [["a", 1], [[1], "a"]])
+def test_prompts_of_several_kinds_are_refused(prompt: Any) -> None:
+    with pytest.raises(BadField, match="prompt: must hold"):
+        completion(prompt=prompt).prompts()
+
+
+@pytest.mark.parametrize("given", [[], [1, 2], ["a", 1]])
+def test_only_texts_are_embedded(given: Any) -> None:
+    body = msgspec.json.encode({"model": "m", "input": given})
+    with pytest.raises(BadField, match="input: must be a text"):
+        decoded(body, EmbeddingRequest).texts()
+
+
+def test_a_conversation_is_what_a_chat_template_takes() -> None:
+    call = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "add", "arguments": '{"a": 1}'},
+    }
+    messages: list[dict[str, Any]] = [
+        {"role": "developer", "content": "be short"},
+        {"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "+"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "2"},
+    ]
+    made = conversation(messages)
+    assert [message["role"] for message in made] == ["system", "user", "assistant", "tool"]
+    assert made[1]["content"] == "1+"
+    assert made[2]["content"] == ""
+    assert made[2]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ({"role": "robot", "content": "x"}, "messages[0].role"),
+        ({"content": "x"}, "messages[0].role"),
+        ({"role": "user"}, "messages[0].content"),
+        ({"role": "user", "content": 1}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+            "messages[0].content[0]",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ({"role": "assistant", "tool_calls": [{}]}, "messages[0].tool_calls[0]"),
+        ({"role": "assistant", "tool_calls": 3}, "messages[0].tool_calls"),
+        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0].text"),
+    ],
+)
+def test_a_message_that_no_template_takes_is_named(message: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        conversation([message])
+    assert error.value.field == field
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+TIME = {"type": "function", "function": {"name": "time"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}},
+            {"json_schema": CITY},
+        ),
+        ({"guided_regex": "a+"}, {"regex": "a+"}),
+        ({"guided_choice": ["yes", "no"]}, {"choice": ["yes", "no"]}),
+        ({"tools": [WEATHER], "tool_choice": "auto"}, None),
+    ],
+)
+def test_what_the_answer_must_look_like_is_the_engines_constraint(
+    fields: dict[str, Any], constraint: Any
+) -> None:
+    assert chat(**fields).sampling().get("constraint") == constraint
+
+
+def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    one = chat(tools=[WEATHER, TIME], tool_choice=named).sampling()["constraint"]["json_schema"]
+    assert one["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
+    either = chat(tools=[WEATHER, TIME], tool_choice="required").sampling()["constraint"]
+    names = [call["properties"]["name"]["const"] for call in either["json_schema"]["anyOf"]]
+    assert names == ["weather", "time"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [TIME], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
+    ],
+)
+def test_constraints_that_cannot_be_met_are_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        chat(**fields).sampling()
+    assert error.value.field == field

@@ -1,0 +1,87 @@
+"""Large OpenAI bodies are read beside the loop; one that would take long to build is refused."""
+
+import gzip
+import json
+import threading
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.http_exchange import served
+from wherry.frontends.openai import embedding, routes
+
+LONG = "word " * 40_000
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": LONG}]}
+
+
+@wherry.model
+def chat(messages: list[list[dict[str, Any]]]) -> list[str]:
+    return [rows[0]["content"][:4] for rows in messages]
+
+
+@wherry.model(max_batch_size=4096)
+def embed(text: list[str]) -> Annotated[np.ndarray, wherry.FP32[64]]:
+    return np.ones((len(text), 64), np.float32) * np.arange(len(text))[:, None]
+
+
+@wherry.model
+def complete(prompt: list[str]) -> list[str]:
+    return prompt
+
+
+def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+
+    def noted(body: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return read(body)
+
+    read = routes._read_chat
+    monkeypatch.setattr(routes, "_read_chat", noted)
+    with served(chat) as client:
+        answer = client.post("/v1/chat/completions", CHAT)
+    assert answer.json["choices"][0]["message"]["content"] == "word"
+    assert threads == ["wherry-offload"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/completions"])
+def test_a_bomb_of_values_is_refused_before_it_is_built(path: str) -> None:
+    body = b'{"model":"chat","messages":[' + b"{}," * 2**20 + b"{}]}"
+    with served(chat) as client:
+        answer = client.post(path, gzip.compress(body), headers={"content-encoding": "gzip"})
+    assert answer.status == 413
+    assert "values and brackets" in answer.json["error"]["message"]
+
+
+def test_what_is_wrong_in_a_long_chat_is_said_as_ever() -> None:
+    with served(chat) as client:
+        answer = client.post("/v1/chat/completions", {**CHAT, "wrong": 1})
+    assert answer.status == 400
+    assert answer.json["error"]["param"] == "wrong"
+
+
+def test_more_prompts_than_a_request_may_have_are_refused() -> None:
+    with served(complete) as client:
+        answer = client.post("/v1/completions", {"model": "complete", "prompt": ["a"] * 1025})
+    assert answer.status == 400
+    assert "at most 1024" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_many_vectors_are_written_beside_the_loop(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[str] = []
+    monkeypatch.setattr(
+        embedding, "give_way", lambda: pauses.append(threading.current_thread().name)
+    )
+    body = {"model": "embed", "input": ["a"] * 200, "encoding_format": encoding}
+    with served(embed) as client:
+        answer = client.post("/v1/embeddings", body)
+    data = json.loads(answer.body)["data"]
+    assert [one["index"] for one in data] == list(range(200))
+    if encoding == "float":
+        assert data[199]["embedding"] == [199.0] * 64
+    assert set(pauses) == {"wherry-offload"}

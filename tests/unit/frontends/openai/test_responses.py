@@ -1,0 +1,150 @@
+"""What may stand in a request to /v1/responses, and which chat is it?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields import decoded
+from wherry.frontends.openai.responses import ResponsesRequest
+
+ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}
+CITY = {"enum": ["Rome", "Oslo"]}
+CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'}
+
+
+def request(**fields: Any) -> ResponsesRequest:
+    body = msgspec.json.encode({"model": "m", "input": "hello", **fields})
+    return decoded(body, ResponsesRequest)
+
+
+def messages(given: Any, **fields: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = request(input=given, **fields).chat().inputs()["messages"]
+    return found
+
+
+def test_a_text_is_what_the_user_says_and_instructions_come_before_it() -> None:
+    assert messages("hello") == [{"role": "user", "content": "hello"}]
+    assert messages("hello", instructions="be brief") == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hello"},
+    ]
+
+
+def test_items_are_a_conversation_and_calls_belong_to_what_the_model_said() -> None:
+    found = messages(
+        [
+            {"role": "developer", "content": "be brief"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "1+?"}]},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "let me see"}]},
+            CALL,
+            {**CALL, "call_id": "c2"},
+            {"type": "function_call_output", "call_id": "c1", "output": "2"},
+        ]
+    )
+    assert [message["role"] for message in found] == ["system", "user", "assistant", "tool"]
+    assert [message["content"] for message in found] == ["be brief", "1+?", "let me see", "2"]
+    assert [call["id"] for call in found[2]["tool_calls"]] == ["c1", "c2"]
+    assert found[2]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert found[3]["tool_call_id"] == "c1"
+    assert [message["role"] for message in messages([CALL])] == ["assistant"]
+
+
+def test_wishes_are_those_of_the_chat() -> None:
+    chat = request(
+        max_output_tokens=5,
+        temperature=0,
+        top_p=0.5,
+        reasoning={"effort": "low"},
+        tools=[ADD],
+        tool_choice={"type": "function", "name": "add"},
+        parallel_tool_calls=False,
+    ).chat()
+    sampling = chat.sampling()
+    assert (sampling["max_tokens"], sampling["temperature"], sampling["top_p"]) == (5, 0, 0.5)
+    assert sampling["constraint"]["json_schema"]["properties"]["name"] == {"const": "add"}
+    assert chat.inputs()["tools"][0]["function"]["name"] == "add"
+    assert chat.inputs()["template"] == {"reasoning_effort": "low"}
+    assert chat.calls() == (["add"], 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "constraint"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"json_object": True}),
+        ({"type": "json_schema", "name": "x", "schema": CITY}, {"json_schema": CITY}),
+    ],
+)  # fmt: skip
+def test_the_form_of_the_text_is_the_chats(given: dict[str, Any], constraint: Any) -> None:
+    asked = request(text={"format": given})
+    assert asked.chat().sampling().get("constraint") == constraint
+    if constraint:
+        assert asked.named("constraint") == "text.format"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"store": True}, "store"),
+        ({"background": True}, "background"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": {"id": "conv_1"}}, "conversation"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [ADD], "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice"),
+        ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        ({"max_tokens": 3}, "max_tokens"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"input": []}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+         "input[0].content[0].text"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": {}, "id": "x"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": []}]}]}, "input[0].content[0]"),
+        ({"input": [{**CALL, "arguments": "{"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call", "name": "add"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+    ],
+)  # fmt: skip
+def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadField) as error:
+        request(**fields).chat().inputs()
+    assert error.value.field == field
+
+
+def test_what_asks_for_nothing_is_accepted() -> None:
+    request(
+        store=False, background=False, previous_response_id=None, conversation=None, user="me",
+        metadata={"a": "b"}, service_tier="auto", truncation="disabled", include=[],
+        stream_options={"include_obfuscation": False}, max_tool_calls=None,
+    ).chat().inputs()  # fmt: skip
+    request(include=["reasoning.encrypted_content"]).chat()
+
+
+def test_what_the_model_blames_has_the_requests_own_name() -> None:
+    assert request(max_output_tokens=0).named("max_tokens") == "max_output_tokens"
+    assert request().named("prompt") == "input"
+    assert request().named("temperature") == "temperature"
+    assert request(tools=[ADD], tool_choice="required").named("constraint") == "tool_choice"
+
+
+def test_a_response_repeats_what_was_asked() -> None:
+    repeated = request(tools=[ADD], metadata={"a": "b"}, temperature=0.5).repeated()
+    assert repeated["tools"][0]["name"] == "add"
+    assert (repeated["metadata"], repeated["temperature"]) == ({"a": "b"}, 0.5)
+    assert (repeated["tool_choice"], repeated["parallel_tool_calls"]) == ("auto", True)
+    assert repeated["text"]["format"]["type"] == "text"

@@ -1,0 +1,75 @@
+"""Which part of an answer's text is a call of a tool?"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.frontends.openai.tool_calls import ToolCall, ToolText
+
+NAMES = {"add", "weather"}
+ADD = ToolCall("add", '{"a":1}')
+ADD_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
+    """The whole text fed in pieces."""
+    splitter = ToolText(NAMES)
+    shown, calls = "", list[ToolCall]()
+    size = size or max(1, len(text))
+    for start in range(0, len(text), size):
+        more, made = splitter.feed(text[start : start + size])
+        shown, calls = shown + more, calls + made
+    more, made = splitter.end()
+    return shown + more, calls + made
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 7])
+@pytest.mark.parametrize(
+    ("text", "shown", "calls"),
+    [
+        ("just text", "just text", []),
+        (ADD_TEXT, "", [ADD]),
+        (f"\n{ADD_TEXT}\n", "", [ADD]),
+        (f"Let me see. {ADD_TEXT}", "Let me see. ", [ADD]),
+        (f"{ADD_TEXT}\n{ADD_TEXT}", "", [ADD, ADD]),
+        (
+            '<tool_call>[{"name": "add", "arguments": {"a": 1}}, {"name": "weather"}]</tool_call>',
+            "",
+            [ADD, ToolCall("weather", "{}")],
+        ),
+        ('{"name": "add", "parameters": {"a": 1}}', "", [ADD]),
+        ('{"name": "add", "arguments": "{\\"a\\":1}"}', "", [ADD]),
+        # No calls: the caller is shown what the model wrote.
+        ('{"city": "Paris"}', '{"city": "Paris"}', []),
+        ("<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", []),
+        (
+            '<tool_call>{"name": "rm"}</tool_call>',
+            '<tool_call>{"name": "rm"}</tool_call>',
+            [],
+        ),
+        ("a <tool", "a <tool", []),
+        ("<tool_call>{", "<tool_call>{", []),
+        # The end of the text stands for the end of the call.
+        ('<tool_call>{"name": "add", "arguments": {"a": 1}}', "", [ADD]),
+    ],
+)
+def test_calls_are_taken_out_however_the_text_is_cut(
+    text: str, shown: str, calls: list[ToolCall], size: int
+) -> None:
+    assert split(text, size=size) == (shown, calls)
+
+
+def test_text_before_a_call_is_shown_as_it_comes() -> None:
+    splitter = ToolText(NAMES)
+    assert splitter.feed("Let me ") == ("Let me ", [])
+    assert splitter.feed("see <to") == ("see ", [])
+    assert splitter.feed("day>") == ("<today>", [])
+
+
+@given(st.text(alphabet="ab<>/_tolcal{}\n", min_size=1), st.integers(1, 5))
+def test_text_without_calls_arrives_whole(text: str, size: int) -> None:
+    shown, calls = split(text, size=size)
+    assert not calls
+    assert shown == text.lstrip("\n") or not text.strip() or shown.strip() == text.strip()

@@ -1,0 +1,1 @@
+"""Which clients may call what?"""

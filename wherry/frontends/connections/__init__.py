@@ -1,0 +1,1 @@
+"""What do the listeners and connections of all protocols share?"""

@@ -1,0 +1,216 @@
+"""Which handler answers a request, and may this client ask at all?
+
+The application over any transport: paths, methods, keys, health, errors. It knows requests and
+answers as values; bytes on a connection are the transport's business.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+import wherry
+from wherry.frontends.access.api_keys import ApiKeys
+from wherry.frontends.access.groups import group_of
+from wherry.frontends.access.restricted import Restrictions
+from wherry.frontends.admission import Admission
+from wherry.frontends.client_text import without_paths
+from wherry.frontends.common import Common
+from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.http.exchange import Exchange, Limits, error_body
+from wherry.frontends.http.page import page
+from wherry.frontends.openai.errors import error_object
+from wherry.frontends.openai.routes import OpenAI
+from wherry.frontends.v2.http.kserve import KServe
+from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.v2.http.repository import RepositoryRoutes
+from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
+from wherry.frontends.v2.http.settings import SettingRoutes
+from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
+from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.observability.metrics import Metrics
+from wherry.runtime.control import ModelControl
+from wherry.runtime.runtime import Runtime
+
+LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
+READY = ("/v2/health/ready", "/readyz")
+#: What is asked to find out whether the server lives.
+VITAL = frozenset((*LIVE, *READY))
+
+#: Clients choose the paths: so many are remembered.
+MAX_PATHS = 1024
+
+
+class HttpApp:
+    """A Runtime as an HTTP application: call it with each exchange.
+
+    With `api_keys`, every path but health wants one of them, as `Authorization: Bearer KEY` or
+    `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
+    readiness away; what still comes in is answered. With `sagemaker` there are SageMaker's paths,
+    for `sagemaker_model` or the only model.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        api_keys: Sequence[str] = (),
+        max_in_flight: int | None = None,
+        max_body_bytes: int = Limits().max_body_bytes,
+        admission: Admission | None = None,
+        control: ModelControl | None = None,
+        common: Common | None = None,
+        restrictions: Restrictions | None = None,
+        forwarding: HeaderForwarding | None = None,
+        sagemaker: bool = False,
+        sagemaker_model: str | None = None,
+        name: str = "wherry",
+        version: str = wherry.__version__,
+    ) -> None:
+        self.draining = False
+        self.admission = admission or Admission(max_in_flight)
+        self._runtime = runtime
+        self._control = control = control or ModelControl(runtime)
+        self._keys = ApiKeys(api_keys)
+        self._restrictions = restrictions or None
+        self._entry = entry = Entry(
+            runtime, self.admission, max_body_bytes, common=common, forwarding=forwarding
+        )
+        self._kserve = KServe(entry, name=name, version=version)
+        self._shared_memory = SharedMemoryRoutes(entry)
+        self._repository = RepositoryRoutes(entry, control)
+        self._openai = OpenAI(entry)
+        self._metrics = Metrics(runtime, self.admission, version, entry.common.loop_stall)
+        self._routes: dict[str, Handlers] = {
+            **{path: {"GET": self._live} for path in LIVE},
+            **{path: {"GET": self._ready} for path in READY},
+            **self._kserve.routes(),
+            **self._shared_memory.routes(),
+            **self._repository.routes(),
+            **self._openai.routes(),
+            **SettingRoutes(entry).routes(),
+            "/": {"GET": page},
+            "/metrics": {"GET": self._scrape},
+        }
+        if sagemaker:
+            self._routes |= SageMakerRoutes(entry, self._ready, sagemaker_model).routes()
+        self._known = dict(self._routes)
+        #: Who waits for the metrics, in which of the two formats.
+        self._scrapes: dict[bool, list[Exchange]] = {}
+
+    def __repr__(self) -> str:
+        return f"<HttpApp: {self._runtime!r}, {self.admission!r}>"
+
+    def __call__(self, exchange: Exchange) -> None:
+        request = exchange.request
+        handlers = self._known.get(request.path)
+        if self._keys and request.path not in VITAL:
+            caller = self._keys.name_of(request.headers)
+            if caller is None:
+                self._refuse_without_key(exchange)
+                return
+            request.caller = caller
+        if handlers is None:
+            handlers = self._find(request.path)
+        handler = handlers.get(request.method)
+        try:
+            if self._restrictions is not None:
+                self._restrictions.check(group_of(request.path), request.headers)
+            if handler is not None:
+                handler(exchange)
+            else:
+                self._other_method(exchange, handlers)
+        except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
+            fail(exchange, error)
+
+    # Paths and methods
+
+    def _find(self, path: str) -> Handlers:
+        rooms = (self._kserve, self._openai, self._shared_memory, self._repository)
+        handlers = next((found for room in rooms if (found := room.handlers(path))), None)
+        if handlers is None:
+            return {}
+        if len(self._known) >= MAX_PATHS:
+            self._known = dict(self._routes)
+        self._known[path] = handlers
+        return handlers
+
+    def _other_method(self, exchange: Exchange, handlers: Handlers) -> None:
+        """HEAD, OPTIONS, and the methods and paths that are not there."""
+        method = exchange.request.method
+        if not handlers:
+            respond(exchange, error_body("Not Found"), status=404)
+        elif method == "HEAD" and "GET" in handlers:
+            handlers["GET"](exchange)  # the transport keeps the body back
+        elif method == "OPTIONS":
+            respond(exchange, b"", status=204, headers=[_allow(handlers)])
+        else:
+            headers = [_allow(handlers)]
+            respond(exchange, error_body("Method Not Allowed"), status=405, headers=headers)
+
+    # Keys
+
+    def _refuse_without_key(self, exchange: Exchange) -> None:
+        challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
+        of_openai = exchange.request.path.startswith("/v1/")
+        refusal = self._keys.REFUSAL
+        body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
+        respond(exchange, body, status=401, headers=[challenge])
+
+    # Health and metrics
+
+    def _live(self, exchange: Exchange) -> None:
+        """That this runs says it: the loop turns."""
+        respond(exchange, b"", content_type="text/plain")
+
+    def _ready(self, exchange: Exchange) -> None:
+        """200 with nothing, or 503 with the reason for each model that could not answer."""
+        not_ready = self._control.not_ready()
+        reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
+        if not self.draining and not reasons:
+            respond(exchange, b"", content_type="text/plain")
+            return
+        why = [f"model '{name}': {reason}" for name, reason in reasons.items()]
+        if self.draining:
+            why.insert(0, "the server is draining")
+        body = {
+            "error": "not ready: " + "; ".join(why),
+            "draining": self.draining,
+            "models": reasons,
+        }
+        respond(exchange, msgspec.json.encode(body), status=503)
+
+    def _scrape(self, exchange: Exchange) -> None:
+        """In a thread, as it takes a while; who asks meanwhile gets the same answer."""
+        openmetrics = "application/openmetrics-text" in exchange.request.headers.get("accept", "")
+        waiting = self._scrapes.setdefault(openmetrics, [])
+        waiting.append(exchange)
+        if len(waiting) > 1:
+            return
+        port = self._entry.port()
+
+        def scrape() -> None:
+            outcome: tuple[bytes, str] | Exception
+            try:
+                outcome = self._metrics.scrape(openmetrics=openmetrics)
+            except Exception as error:  # noqa: BLE001 - a collector of the program's own may fail
+                outcome = error
+            port.call(scraped, outcome)
+
+        def scraped(outcome: tuple[bytes, str] | Exception) -> None:
+            for exchange in self._scrapes.pop(openmetrics):
+                if isinstance(outcome, Exception):
+                    fail(exchange, outcome)
+                else:
+                    respond(exchange, outcome[0], content_type=outcome[1])
+
+        threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
+
+
+def _allow(handlers: Handlers) -> tuple[str, str]:
+    methods = [*handlers, "OPTIONS"]
+    if "GET" in handlers:
+        methods.append("HEAD")
+    return ("Allow", ", ".join(sorted(methods)))

@@ -1,0 +1,90 @@
+"""How does an error look to OpenAI's clients?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from wherry.frontends.http.answers import describe
+from wherry.frontends.http.exchange import Exchange
+from wherry.values.errors import InvalidRequest, PromptTooLong, WherryError
+
+
+class BadField(InvalidRequest):
+    """A field of the request is wrong; None: it is the body as a whole."""
+
+    def __init__(self, field: str | None, problem: str) -> None:
+        super().__init__(problem if field is None else f"{field}: {problem}", field=field)
+
+
+class UnknownModel(InvalidRequest):
+    """There is no such model, or it is none for this."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
+
+
+class UnknownRoute(InvalidRequest):
+    """OpenAI has it, or could; wherry has not."""
+
+    http_status = 404
+    grpc_code = "UNIMPLEMENTED"
+
+
+#: The type that goes with a status, as OpenAI names them.
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+}
+
+
+#: The codes by which clients tell errors apart.
+CODES = {
+    UnknownModel: "model_not_found",
+    UnknownRoute: "unknown_url",
+    PromptTooLong: "context_length_exceeded",
+}
+
+
+def error_object(
+    error: Exception | None, status: int, message: str, param: str | None = None
+) -> bytes:
+    code = next((code for cls, code in CODES.items() if isinstance(error, cls)), None)
+    if isinstance(error, WherryError) and status == 429:
+        code = "rate_limit_exceeded"
+    return msgspec.json.encode(
+        {
+            "error": {
+                "message": message,
+                "type": TYPES.get(status, "server_error"),
+                "param": param,
+                "code": code,
+            }
+        }
+    )
+
+
+def described(
+    exchange: Exchange, error: Exception, named: Callable[[str], str] = str
+) -> tuple[int, bytes, list[tuple[str, str]]]:
+    """Status, body and headers of an error; a bug of ours is logged and not shown.
+
+    `named` says by what name the request has what the model blames.
+    """
+    status, body, headers = describe(exchange, error)
+    message = msgspec.json.decode(body)["error"]
+    param = error.field if isinstance(error, InvalidRequest) else None
+    if param is not None and not isinstance(error, BadField):
+        param = named(param)
+    return status, error_object(error, status, message, param), list(headers)
+
+
+def fail(exchange: Exchange, error: Exception, named: Callable[[str], str] = str) -> None:
+    status, body, headers = described(exchange, error, named)
+    exchange.respond(status, body, headers=headers)

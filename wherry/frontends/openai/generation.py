@@ -1,0 +1,189 @@
+"""How does a generation go out, in one piece or chunk by chunk as the client reads?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from wherry.frontends.admission import tenant_of, timeout_of
+from wherry.frontends.http.answers import respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.sse import EventStream
+from wherry.frontends.openai.answers import Answer, piece_of
+from wherry.frontends.openai.errors import BadField, described, fail
+from wherry.frontends.openai.fields import Conversion, Request
+from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.v2.http.model_path import Entry
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import InferRequest, InferResponse
+
+
+class Generation:
+    """One generation on its way out: in one piece, or chunk by chunk as the client reads."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        wanted: Request | Conversion | ResponsesRequest,
+        answer: Answer,
+    ) -> None:
+        self._entry = entry
+        self._exchange = exchange
+        self._loaded = loaded
+        self._wanted = wanted
+        self._answer = answer
+        self._per_prompt = wanted.n or 1
+        self._open: list[InferRequest] = []
+        self._failed: Exception | None = None
+        #: Whose response each event carries that the client has not read yet.
+        self._unread: deque[Reply[InferResponse]] = deque()
+        self._events = EventStream(exchange, self._read) if wanted.stream else None
+
+    def submit(self, prompts: Sequence[dict[str, Any]]) -> None:
+        """Send a request for each prompt; what is refused at once is raised, and none is sent."""
+        request, port = self._exchange.request, self._entry.port()
+        for number, inputs in enumerate(prompts):
+            columns = self._loaded.row_columns((), self._known(inputs))
+            self._open.append(
+                self._loaded.request(
+                    columns,
+                    1,
+                    self._reply(number),
+                    id=self._answer.id,
+                    timeout=timeout_of(request.headers, {}),
+                    priority=self._wanted.priority or 0,
+                    tenant=tenant_of(request.headers, request.caller),
+                )
+            )
+        self._exchange.on_disconnect = self._cancel
+        self._entry.admission.enter_all(self._open)
+        self._exchange.request.body = b""  # free it: the columns hold what is needed
+        for each in self._open:
+            port.submit(self._loaded, each)
+        if self._events is not None:
+            self._events.keep_alive()
+
+    def _known(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs that the model has; what it has not must not have been asked for."""
+        names = {spec.name for spec in self._loaded.signature.inputs}
+        if "stream" in names:
+            inputs = {**inputs, "stream": bool(self._wanted.stream)}
+        for name in inputs.keys() - names:
+            if asked := inputs[name]:
+                field = next(iter(asked)) if name == "parameters" else name
+                raise BadField(field, f"the model '{self._loaded.name}' does not support it")
+        return {name: value for name, value in inputs.items() if name in names}
+
+    def _reply(self, number: int) -> Reply[InferResponse]:
+        port = self._entry.port()
+
+        def settled(reply: Reply[InferResponse]) -> None:
+            port.call(partial(self._settled, number), reply)
+
+        def responded(reply: StreamReply[InferResponse], response: InferResponse) -> None:
+            port.call(partial(self._respond, number, reply), response)
+
+        if self._loaded.signature.streams:
+            return StreamReply(responded, settled)
+        return Reply(settled)
+
+    # In the loop
+
+    def _respond(self, number: int, reply: Reply[InferResponse], response: InferResponse) -> None:
+        if self._failed is not None:
+            return
+        try:
+            piece = piece_of(self._loaded, response)
+            index = number * self._per_prompt + piece.index
+            self._send(self._answer.add(replace(piece, index=index)), reply)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._failed = error
+            self._cancel()
+
+    def _send(self, choices: Sequence[dict[str, Any]], reply: Reply[InferResponse] | None) -> None:
+        if self._events is None or not choices:
+            if isinstance(reply, StreamReply):
+                reply.consumed()
+            return
+        chunks = [
+            self._answer.chunk(choice, with_usage=self._wanted.include_usage) for choice in choices
+        ]
+        for chunk in chunks[:-1]:
+            self._send_event(self._events, chunk)
+        self._send_event(self._events, chunks[-1], reply)
+
+    def _send_event(
+        self, events: EventStream, event: dict[str, Any], reply: Reply[InferResponse] | None = None
+    ) -> None:
+        """Those that have a type are called by it."""
+        self._unread.append(reply if reply is not None else Reply(_nobody))
+        events.send(msgspec.json.encode(event), event.get("type", ""))
+
+    def _read(self) -> None:
+        """The client has room for another event."""
+        reply = self._unread.popleft()
+        if isinstance(reply, StreamReply):
+            reply.consumed()
+
+    def _settled(self, number: int, reply: Reply[InferResponse]) -> None:
+        self._entry.admission.leave()
+        outcome = reply.outcome
+        if isinstance(outcome, Exception):
+            if self._failed is None:
+                self._failed = outcome
+                self._cancel()
+        elif outcome.outputs:  # a stream's end is an empty response
+            self._respond(number, reply, outcome)
+        self._open = [request for request in self._open if request.reply is not reply]
+        if not self._open:
+            self._end()
+
+    def _cancel(self) -> None:
+        for request in list(self._open):
+            self._loaded.cancel(request)
+
+    def _end(self) -> None:
+        self._exchange.on_disconnect = None
+        try:
+            if self._failed is None:
+                last = self._answer.end()
+                if self._events is None:
+                    respond(self._exchange, msgspec.json.encode(self._answer.whole()))
+                else:
+                    self._finish(self._events, last)
+                return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._failed = error
+        self._fail(self._failed)
+
+    def _finish(self, events: EventStream, last: Sequence[dict[str, Any]]) -> None:
+        self._send(last, None)
+        if self._wanted.include_usage:
+            self._send_event(events, self._answer.usage_chunk())
+        if self._answer.last is not None:
+            self._unread.append(Reply(_nobody))
+            events.send(self._answer.last)
+        events.end()
+
+    def _fail(self, error: Exception) -> None:
+        """With its own status if nothing was sent yet, else as the stream's last event."""
+        if self._events is None or not self._events.started:
+            if self._events is not None:
+                self._events.abandon()
+            fail(self._exchange, error, self._wanted.named)
+            return
+        _, body, _ = described(self._exchange, error, self._wanted.named)
+        self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
+        self._events.end()
+
+
+def _nobody(_: Reply[InferResponse]) -> None:
+    """The reply of an event that belongs to no response."""

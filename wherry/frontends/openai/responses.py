@@ -1,0 +1,242 @@
+"""What may stand in a request to /v1/responses, and which chat is it?
+
+Nothing is kept here between two requests: a conversation is sent whole, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields import (
+    ROLES,
+    ChatRequest,
+    FunctionSpec,
+    JsonSchema,
+    NamedFunction,
+    NamedTool,
+    ResponseFormat,
+    Tool,
+    Whole,
+)
+
+
+class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    #: Padding against guesses by the sizes of events: there is none here.
+    include_obfuscation: bool = False
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: TextFormat | None = None
+    verbosity: None = None
+
+
+class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    effort: str | None = None
+    summary: None = None
+
+
+class FunctionTool(msgspec.Struct, kw_only=True):
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolByName(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
+    name: str
+
+
+class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/responses."""
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    text: TextOptions | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolByName | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    stream_options: Obfuscation | None = None
+    metadata: dict[str, str] | None = None
+    truncation: Literal["disabled"] | None = None
+    top_logprobs: Literal[0] | None = None
+    #: There is no reasoning apart from the text: whoever wants it encrypted misses nothing.
+    include: list[Literal["reasoning.encrypted_content"]] | None = None
+
+    # They ask for something to be kept.
+    store: bool | None = None
+    background: bool | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+
+    # Accepted: they say nothing about the answer.
+    user: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    safety_identifier: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+
+    n: ClassVar[None] = None
+    priority: ClassVar[None] = None
+    include_usage: ClassVar[bool] = False
+
+    def chat(self) -> ChatRequest:
+        """The chat that has the same answer."""
+        for field, problem in KEPT.items():
+            if getattr(self, field):
+                raise BadField(field, f"responses are not kept here: {problem}")
+        named = self.tool_choice
+        choice = (
+            NamedTool(function=NamedFunction(name=named.name))
+            if isinstance(named, ToolByName)
+            else named
+        )
+        return ChatRequest(
+            model=self.model,
+            messages=self._messages(),
+            max_completion_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            response_format=self._format(),
+            tools=None if self.tools is None else [_tool(tool) for tool in self.tools],
+            tool_choice=choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=None if self.reasoning is None else self.reasoning.effort,
+        )
+
+    def repeated(self) -> dict[str, Any]:
+        """What a response says of its request."""
+        form = TextFormat(type="text") if self.text is None else self.text.format
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "text": {"format": msgspec.to_builtins(form or TextFormat(type="text"))},
+            "tools": msgspec.to_builtins(self.tools or []),
+            "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "metadata": self.metadata or {},
+        }
+
+    def named(self, blamed: str) -> str:
+        """What the model blames, by the name that it has in this request."""
+        return NAMES.get(name := self.chat().named(blamed), name)
+
+    def _format(self) -> ResponseFormat | None:
+        form = None if self.text is None else self.text.format
+        if form is None or form.type != "json_schema":
+            return None if form is None else ResponseFormat(type=form.type)
+        if form.schema is None:
+            raise BadField("text.format.schema", "is missing")
+        return ResponseFormat(type=form.type, json_schema=JsonSchema(schema=form.schema))
+
+    def _messages(self) -> list[dict[str, Any]]:
+        given: list[dict[str, Any]] = []
+        if self.instructions:
+            given.append({"role": "system", "content": self.instructions})
+        if isinstance(self.input, str):
+            return [*given, {"role": "user", "content": self.input}]
+        if not self.input:
+            raise BadField("input", "is empty")
+        for place, item in enumerate(self.input):
+            message = _message(item, f"input[{place}]")
+            if given and "tool_calls" in message and given[-1]["role"] == "assistant":
+                # Calls are items of their own; to a model they belong to what it said before.
+                given[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+            else:
+                given.append(message)
+        return given
+
+
+#: What asks for a response to be kept, and what to do instead.
+KEPT: Final = {
+    "store": "send store: false",
+    "background": "wait for it, or stream it",
+    "previous_response_id": "send what came before it as items of input",
+    "conversation": "send it as items of input",
+}
+#: Fields of the chat by their names in the request.
+NAMES: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "chat_template_kwargs": "reasoning.effort",
+}
+TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+
+
+def _tool(tool: FunctionTool) -> Tool:
+    function = FunctionSpec(
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
+    )
+    return Tool(type=tool.type, function=function)
+
+
+def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """An item of the input as a message."""
+    kind = item.get("type", "message")
+    if kind == "message":
+        if item.get("role") not in ROLES[:4]:
+            raise BadField(f"{where}.role", f"must be one of {', '.join(ROLES[:4])}")
+        return {"role": item["role"], "content": _content(item, "content", where)}
+    if kind == "function_call":
+        called = {name: _word(item, name, where) for name in ("name", "arguments", "call_id")}
+        try:
+            arguments = msgspec.json.decode(called["arguments"] or "{}")
+        except msgspec.DecodeError:
+            raise BadField(f"{where}.arguments", "is not JSON") from None
+        function = {"name": called["name"], "arguments": arguments}
+        call = {"id": called["call_id"], "type": "function", "function": function}
+        return {"role": "assistant", "tool_calls": [call]}
+    if kind == "function_call_output":
+        result = _content(item, "output", where)
+        return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
+    raise BadField(
+        f"{where}.type",
+        f"must be message, function_call or function_call_output, not {str(kind)[:40]!r}",
+    )
+
+
+def _word(item: Mapping[str, Any], name: str, where: str) -> str:
+    if not isinstance(found := item.get(name), str):
+        raise BadField(f"{where}.{name}", "must be a text")
+    return found
+
+
+def _content(item: Mapping[str, Any], name: str, where: str) -> str:
+    """A text, or parts that are texts."""
+    parts = item.get(name)
+    if isinstance(parts, str):
+        return parts
+    if not isinstance(parts, list):
+        raise BadField(f"{where}.{name}", "must be a text or a list of parts")
+    texts: list[str] = []
+    for place, part in enumerate(parts):
+        kind = str(part.get("type") if isinstance(part, dict) else part)[:40]
+        if kind not in TEXTS:
+            raise BadField(f"{where}.{name}[{place}]", f"only text is supported, not {kind!r}")
+        texts.append(_word(part, TEXTS[kind], f"{where}.{name}[{place}]"))
+    return "".join(texts)

@@ -1,0 +1,235 @@
+"""Which model answers an OpenAI request, and how does the answer go out?
+
+Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes,
+one that makes vectors of texts embeds. An LLM of wherry's engine does all that OpenAI's fields ask
+for; of a plain model a request may ask what it has inputs for, and is refused otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from wherry.frontends.http.answers import new_request_id, respond
+from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.openai.answers import Answer, ChatAnswer, TextAnswer
+from wherry.frontends.openai.embedding import Embedding
+from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
+from wherry.frontends.openai.fields import (
+    ChatRequest,
+    CompletionRequest,
+    Conversion,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+    decoded,
+)
+from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.response_answer import ResponseAnswer
+from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
+from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.v2.long_arrays import check_values
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.datatypes import Form
+from wherry.values.errors import ModelNotFound
+
+T = TypeVar("T")
+#: The model's inputs for one row.
+Inputs = dict[str, Any]
+
+MODELS: Final = "/v1/models/"
+
+
+class OpenAI:
+    """The routes of one server."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+        self._created = int(time.time())
+
+    def routes(self) -> dict[str, Handlers]:
+        return {
+            "/v1/models": {"GET": self._list},
+            "/v1/chat/completions": {"POST": self._chat},
+            "/v1/completions": {"POST": self._complete},
+            "/v1/responses": {"POST": self._respond},
+            "/v1/embeddings": {"POST": self._embed},
+            # Where vLLM has them.
+            "/tokenize": {"POST": partial(self._convert, TokenizeRequest, TokensAnswer)},
+            "/detokenize": {"POST": partial(self._convert, DetokenizeRequest, PromptAnswer)},
+        }
+
+    def handlers(self, path: str) -> Handlers | None:
+        if path.startswith(MODELS):
+            return {"GET": partial(self._show, path.removeprefix(MODELS))}
+        return {"GET": _missing, "POST": _missing} if path.startswith("/v1/") else None
+
+    # Models
+
+    def _list(self, exchange: Exchange) -> None:
+        names = sorted({m.name for m in self._entry.runtime.models() if abilities(m)})
+        data = [self._described(name) for name in names]
+        respond(exchange, msgspec.json.encode({"object": "list", "data": data}))
+
+    def _show(self, name: str, exchange: Exchange) -> None:
+        try:
+            self._model(name)
+        except UnknownModel as error:
+            fail(exchange, error)
+        else:
+            respond(exchange, msgspec.json.encode(self._described(name)))
+
+    def _described(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "wherry"}
+
+    def _model(self, name: str, ability: str = "") -> LoadedModel:
+        try:
+            loaded = self._entry.runtime.model(name)
+        except ModelNotFound:
+            able = ", ".join(sorted({m.name for m in self._entry.runtime.models() if abilities(m)}))
+            raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
+        if ability and ability not in abilities(loaded):
+            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+        return loaded
+
+    # Requests
+
+    def _read(
+        self, exchange: Exchange, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None]
+    ) -> None:
+        """Have the body read, here or in another thread, and then `start` it here."""
+        entry = self._entry
+
+        def read_large() -> T:
+            body = entry.body(exchange)
+            check_values(body)
+            return read(body)
+
+        try:
+            entry.admission.check()
+            body = entry.small_body(exchange)
+            if body is not None:
+                start(exchange, read(body))
+            else:
+                entry.read_off_loop(exchange, read_large, partial(start, exchange), fail)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(exchange, error)
+
+    def _chat(self, exchange: Exchange) -> None:
+        self._read(exchange, _read_chat, self._start_chat)
+
+    def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
+        wanted, inputs = read
+        loaded = self._model(wanted.model, "chat")
+        answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+    def _respond(self, exchange: Exchange) -> None:
+        self._read(exchange, _read_response, self._start_response)
+
+    def _start_response(
+        self, exchange: Exchange, read: tuple[ResponsesRequest, ChatRequest, Inputs]
+    ) -> None:
+        wanted, chat, inputs = read
+        loaded, about = self._model(wanted.model, "chat"), wanted.repeated()
+        answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+    def _complete(self, exchange: Exchange) -> None:
+        self._read(exchange, partial(decoded, kind=CompletionRequest), self._start_completion)
+
+    def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
+        loaded = self._model(wanted.model, "completions")
+        prompts = wanted.prompts()
+        answer = TextAnswer(wanted.model, new_request_id(), wanted.echoes(), wanted.n or 1)
+        parameters = wanted.sampling()
+        if loaded.signature.input("parameters"):
+            parameters.setdefault("max_tokens", 16)  # OpenAI's own default
+        inputs = [
+            {"prompt" if isinstance(p, str) else "token_ids": p, "parameters": parameters}
+            for p in prompts
+        ]
+        Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
+
+    def _embed(self, exchange: Exchange) -> None:
+        self._read(exchange, partial(decoded, kind=EmbeddingRequest), self._start_embedding)
+
+    def _start_embedding(self, exchange: Exchange, wanted: EmbeddingRequest) -> None:
+        loaded = self._model(wanted.model, "embeddings")
+        Embedding(self._entry, exchange, loaded, wanted).submit()
+
+    def _convert(
+        self,
+        fields: type[Conversion],
+        answers: type[Answer],
+        exchange: Exchange,
+    ) -> None:
+        """Tokens of a text, or the text of tokens."""
+
+        def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
+            wanted, inputs = read
+            loaded = self._model(wanted.model or self._only("tokens"), "tokens")
+            answer = answers(loaded.name, new_request_id())
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+        self._read(exchange, partial(_read_conversion, fields), start)
+
+    def _only(self, ability: str) -> str:
+        """The one model that is able to do it."""
+        able = {m.name for m in self._entry.runtime.models() if ability in abilities(m)}
+        if len(able) == 1:
+            return able.pop()
+        raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
+
+
+def _read_chat(body: Buffer) -> tuple[ChatRequest, Inputs]:
+    wanted = decoded(body, ChatRequest)
+    return wanted, wanted.inputs()
+
+
+def _read_response(body: Buffer) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
+    wanted = decoded(body, ResponsesRequest)
+    chat = wanted.chat()
+    return wanted, chat, chat.inputs()
+
+
+def _read_conversion(kind: type[Conversion], body: Buffer) -> tuple[Conversion, Inputs]:
+    wanted = decoded(body, kind)
+    return wanted, wanted.inputs()
+
+
+def _missing(exchange: Exchange) -> None:
+    path = exchange.request.path
+    instead = "; responses are not kept here" if path.startswith("/v1/responses") else ""
+    fail(exchange, UnknownRoute(f"{path} is not among the routes of this server{instead}"))
+
+
+NEEDS: Final = {
+    "chat": "it has no input 'messages' and text as its output",
+    "completions": "it has no input 'prompt' and text as its output",
+    "embeddings": "it does not make one vector of one text",
+    "tokens": "it has no input 'task'",
+}
+
+
+def abilities(loaded: LoadedModel) -> set[str]:
+    """What of OpenAI's API a model can answer, by its signature."""
+    signature = loaded.signature
+    inputs = {spec.name for spec in signature.inputs}
+    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
+    able: set[str] = set()
+    if texts and (len(signature.outputs) == 1 or signature.output("text")):
+        by_input = {"messages": "chat", "prompt": "completions"}
+        able = {ability for name, ability in by_input.items() if name in inputs}
+        if "task" in inputs and signature.output("token_ids"):
+            able.add("tokens")
+    if not signature.streams and len(inputs) == 1 and signature.inputs[0].form is Form.TEXT:
+        vector = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
+        if len(vector) == 1 and vector[0].datatype.dtype.kind == "f":
+            able.add("embeddings")
+    return able

@@ -1,0 +1,43 @@
+"""How does a client count a text's tokens, or read tokens, without anything being generated?"""
+
+from __future__ import annotations
+
+from wherry.frontends.openai.answers import Answer, Json, Piece
+
+
+class TokensAnswer(Answer):
+    """The tokens of a prompt, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "tokenize"
+
+    def add(self, piece: Piece) -> list[Json]:
+        tokens = [int(token) for token in piece.token_ids]
+        self._whole = {
+            "count": len(tokens),
+            "max_model_len": piece.usage.get("context_tokens"),
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return self._whole
+
+
+class PromptAnswer(Answer):
+    """The text of tokens, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "detokenize"
+
+    def add(self, piece: Piece) -> list[Json]:
+        self._text = piece.text
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return {"prompt": self._text}

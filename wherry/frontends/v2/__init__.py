@@ -1,0 +1,1 @@
+"""What does the V2 protocol mean, whatever carries it?"""

@@ -1,0 +1,120 @@
+"""How is a large request read, and a large answer written, while the event loop goes on?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from wherry.frontends.grpc.rpc import Buffer
+from wherry.frontends.grpc.wire import Message, Values
+from wherry.frontends.v2.grpc.entry import Entry
+from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
+from wherry.runtime.loaded_model import LoadedModel
+
+
+class Beside:
+    """Work of one call in another thread. `done` is told here what it returned or raised.
+
+    Counts as a request in flight meanwhile. ServerBusy if too much is being read already; work
+    without bytes of its own, which writes an answer, is never refused.
+    """
+
+    __slots__ = ("_admission", "_done", "_job")
+
+    def __init__(
+        self,
+        entry: Entry,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        nbytes: int = 0,
+    ) -> None:
+        self._admission = entry.admission
+        self._done = done
+        self._job = entry.common.offload.submit(work, nbytes, entry.port(), self._ended)
+        self._admission.enter_body()
+
+    def _ended(self, outcome: Any) -> None:
+        self._admission.leave()
+        self._done(outcome)
+
+    def cancel(self) -> None:
+        """End the work: the client has left."""
+        self._job.cancel()
+        self._admission.leave()
+
+
+class LargeRequest:
+    """A large message of a request: decoded in steps, each beside the loop if it takes long.
+
+    `done(self, error)` is told once, perhaps by `start`; without an error, `loaded`, `codec` and
+    `decoded` are set.
+    """
+
+    loaded: LoadedModel
+    codec: InferCodec
+    decoded: Decoded
+
+    def __init__(
+        self,
+        entry: Entry,
+        kind: Message,
+        message: Buffer,
+        done: Callable[[LargeRequest, Exception | None], None],
+    ) -> None:
+        #: The request's id, as far as it is known.
+        self.id = ""
+        self.entry = entry
+        self._kind = kind
+        self._message = message
+        self._done = done
+        self._is_light = False
+        self._work: Beside | None = None
+
+    def start(self) -> None:
+        kind, message = self._kind, self._message
+        self._is_light = kind.is_light(message, "raw_input_contents")
+        self._step(self._begin, None)
+
+    def cancel(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+
+    def _begin(self, _: None) -> bool:
+        self.entry.admission.check()
+        decode = partial(self._kind.decode, self._message)
+        if self._is_light:
+            return self._find(decode())
+        return self._beside(decode, self._find)
+
+    def _find(self, wire: Values) -> bool:
+        self.id = wire.get("id", "")
+        name, version = wire.get("model_name", ""), wire.get("model_version", "")
+        self.loaded, self.codec = self.entry.find(name, version)
+        if self._is_light and self.codec.reads_in_place(wire):
+            return self._take(self.codec.decode(wire))
+        return self._beside(partial(self.codec.decode_in_slices, wire), self._take)
+
+    def _take(self, decoded: Decoded) -> bool:
+        self.decoded = decoded
+        return True
+
+    def _beside(self, work: Callable[[], Any], then: Callable[[Any], bool]) -> bool:
+        done = partial(self._step, then)
+        self._work = Beside(self.entry, work, done, len(self._message))
+        return False
+
+    def _step(self, then: Callable[[Any], bool], outcome: Any) -> None:
+        """`then` says whether that was the last one."""
+        self._work = None
+        error: Exception | None = None
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
+            if not then(outcome):
+                return
+        except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
+            error = refused
+        self._message = b""  # free it: the columns hold what is needed
+        self._done(self, error)

@@ -1,0 +1,85 @@
+"""What does the V2 protocol tell over gRPC of a server and its models?
+
+Decoded messages in, plain values out; which fields of them a message has is the schema's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from wherry.frontends.grpc.wire import Values
+from wherry.frontends.v2 import describe
+from wherry.frontends.v2.grpc.entry import Entry, checked_version
+from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady
+
+EXTENSIONS: Final = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class KServe:
+    """The calls of one server that answer at once."""
+
+    def __init__(self, entry: Entry, *, name: str, version: str) -> None:
+        self._entry = entry
+        self._server = {"name": name, "version": version, "extensions": EXTENSIONS}
+
+    def calls(self) -> dict[str, Callable[[Values], Values]]:
+        """By the method's name."""
+        return {
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": not self._entry.not_ready()},
+            "ServerMetadata": lambda _: self._server,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+        }
+
+    def _model_ready(self, request: Values) -> Values:
+        """An unknown model is not ready, which is no error."""
+        try:
+            loaded = self._entry.model(*_named(request))
+        except (ModelNotFound, ModelNotReady):
+            return {"ready": False}
+        return {"ready": not loaded.not_ready_reason()}
+
+    def _model_metadata(self, request: Values) -> Values:
+        name, version = _named(request)
+        loaded = self._entry.model(name, version)
+        versions = [version] if version else describe.versions_of(self._entry.runtime, name)
+        return describe.metadata(loaded, versions)
+
+    def _model_config(self, request: Values) -> Values:
+        return {"config": describe.model_config(self._entry.model(*_named(request)))}
+
+    def _model_statistics(self, request: Values) -> Values:
+        """Of one model, or of all."""
+        name, version = _named(request)
+        wanted_version = checked_version(version)
+        runtime = self._entry.runtime
+        if not name:
+            models = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
+        else:
+            try:
+                models = [runtime.model(name, wanted_version)]
+            except ModelNotFound:  # as Triton says it
+                raise InvalidRequest(f"requested model '{name}' is not available") from None
+            if wanted_version is None:
+                models = describe.all_versions(runtime, name)
+        return {"model_stats": [describe.statistics(loaded) for loaded in models]}
+
+
+def _named(request: dict[str, Any]) -> tuple[str, str]:
+    return request.get("name", ""), request.get("version", "")

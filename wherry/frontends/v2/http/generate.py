@@ -1,0 +1,151 @@
+"""How do `generate` and `generate_stream` carry plain JSON in, and one or many answers out?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.sse import EventStream
+from wherry.frontends.v2.http.infer_codec import InferBody
+from wherry.frontends.v2.http.model_path import ModelPath
+from wherry.values.errors import InvalidRequest
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import InferRequest, InferResponse
+
+
+def generate(model: ModelPath, exchange: Exchange) -> None:
+    """One answer as one JSON object, also of a model that streams, if it has exactly one."""
+    GenerateCall(model, exchange).begin()
+
+
+def generate_stream(model: ModelPath, exchange: Exchange) -> None:
+    """Each answer as an event, also the only one of a model that does not stream."""
+    StreamCall(model, exchange).begin()
+
+
+class Call(ABC):
+    """A request of a model that streams or does not: its responses come one after the other."""
+
+    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
+        self.entry = model.entry
+        self.exchange = exchange
+        self.entry.admission.check()
+        self.loaded, self.codec = model.find()
+        self.id = ""
+        self._request: InferRequest | None = None
+        self._port = port = self.entry.port()
+
+        def settled(reply: Reply[InferResponse]) -> None:
+            port.call(self._settled, reply.outcome)
+
+        def responded(_: Reply[InferResponse], response: InferResponse) -> None:
+            port.call(self.respond, response)
+
+        self._reply: Reply[InferResponse] | None = (
+            StreamReply(responded, settled) if self.loaded.signature.streams else Reply(settled)
+        )
+
+    def begin(self) -> None:
+        """Read the request, here or in another thread, and `submit` it."""
+        entry, exchange, codec = self.entry, self.exchange, self.codec
+        body = entry.small_body(exchange)
+        if body is not None:
+            self.submit(codec.decode_generate(body))
+        else:
+            entry.read_off_loop(
+                exchange, lambda: codec.decode_large_generate(entry.body(exchange)), self.submit
+            )
+
+    def submit(self, decoded: InferBody) -> None:
+        """Send the request on its way: `respond` comes for each response, then `end`."""
+        assert self._reply is not None
+        self.id = decoded.id
+        self._request = self.entry.submit(
+            self.exchange, self.loaded, decoded, self._reply, self._port
+        )
+        self.exchange.on_disconnect = self.cancel
+
+    def cancel(self) -> None:
+        if self._request is not None:
+            self.loaded.cancel(self._request)
+
+    def consumed(self) -> None:
+        """The client has room for another response."""
+        if isinstance(self._reply, StreamReply):
+            self._reply.consumed()
+
+    def encoded(self, response: InferResponse) -> bytes:
+        return self.codec.encode_generate(response.outputs, self.id, response.parameters)
+
+    def _settled(self, outcome: InferResponse | Exception) -> None:
+        self.entry.admission.leave()
+        # Cut the circles here: else the garbage collector would have to find each of them.
+        self.exchange.on_disconnect = self._request = self._reply = None
+        if isinstance(outcome, Exception):
+            self.end(outcome)
+            return
+        if outcome.outputs:  # a stream's end is an empty response
+            self.respond(outcome)
+        self.end(None)
+
+    @abstractmethod
+    def respond(self, response: InferResponse) -> None:
+        """One response has come."""
+
+    @abstractmethod
+    def end(self, error: Exception | None) -> None:
+        """Nothing more will come."""
+
+
+class GenerateCall(Call):
+    """Exactly one response is an answer."""
+
+    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
+        super().__init__(model, exchange)
+        self._responses: list[InferResponse] = []
+
+    def respond(self, response: InferResponse) -> None:
+        self._responses.append(response)
+        if len(self._responses) == 2:
+            self.cancel()  # it has failed already: spare the model the rest
+
+    def end(self, error: Exception | None) -> None:
+        try:
+            count = len(self._responses)
+            if count > 1 or (count == 0 and error is None):
+                raise InvalidRequest(
+                    "generate expects model to produce exactly 1 response, use generate_stream for"
+                    f" models that produce any other number; model '{self.loaded.name}' produced"
+                    f" {'more than 1' if count else 'none'}"
+                )
+            if error is not None:
+                raise error
+            respond(self.exchange, self.encoded(self._responses[0]))
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
+            fail(self.exchange, problem)
+
+
+class StreamCall(Call):
+    """Each response is an event."""
+
+    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
+        super().__init__(model, exchange)
+        self._events = EventStream(exchange, self.consumed)
+        self._failed: Exception | None = None
+
+    def submit(self, decoded: InferBody) -> None:
+        super().submit(decoded)  # may refuse it: then there is no stream
+        self._events.keep_alive()
+
+    def respond(self, response: InferResponse) -> None:
+        if self._failed is not None:
+            return
+        try:
+            self._events.send(self.encoded(response))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            self._failed = error
+            self.cancel()
+
+    def end(self, error: Exception | None) -> None:
+        self._events.end(self._failed or error)

@@ -1,0 +1,507 @@
+"""How does the body of an infer or generate request become columns, and columns an answer's body?
+
+Pure: bytes in, columns out, and back. A codec is made once for each loaded model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from wherry.frontends.http.exchange import Buffer, HttpRequest
+from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
+from wherry.frontends.v2.classification import check_classifiable
+from wherry.frontends.v2.json_errors import malformed, mismatch
+from wherry.frontends.v2.long_arrays import Folded, check_values, fold
+from wherry.frontends.v2.model_tensors import ModelTensors, in_order
+from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
+from wherry.frontends.v2.shared_memory import SharedMemory, Window
+from wherry.frontends.v2.tensors import InputCodec, OutputCodec, encode_json, with_quoted_literals
+from wherry.models.config import ModelConfig
+from wherry.models.signature import Signature
+from wherry.values.errors import BadModelOutput, InvalidRequest
+from wherry.values.request import Column, Columns
+
+T = TypeVar("T")
+
+HEADER_LENGTH: Final = "inference-header-content-length"
+OCTET_STREAM: Final = "application/octet-stream"
+
+#: Where an input's data may be, besides in `data`.
+_SOURCES: Final = ("binary_data_size", "shared_memory_region")
+#: Whatever else a client puts there is refused before it is built.
+WireParameters = dict[str, str | int | bool | float | None]
+
+
+#: The objects and arrays that are open where the data of an input begins.
+DATA_STANDS_IN: Final = "{[{"
+
+
+class WireInput(msgspec.Struct, gc=False):
+    name: str
+    datatype: str
+    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
+    #: As it came: only the model's input knows what it must be.
+    data: msgspec.Raw = msgspec.Raw()
+    parameters: WireParameters = {}
+
+
+class WireOutput(msgspec.Struct, gc=False):
+    name: str
+    parameters: WireParameters = {}
+
+
+class WireRequest(msgspec.Struct, gc=False):
+    inputs: list[WireInput]
+    id: str = ""
+    parameters: WireParameters = {}
+    outputs: list[WireOutput] = []
+
+
+class Wanted(msgspec.Struct):
+    """One output as the client asked for it."""
+
+    codec: OutputCodec
+    binary: bool
+    #: So many "score:index" strings in its place; 0: the tensor itself.
+    classes: int
+    #: Where its data goes, if not into the answer.
+    window: Window | None = None
+
+
+class _Parameters(msgspec.Struct):
+    parameters: dict[str, msgspec.Raw] = {}
+
+
+class InferBody(msgspec.Struct):
+    """A decoded request."""
+
+    columns: Columns
+    rows: int
+    id: str
+    parameters: Parameters
+    #: None: every output, as JSON.
+    wanted: list[Wanted] | None
+    #: The client named the outputs.
+    named: bool = False
+    #: What the columns hold in memory, if that was counted.
+    held_bytes: int | None = None
+
+    @property
+    def output_names(self) -> list[str] | None:
+        """Those that the client named; None: it wants whatever there is."""
+        if self.wanted is None or not self.named:
+            return None
+        return [one.codec.name for one in self.wanted]
+
+
+class AnswerBody(msgspec.Struct):
+    """An encoded answer; `json_bytes` is set if binary data follows that much JSON."""
+
+    body: bytes | Sequence[Buffer]
+    json_bytes: int | None
+    #: What is said of the body, if it is compressed already.
+    headers: Sequence[tuple[str, str]] = ()
+
+
+_decode: Final = msgspec.json.Decoder(WireRequest).decode
+_decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class ModelCodec:
+    """The wire form of one model's requests and answers.
+
+    `labels` are the names of an output's classes, by output.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        signature: Signature,
+        *,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        shared_memory: SharedMemory | None = None,
+    ) -> None:
+        self.model = config.name
+        self.streams = signature.streams
+        self._tensors = ModelTensors(config, signature, labels, shared_memory)
+        self.inputs, self.outputs = self._tensors.inputs, self._tensors.outputs
+        self._version = config.version
+        name, version = encode_json(config.name), encode_json(config.version)
+        self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
+        self._views = all(codec.views for codec in self.inputs.values())
+        self._plain_head = b'{%b"outputs":[' % self._names
+
+    # The request
+
+    def decode(self, body: Buffer, header_length: str | None) -> InferBody:
+        """InvalidRequest names the member that is wrong."""
+        rest: memoryview | None = None
+        if header_length is not None:
+            size = _json_bytes(header_length, len(body))
+            view = memoryview(body)
+            if size == 0:
+                return self._raw_request(view)
+            body, rest = view[:size], view[size:]
+        folded = None
+        if len(body) > LARGE_BYTES:
+            folded = fold(body, DATA_STANDS_IN)
+            body = folded.envelope
+        wire = parse(body)
+        columns, rows = self._columns(wire.inputs, rest, folded)
+        parameters = wire.parameters
+        wanted = None
+        if parameters or wire.outputs:
+            wanted = self._wanted(wire)
+        if parameters:
+            parameters = checked_parameters(parameters)
+        return InferBody(columns, rows, wire.id, parameters, wanted, bool(wire.outputs))
+
+    def decode_in_slices(self, body: Buffer, header_length: str | None) -> InferBody:
+        """`decode` for another thread, and count what it has made."""
+        decoded = self.decode(body, header_length)
+        decoded.held_bytes = held_bytes(decoded.columns)
+        return decoded
+
+    def _columns(
+        self, inputs: list[WireInput], rest: memoryview | None, folded: Folded | None
+    ) -> tuple[Columns, int]:
+        tensors = self._tensors
+        columns: Columns = {}
+        rows = 0
+        position = 0
+        for given in inputs:
+            name = given.name
+            codec = tensors.input(name, given.datatype, columns)
+            rows = tensors.rows(codec, given.shape, rows)
+            if not given.parameters:
+                if not given.data:
+                    raise _one_source(given)
+                if folded is None:
+                    columns[name] = codec.from_json(given.data, rows, given.shape)
+                else:
+                    columns[name] = _from_folded(codec, given, rows, folded)
+                continue
+            if "shared_memory_region" in given.parameters:
+                if given.data or "binary_data_size" in given.parameters:
+                    raise _one_source(given)
+                window = tensors.window(given.parameters, f"input '{name}'")
+                columns[name] = codec.from_binary(window.read(), rows, given.shape, shared=True)
+                continue
+            size = _binary_bytes(given)
+            if size is None:
+                columns[name] = (
+                    codec.from_json(given.data, rows, given.shape)
+                    if folded is None
+                    else _from_folded(codec, given, rows, folded)
+                )
+                continue
+            left = 0 if rest is None else len(rest) - position
+            if rest is None or size > left:
+                raise InvalidRequest(
+                    f"unexpected size for input '{name}', expecting {size - left} additional"
+                    f" bytes for model '{self.model}'"
+                )
+            columns[name] = codec.from_binary(rest[position : position + size], rows, given.shape)
+            position += size
+        if rest is not None and position < len(rest):
+            raise InvalidRequest(
+                f"unexpected additional input data for model '{self.model}':"
+                f" {len(rest) - position} bytes belong to no input"
+            )
+        return tensors.complete(columns), rows or 1  # all inputs may be optional
+
+    def _raw_request(self, data: memoryview) -> InferBody:
+        if len(self.inputs) != 1:
+            raise InvalidRequest(
+                "Raw request must only have 1 input (found 1) to be deduced but got"
+                f" {len(self.inputs)} inputs in '{self.model}' model configuration"
+            )
+        ((name, codec),) = self.inputs.items()
+        column, rows = codec.from_raw(data)
+        wanted = [Wanted(codec, binary=True, classes=0) for codec in self.outputs.values()]
+        return InferBody({name: column}, rows, "", {}, wanted)
+
+    def _wanted(self, wire: WireRequest) -> list[Wanted] | None:
+        all_binary = wire.parameters.pop("binary_data_output", False)  # nobody else's business
+        if type(all_binary) is not bool:
+            raise InvalidRequest("parameter 'binary_data_output' must be a bool")
+        if not wire.outputs:
+            if not all_binary:
+                return None
+            return [Wanted(codec, binary=True, classes=0) for codec in self.outputs.values()]
+        asked = {
+            output.name: self._wanted_output(self._tensors.output(output.name), output.parameters)
+            for output in wire.outputs
+        }
+        return [*in_order(self.outputs, asked).values()]
+
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
+        if not parameters:
+            return Wanted(codec, binary=False, classes=0)
+        what = f"output '{codec.name}'"
+        binary = parameters.get("binary_data", False)
+        if type(binary) is not bool:
+            raise InvalidRequest(f"{what}: parameter 'binary_data' must be a bool")
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise InvalidRequest(
+                f"{what}: parameter 'classification' must be a whole number from 1 up"
+            )
+        if classes:
+            check_classifiable(codec.spec, self.model)
+        elsewhere = "shared_memory_region" in parameters
+        window = self._tensors.window(parameters, what) if elsewhere else None
+        return Wanted(codec, binary, classes, window)
+
+    def decode_generate(self, body: Buffer) -> InferBody:
+        """A JSON object whose members are inputs by name; the others are parameters."""
+        members = parse_object(body)
+        text = bytes(body)
+        if isinstance(members.get("parameters"), dict) and "parameters" not in self.inputs:
+            members = {**members.pop("parameters"), **members}
+        request_id = "" if "id" in self.inputs else members.pop("id", "")
+        if type(request_id) is not str:
+            raise InvalidRequest("id: expected str")
+        if any(text.count(encode_json(name)) > 1 for name in self.inputs):
+            self._refuse_twice(text)
+        columns: Columns = {}
+        rows = 0
+        for name in [name for name in members if name in self.inputs]:  # as the client wrote them
+            value, codec = members.pop(name), self.inputs[name]
+            if value is None:
+                continue
+            elements = codec.elements_of(value)
+            shape = codec.shape_of(len(elements))
+            count = codec.rows_of(shape)
+            if rows and count != rows:
+                raise InvalidRequest(
+                    f"input '{name}' of model '{self.model}' has {count} rows, others have {rows}"
+                )
+            rows = count
+            columns[name] = codec.from_values(elements, count, shape)
+        columns = self._tensors.complete(columns)
+        return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
+
+    def decode_large_generate(self, body: Buffer) -> InferBody:
+        """`decode_generate` for another thread. RequestTooLarge if it has too many values: these
+        are built in one go, other than the data of an infer request."""
+        check_values(body)
+        decoded = self.decode_generate(body)
+        decoded.held_bytes = held_bytes(decoded.columns)
+        return decoded
+
+    def _refuse_twice(self, text: bytes) -> None:
+        """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""
+
+        def look(members: list[tuple[str, Any]]) -> None:
+            seen: set[str] = set()
+            for name, _ in members:
+                if name in seen and name in self.inputs:
+                    raise InvalidRequest(f"input '{name}' already exists in request")
+                seen.add(name)
+
+        json.loads(text, object_pairs_hook=look)
+
+    # The answer
+
+    def encode_generate(
+        self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None
+    ) -> bytes:
+        answer: dict[str, Any] = {"id": id} if id else {}
+        answer["model_name"], answer["model_version"] = self.model, self._version
+        if parameters:
+            answer.update(parameters)
+        for name, codec in self.outputs.items():
+            if name in outputs:
+                answer[name] = codec.values(outputs[name])
+        try:
+            return encode_json(answer)
+        except (TypeError, ValueError) as error:
+            raise BadModelOutput(f"model '{self.model}': an output is no JSON: {error}") from None
+
+    def encode(
+        self,
+        outputs: Columns,
+        wanted: list[Wanted] | None = None,
+        id: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> AnswerBody:
+        """An output that the model did not give, as some may, is left out."""
+        head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
+        if wanted is None:
+            members = [codec.json(outputs[n]) for n, codec in self.outputs.items() if n in outputs]
+            return AnswerBody(b"%b%b]}" % (head, b",".join(members)), None)
+        members = []
+        buffers: list[Buffer] = []
+        for one in wanted:
+            codec = one.codec
+            if codec.name not in outputs:
+                continue
+            column = outputs[codec.name]
+            if one.classes:
+                codec, column = self._tensors.classified(codec, column, one.classes)
+            if one.window is not None:
+                member, data = codec.elsewhere(column)
+                members.append(member)
+                one.window.write(data)
+            elif one.binary:
+                member, data = codec.binary(column)
+                members.append(member)
+                if len(data):
+                    buffers.append(data)
+            else:
+                members.append(codec.json(column))
+        text = b"%b%b]}" % (head, b",".join(members))
+        if not buffers:
+            return AnswerBody(text, None)
+        return AnswerBody([text, *buffers], len(text))
+
+    def encode_in_slices(
+        self,
+        outputs: Columns,
+        wanted: list[Wanted] | None = None,
+        id: str = "",
+        parameters: Mapping[str, Any] | None = None,
+    ) -> AnswerBody:
+        """As `encode`, for large outputs: the body is a list of parts."""
+        text: list[Buffer] = [self._full_head(id, parameters)]
+        buffers: list[Buffer] = []
+        if wanted is None:
+            wanted = [Wanted(codec, binary=False, classes=0) for codec in self.outputs.values()]
+        for one in wanted:
+            codec = one.codec
+            if codec.name not in outputs:
+                continue
+            column = outputs[codec.name]
+            if len(text) > 1:
+                text.append(b",")
+            if one.classes:
+                codec, column = self._tensors.classified(codec, column, one.classes)
+            if one.window is not None:
+                member, data = codec.elsewhere(column)
+                text.append(member)
+                one.window.write(data)
+            elif one.binary:
+                member, parts = codec.binary_parts(column)
+                text.append(member)
+                buffers += [part for part in parts if len(part)]
+            else:
+                text += codec.json_parts(column)
+        text.append(b"]}")
+        return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
+
+    def is_large(self, outputs: Columns, wanted: list[Wanted] | None, *, packed: bool) -> bool:
+        """Would writing this answer hold up the loop? `packed`: it is compressed, too."""
+        if not is_large(outputs):
+            return False
+        if wanted is None or packed:
+            return True
+        asked = {one.codec.name: outputs[one.codec.name] for one in wanted
+                 if one.codec.name in outputs and not (one.binary and one.codec.views)}  # fmt: skip
+        return is_large(asked)
+
+    def reads_in_place(self, request: HttpRequest, header_length: str | None) -> bool:
+        """Is a large body nothing but binary data, behind little JSON, that is not copied?"""
+        if header_length is None or not self._views or "content-encoding" in request.headers:
+            return False
+        return _json_bytes(header_length, len(request.body)) <= LARGE_BYTES
+
+    def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
+        given = b'"id":%b,' % encode_json(id) if id else b""
+        said = b""
+        if parameters:
+            try:
+                said = b'"parameters":%b,' % encode_json(parameters)
+            except (TypeError, ValueError) as error:
+                raise BadModelOutput(
+                    f"model '{self.model}': a response parameter is no JSON: {error}"
+                ) from None
+        return b'{%b%b%b"outputs":[' % (given, self._names, said)
+
+
+def parse(body: Buffer) -> WireRequest:
+    """The envelope of an infer request; its data stays text."""
+    try:
+        return _parsed(_decode, body)
+    except InvalidRequest as error:
+        if "(parameters[...]: expected" in str(error):
+            _check_parameters(body)
+        raise
+
+
+def _check_parameters(body: Buffer) -> None:
+    """InvalidRequest, with its name, for the first parameter that is a list or an object."""
+    parameters: dict[str, msgspec.Raw] = {}
+    with contextlib.suppress(ValueError, RecursionError):  # something behind them is wrong, too
+        parameters = _decode_parameters(body).parameters
+    for name, value in parameters.items():
+        if bytes(memoryview(value)[:1]) in b"[{":
+            raise InvalidParameter(name)
+
+
+def parse_object(body: Buffer) -> dict[str, Any]:
+    return _parsed(_decode_object, body)
+
+
+def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
+    try:
+        try:
+            return decode(body)
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            loose = with_quoted_literals(bytes(body))
+            if loose is None:
+                raise
+            return decode(loose)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(malformed(error)) from None
+
+
+def _from_folded(codec: InputCodec, given: WireInput, rows: int, folded: Folded) -> Column:
+    array = folded.find(given.data)
+    if array is None:
+        return codec.from_json(given.data, rows, given.shape)
+    return codec.from_long_array(array, rows, given.shape)
+
+
+def _json_bytes(header: str, total: int) -> int:
+    if not (header.isascii() and header.isdigit() and len(header) < 16):
+        raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header}")
+    size = int(header)
+    if size > total:
+        raise InvalidRequest(f"inference header size should be in range (0, {total}), got: {size}")
+    return size
+
+
+def _binary_bytes(given: WireInput) -> int | None:
+    """The size of an input's binary data; None if it has JSON data."""
+    size = given.parameters.get("binary_data_size")
+    if size is None:
+        if not given.data:
+            raise _one_source(given)
+        return None
+    if given.data:
+        raise _one_source(given)
+    if type(size) is not int or size < 0:
+        raise InvalidRequest(
+            f"Unable to parse 'binary_data_size': {mismatch('unsigned')} (input '{given.name}')"
+        )
+    return size
+
+
+def _one_source(given: WireInput) -> InvalidRequest:
+    told = [f"'{name}'" for name in _SOURCES if name in given.parameters]
+    if given.data:
+        told.insert(0, "'data'")
+    but = f"But set {' '.join(told)}" if told else "But no field is set"
+    return InvalidRequest(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in"
+        f" 'parameters', 'shared_memory_region' in 'parameters'. {but} (input '{given.name}')"
+    )

@@ -1,0 +1,259 @@
+"""How does the V2 protocol become an InferRequest, and an InferResponse V2 again?
+
+Paths, and what each answers. Bodies are `infer_codec.py`'s and `tensors.py`'s, generate is
+`generate.py`'s. Differences from Triton, all on purpose: 400 for JSON that cannot be parsed,
+application/json for every error, 503 with the reason where something is not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from wherry.frontends.http.answers import Headers, fail, packed, respond, respond_json
+from wherry.frontends.http.compression import MAX_BYTES
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.v2 import describe
+from wherry.frontends.v2.http.generate import generate, generate_stream
+from wherry.frontends.v2.http.infer_codec import (
+    HEADER_LENGTH,
+    OCTET_STREAM,
+    AnswerBody,
+    InferBody,
+    ModelCodec,
+)
+from wherry.frontends.v2.http.model_path import Entry, Handlers, ModelPath
+from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse
+
+EXTENSIONS: Final = (
+    "classification",
+    "sequence",
+    "schedule_policy",
+    "model_configuration",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+    "generate",
+)
+
+
+class KServe:
+    """The V2 routes of one server."""
+
+    def __init__(self, entry: Entry, *, name: str, version: str) -> None:
+        self._entry = entry
+        self._runtime = entry.runtime
+        allowed = entry.common.shared_memory.allowed
+        extensions = [e for e in EXTENSIONS if allowed or e != "system_shared_memory"]
+        self._metadata = {"name": name, "version": version, "extensions": extensions}
+
+    def routes(self) -> dict[str, Handlers]:
+        """The paths that name no model."""
+        return {
+            "/v2": {"GET": lambda exchange: respond_json(exchange, self._metadata)},
+            "/v2/models": {"GET": self._list},
+            "/v2/models/stats": {"GET": self._all_statistics},
+        }
+
+    def handlers(self, path: str) -> Handlers | None:
+        """What a path below /v2/models does; None if that is nothing."""
+        segments = path.split("/")
+        if len(segments) < 4 or segments[:3] != ["", "v2", "models"] or not segments[3]:
+            return None
+        name, version, rest = segments[3], None, segments[4:]
+        if rest and rest[0] == "versions":
+            if len(rest) < 2 or not (rest[1].isascii() and rest[1].isdigit()):
+                return None
+            version = rest[1]
+            rest = rest[2:]
+        model = ModelPath(self._entry, name, version)
+        if rest == ["trace", "setting"] and version is None:
+            return {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
+        if len(rest) > 1:
+            return None
+        action = rest[0] if rest else None
+        reads: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
+            None: self._model_metadata,
+            "config": _config,
+            "ready": _ready,
+            "stats": _statistics,
+            "batching": _batching,
+        }
+        writes: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
+            "infer": infer,
+            "generate": generate,
+            "generate_stream": generate_stream,
+        }
+        if action in reads:
+            return {"GET": partial(reads[action], model)}
+        if action in writes:
+            return {"POST": partial(writes[action], model)}
+        return None
+
+    def _list(self, exchange: Exchange) -> None:
+        models = [describe.overview(loaded) for loaded in self._runtime.models()]
+        listed = {model["name"] for model in models}
+        models += [
+            describe.unloaded(name, reason)
+            for name, reason in self._runtime.not_ready().items()
+            if name not in listed
+        ]
+        respond_json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
+
+    def _all_statistics(self, exchange: Exchange) -> None:
+        models = sorted(self._runtime.models(), key=lambda m: (m.name, int(m.version)))
+        respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in models]})
+
+    def _model_metadata(self, model: ModelPath, exchange: Exchange) -> None:
+        loaded = model.loaded()
+        version = model.version
+        versions = describe.versions_of(self._runtime, model.name) if version is None else [version]
+        respond_json(exchange, describe.metadata(loaded, versions))
+
+
+def infer(
+    model: ModelPath, exchange: Exchange, kind: Callable[..., InferCall] | None = None
+) -> None:
+    """The hot path: one object for a request besides the core's own; no task, no future."""
+    entry = model.entry
+    entry.admission.check()
+    loaded, codec = model.find()
+    if codec.streams:
+        raise Unsupported(
+            "HTTP end point doesn't support models with decoupled transaction policy: model"
+            f" '{model.name}' streams its responses, which infer cannot carry; POST to"
+            f" /v2/models/{model.name}/generate_stream"
+        )
+    call = (kind or InferCall)(entry, exchange, loaded, codec)
+    request = exchange.request
+    header_length = request.headers.get(HEADER_LENGTH)
+    body = entry.small_body(exchange)
+    if body is None and codec.reads_in_place(request, header_length):
+        body = request.body
+    if body is not None:
+        call.submit(codec.decode(body, header_length))
+        return
+    entry.read_off_loop(
+        exchange, lambda: codec.decode_in_slices(entry.body(exchange), header_length), call.submit
+    )
+
+
+class InferCall(Reply[InferResponse]):
+    """The reply of one infer request, with all that its answer needs."""
+
+    __slots__ = ("codec", "entry", "exchange", "id", "loaded", "port", "request", "wanted")
+
+    request: InferRequest | None
+
+    def __init__(
+        self,
+        entry: Entry,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        codec: ModelCodec,
+    ) -> None:
+        super().__init__(hand_over)  # type: ignore[arg-type]  # it gets this very object
+        self.entry = entry
+        self.exchange = exchange
+        self.loaded = loaded
+        self.codec = codec
+        self.port = entry.port()
+
+    def submit(self, decoded: InferBody) -> None:
+        self.id, self.wanted = decoded.id, decoded.wanted
+        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self, self.port)
+        self.exchange.on_disconnect = self.cancel
+
+    def write(self, outcome: InferResponse) -> None:
+        """In the loop, or at the end of what another thread does."""
+        what = outcome.outputs, self.wanted, self.id, outcome.parameters
+        compress = "accept-encoding" in self.exchange.request.headers
+        if self.codec.is_large(outcome.outputs, self.wanted, packed=compress):
+            work = partial(self.codec.encode_in_slices, *what)
+            self.entry.write_off_loop(self.exchange, lambda: self._packed(work()), self._send)
+        else:
+            self._send(self.codec.encode(*what))
+
+    def _packed(self, encoded: AnswerBody) -> AnswerBody:
+        """In another thread."""
+        given = self.exchange.request.headers.get("accept-encoding")
+        if given is not None:
+            encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)
+        return encoded
+
+    def _send(self, encoded: AnswerBody) -> None:
+        content_type, headers = "application/json", encoded.headers
+        if encoded.json_bytes is not None:
+            content_type, more = self.binary_head(encoded.json_bytes)
+            headers = (*headers, *more)
+        respond(
+            self.exchange,
+            encoded.body,
+            content_type=content_type,
+            headers=headers,
+            compress=not encoded.headers,
+        )
+
+    def binary_head(self, json_bytes: int) -> tuple[str, Headers]:
+        """Content type and headers of an answer with binary data behind so much JSON."""
+        return OCTET_STREAM, [("Inference-Header-Content-Length", str(json_bytes))]
+
+    def cancel(self) -> None:
+        """The client has left."""
+        if self.request is not None:
+            self.loaded.cancel(self.request)
+
+
+def hand_over(call: InferCall) -> None:
+    """In the thread that settled it: the answer is the loop's business."""
+    call.port.call(answer, call)
+
+
+def answer(call: InferCall) -> None:
+    exchange, outcome = call.exchange, call.outcome
+    call.entry.admission.leave()
+    # Cut the circles here: else the garbage collector would have to find each of them.
+    exchange.on_disconnect = call.request = None
+    try:
+        if isinstance(outcome, Exception):
+            fail(exchange, outcome)
+            return
+        call.write(outcome)
+    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
+        fail(exchange, error)
+
+
+def _config(model: ModelPath, exchange: Exchange) -> None:
+    respond_json(exchange, describe.model_config(model.loaded()))
+
+
+def _ready(model: ModelPath, exchange: Exchange) -> None:
+    loaded = model.loaded()
+    reason = loaded.not_ready_reason()
+    if reason:
+        raise ModelNotReady(f"model '{model.name}' is not ready: {reason}")
+    respond(exchange, b"", content_type="text/plain")
+
+
+def _statistics(model: ModelPath, exchange: Exchange) -> None:
+    try:
+        asked = [model.loaded()]
+    except ModelNotFound:  # as Triton says it
+        raise InvalidRequest(f"requested model '{model.name}' is not available") from None
+    if model.version is None:
+        asked = describe.all_versions(model.entry.runtime, model.name)
+    respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in asked]})
+
+
+def _batching(model: ModelPath, exchange: Exchange) -> None:
+    respond_json(exchange, describe.batching(model.loaded()))

@@ -1,0 +1,95 @@
+"""Which parameters may a request have, and which of them are for the server, not the model?
+
+Values as JSON and protobuf agree on them: str, int, bool, float. The server's are Triton's:
+`priority`, `timeout`, `sequence_id`, `sequence_start`, `sequence_end`, `binary_data_output`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.request import SequenceStep
+
+Parameters = dict[str, Any]
+
+#: What the server itself acts on: the model is not told.
+OF_THE_SERVER: Final = frozenset(
+    (
+        "binary_data_output",
+        "priority",
+        "sequence_end",
+        "sequence_id",
+        "sequence_start",
+        "timeout",
+    )
+)
+#: Triton's own names: a client may not use them.
+_RESERVED_PREFIX: Final = "triton_"
+_LARGEST_ID: Final = 2**64 - 1
+
+
+class InvalidParameter(InvalidRequest):
+    """A parameter's value is of no type that parameters have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'string' or"
+            " 'double'."
+        )
+
+
+def checked_parameters(parameters: Parameters) -> Parameters:
+    """A request's parameters as they are; InvalidRequest for keys and types that may not be."""
+    for name, value in parameters.items():
+        if name.startswith(_RESERVED_PREFIX):
+            raise InvalidRequest(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should"
+                f" not be specified: '{name}'"
+            )
+        if type(value) not in (str, int, bool, float):
+            raise InvalidParameter(name)
+    priority = parameters.get("priority", 0)
+    if type(priority) is not int or priority < 0:
+        raise InvalidRequest("parameter 'priority' must be a whole number from 0 up")
+    return parameters
+
+
+def for_the_model(parameters: Mapping[str, Any]) -> Parameters | None:
+    """The parameters that the model's code is given; None if there are none."""
+    return {k: v for k, v in parameters.items() if k not in OF_THE_SERVER} or None
+
+
+def sequence_of(parameters: Mapping[str, Any]) -> SequenceStep | None:
+    """The place of a request in its sequence; None if it names none (0 and "" are no ids)."""
+    given = parameters.get("sequence_id", 0)
+    if type(given) is not str and (type(given) is not int or not 0 <= given <= _LARGEST_ID):
+        raise InvalidRequest(
+            "parameter 'sequence_id' must be a string or a whole number of at most 64 bits"
+        )
+    flags = [parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
+    for name, flag in zip(("sequence_start", "sequence_end"), flags, strict=True):
+        if type(flag) is not bool:
+            raise InvalidRequest(f"parameter '{name}' must be a bool")
+    return SequenceStep(given, *flags) if given else None
+
+
+class HeaderForwarding:
+    """Gives models the headers that an operator's pattern matches, as string parameters.
+
+    The pattern is looked for anywhere in a header's name, whatever its case. The parameter is
+    called like the header, in lower case.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        try:
+            self._search = re.compile(pattern, re.IGNORECASE).search
+        except re.error as error:
+            raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
+
+    def added(self, headers: Mapping[str, str], parameters: Parameters | None) -> Parameters | None:
+        """`parameters` and what the headers add; those of the body win."""
+        found = {name: value for name, value in headers.items() if self._search(name)}
+        return {**found, **(parameters or {})} or None

@@ -1,0 +1,1 @@
+"""What does a user write, and what can be set?"""

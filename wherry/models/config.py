@@ -1,0 +1,374 @@
+"""How is a model to be run: what can be set, what are the defaults, and what is refused?
+
+The same fields may be class attributes or decorator arguments, a table in wherry.toml, or
+overrides of `Runtime.load`; times are seconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import msgspec
+
+from wherry.values.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceGroup:
+    """`count` copies of a model on one device ("auto", "cpu", "cuda", "cuda:1")."""
+
+    count: int = 1
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"instances: count must be at least 1, not {self.count}")
+        if not re.fullmatch(r"auto|cpu|cuda|cuda:\d+", self.device):
+            raise ConfigError(f"device {self.device!r}: expected 'auto', 'cpu', 'cuda' or 'cuda:N'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePolicy:
+    """How many requests of one priority level may wait for an instance, and how long."""
+
+    #: The level it is for; 0: every level that has no policy of its own.
+    level: int = 0
+    #: Seconds that a request may wait for an instance; None: for ever.
+    timeout: float | None = None
+    #: What becomes of it then: "reject", or "delay": it waits on behind all others of its level.
+    timeout_action: str = "reject"
+    #: May a request's own timeout shorten that? If not, nobody takes notice of it.
+    allow_timeout_override: bool = True
+    #: Requests that may wait; None: no bound but the model's.
+    max_queue_size: int | None = None
+    #: As Triton does it: a request's own timeout, too, is only for its wait, and who is refused
+    #: gets 503 and Triton's words.
+    triton: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level < 0:
+            raise ConfigError("queue_policies: level must not be negative")
+        if self.timeout is not None and not self.timeout > 0:
+            raise ConfigError("queue_policies: timeout must be more than 0 seconds, or None")
+        if self.timeout_action not in ("reject", "delay"):
+            raise ConfigError(
+                f"queue_policies: timeout_action {self.timeout_action!r}: expected 'reject' or"
+                " 'delay'"
+            )
+        if self.max_queue_size is not None and self.max_queue_size < 1:
+            raise ConfigError("queue_policies: max_queue_size must be at least 1, or None")
+
+
+#: What the server can tell a model of a request's place in its sequence.
+CONTROLS = ("start", "end", "ready", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceControl:
+    """An input that the server fills: which step of its sequence a row is.
+
+    `kind`: "start", "end" and "ready" are no or yes, "id" is the sequence's own.
+    """
+
+    kind: str
+    #: The input's name; "": as the kind.
+    input: str = ""
+    #: What stands for no and for yes.
+    false: float = 0
+    true: float = 1
+    #: For an input that the model's signature does not have: its datatype ("FP32").
+    datatype: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in CONTROLS:
+            raise ConfigError(f"control {self.kind!r}: expected one of {', '.join(CONTROLS)}")
+
+    @property
+    def name(self) -> str:
+        return self.input or self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """A tensor that the server keeps from one step of a sequence to the next: what the model gave
+    as `output` it is given as `input` the next time, its callers see neither."""
+
+    input: str
+    output: str
+    #: Of one row.
+    datatype: str = "FP32"
+    shape: tuple[int, ...] = ()
+    #: At the START: little-endian data of one row; None: zeros.
+    initial: bytes | None = None
+    #: The callers get the output, too.
+    returned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceBatching:
+    """Requests with one sequence id run one after the other, on one instance."""
+
+    #: "direct": a sequence owns a row of the batch; "oldest": more sequences than rows.
+    strategy: str = "direct"
+    #: Seconds without a request after which a sequence is forgotten.
+    max_sequence_idle: float = 1.0
+    #: Sequences that each instance has open at a time ("oldest"); 0: max_batch_size. Further
+    #: ones wait.
+    max_candidate_sequences: int = 0
+    #: A batch need not wait for `max_queue_delay` if this share of the rows is there ("direct").
+    minimum_slot_utilization: float = 0.0
+    #: Each request is a sequence that the model runs again until it is done.
+    iterative: bool = False
+    controls: tuple[SequenceControl, ...] = ()
+    states: tuple[SequenceState, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.strategy not in ("direct", "oldest"):
+            raise ConfigError(
+                f"sequence: strategy {self.strategy!r}: expected 'direct' or 'oldest'"
+            )
+        if not self.max_sequence_idle > 0:
+            raise ConfigError("sequence: max_sequence_idle must be more than 0 seconds")
+        if self.max_candidate_sequences < 0:
+            raise ConfigError("sequence: max_candidate_sequences must not be negative")
+        if not 0 <= self.minimum_slot_utilization <= 1:
+            raise ConfigError("sequence: minimum_slot_utilization must lie between 0 and 1")
+
+    @property
+    def hidden_inputs(self) -> set[str]:
+        """Inputs of the model that no caller sends."""
+        return {one.name for one in self.controls} | {state.input for state in self.states}
+
+    @property
+    def hidden_outputs(self) -> set[str]:
+        return {state.output for state in self.states if not state.returned}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Everything that can be set for one model."""
+
+    name: str
+    version: str = "1"
+    description: str = ""
+
+    #: Most rows in one call of the model; 0: the model takes its inputs without a batch dimension.
+    max_batch_size: int = 1
+    #: Seconds that a batch which is not full may wait for company; 0: never wait; None: the
+    #: batcher finds out by itself whether, how long and for how many waiting pays.
+    max_queue_delay: float | None = None
+    #: Leave as soon as the first requests have one of these sizes together, or the next one would
+    #: exceed the largest, else after `max_queue_delay`.
+    preferred_batch_sizes: tuple[int, ...] = ()
+    #: False: a batch that waits for `max_queue_delay` leaves as soon as a request comes that cannot
+    #: join it (another shape, other optional inputs), as in Triton.
+    wait_when_mixed: bool = True
+    #: False: a request is a batch of its own, however many rows it has.
+    share_batches: bool = True
+    #: Requests that may wait; one more is refused (429). None: no bound.
+    max_queue_size: int | None = 1024
+    #: Seconds that a request without a timeout may have to wait; one that would have to wait
+    #: longer, by what was learnt, and longer than for 8 batches, is refused (429), and so is one
+    #: that waits already when the model turns out to be that slow. 0 or None: no bound.
+    max_queue_wait: float | None = 30.0
+    #: Bytes that the inputs of its waiting and running requests may hold; one more is refused
+    #: (503). None: no bound but the server's.
+    max_queue_bytes: int | None = None
+    #: Default timeout of a request, seconds; None: none.
+    request_timeout: float | None = None
+    #: Answers leave in the order in which their requests came.
+    preserve_ordering: bool = False
+    #: How many may wait and how long, by priority level.
+    queue_policies: tuple[QueuePolicy, ...] = ()
+    #: Answer the same question from memory, if the server has a cache.
+    response_cache: bool = False
+    #: Priorities are 1 (first) to `priority_levels`; 0 in a request means the default level. With 0
+    #: levels nobody takes notice of them.
+    priority_levels: int = 10
+    default_priority: int = 5
+
+    instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
+    #: What each batch needs of what the models of a runtime share, by name; None: nothing.
+    resources: Mapping[str, int] | None = None
+    #: With 2 its requests count as waiting half as long as with 1, where models share.
+    resource_priority: int = 1
+    #: "thread", "process", or "auto": thread in-process, process when served.
+    isolation: str = "auto"
+    #: A batch that runs longer (seconds) fails and its worker is replaced; None: no limit.
+    execution_timeout: float | None = None
+    #: A model whose every instance has been in one batch for longer (seconds) is not ready.
+    stall_timeout: float = 30.0
+    #: Seconds that a worker may take for the model's unload() (a model.py's finalize()), unless the
+    #: server stops earlier; then it is killed. None: as long as it takes.
+    unload_timeout: float | None = 30.0
+    #: When a batch raises, run its halves, so that a bad row fails alone.
+    isolate_errors: bool = True
+    #: A local call that finds an idle thread instance may run in the caller's own thread.
+    run_in_caller: bool = True
+    #: Crashes within `crash_window` seconds after which an instance is away, and is tried again at
+    #: growing intervals of at most `max_restart_delay` seconds.
+    crash_budget: int = 5
+    crash_window: float = 60.0
+    max_restart_delay: float = 30.0
+    #: The model's requests are steps of sequences.
+    sequence: SequenceBatching | None = None
+    #: A streaming request that nobody reads is failed at so many unread responses.
+    max_unread_responses: int = 4096
+
+    #: Rows that every instance runs before it is ready; `examples` are used if there are none.
+    warmup: tuple[Mapping[str, Any], ...] = ()
+    #: Rows shown in the metadata, on the start page and run by `wherry check`.
+    examples: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*", self.name):
+            raise ConfigError(
+                f"model name {self.name!r}: use letters, digits, '_', '-' and '.' only"
+            )
+        if not re.fullmatch(r"[1-9][0-9]*", self.version):
+            self._fail("version", "must be a whole number from 1 up, as a string")
+        for field in ("max_batch_size", "max_queue_delay", "max_queue_wait", "crash_budget"):
+            value = getattr(self, field)
+            if value is not None and not value >= 0:  # nan too
+                self._fail(field, "must not be negative")
+        times = ("request_timeout", "execution_timeout", "stall_timeout", "unload_timeout")
+        for field in ("crash_window", "max_restart_delay", *times):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                self._fail(field, "must be more than 0 seconds")
+        if self.max_queue_size is not None and self.max_queue_size < 1:
+            self._fail("max_queue_size", "must be at least 1, or None for no bound")
+        if self.max_queue_bytes is not None and self.max_queue_bytes < 1:
+            self._fail("max_queue_bytes", "must be at least 1 byte, or None for no bound")
+        for field in ("max_unread_responses", "resource_priority"):
+            if getattr(self, field) < 1:
+                self._fail(field, "must be at least 1")
+        if any(count < 1 for count in (self.resources or {}).values()):
+            self._fail("resources", "must be whole numbers from 1 up, by name")
+        if self.isolation not in ("auto", "thread", "process"):
+            self._fail("isolation", "must be 'auto', 'thread' or 'process'")
+        if not self.instances:
+            self._fail("instances", "must name at least one instance")
+        if self.priority_levels and not 1 <= self.default_priority <= self.priority_levels:
+            self._fail("default_priority", "must be between 1 and priority_levels")
+        for size in self.preferred_batch_sizes:
+            if not 1 <= size <= self.max_batch_size:
+                self._fail(
+                    "preferred_batch_sizes",
+                    f"must lie between 1 and max_batch_size ({self.max_batch_size})",
+                )
+
+        for field in ("warmup", "examples"):
+            if not all(isinstance(row, Mapping) for row in getattr(self, field)):
+                self._fail(field, "must be a list of rows, each a dict of the inputs by name")
+
+    def queue_policy(self, level: int) -> QueuePolicy | None:
+        """What holds for waiting requests of this priority."""
+        policies = {policy.level: policy for policy in self.queue_policies}
+        return policies.get(level) or policies.get(0)
+
+    def _fail(self, field: str, problem: str) -> None:
+        value = getattr(self, field)
+        raise ConfigError(f"model {self.name!r}: {field} {problem}; it is {value!r}")
+
+
+FIELDS = {field.name: field for field in fields(ModelConfig)}
+GROUP_FIELDS = {field.name: field for field in fields(InstanceGroup)}
+POLICY_FIELDS = {field.name: field for field in fields(QueuePolicy)}
+SEQUENCE_FIELDS = {field.name: field for field in fields(SequenceBatching)}
+
+
+def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
+    """Build a configuration from loosely typed settings; unknown or mistyped ones are errors.
+
+    `instances` may be a number or a list of groups, `device` a shorthand for one group's device.
+    """
+    settings = {"name": name, **settings}
+    device = settings.pop("device", None)
+    _refuse_unknown(settings, [*FIELDS, "device"], f"model {name!r}: unknown setting")
+    settings["instances"] = _groups(name, settings.get("instances", 1), device)
+    if isinstance(settings.get("version"), int):
+        settings["version"] = str(settings["version"])
+    # Samples hold arrays and other values of the user's own: they are kept as they are.
+    warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
+    policies = settings.get("queue_policies")
+    if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
+        settings["queue_policies"] = [_policy(name, policy) for policy in policies]
+    sequence = settings.get("sequence")
+    if isinstance(sequence, SequenceBatching):
+        settings.pop("sequence")
+    try:
+        if isinstance(sequence, Mapping):
+            sequence = _sequence(name, settings.pop("sequence"))
+        config = msgspec.convert(settings, ModelConfig)
+        return replace(config, warmup=warmup, examples=examples, sequence=sequence)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        # "Expected `int`, got `str` - at `$.max_batch_size`", as all other messages say it.
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        raise ConfigError(f"model {name!r}: {field}: {problem[0].lower()}{problem[1:]}") from None
+
+
+def _groups(name: str, instances: Any, device: Any) -> list[Any]:
+    """Instance groups as msgspec reads them, from a number, a group or several."""
+    if isinstance(instances, int) and not isinstance(instances, bool):
+        instances = [{"count": instances}]
+    elif isinstance(instances, InstanceGroup | Mapping):
+        instances = [instances]
+    if not isinstance(instances, list | tuple):
+        raise ConfigError(
+            f"model {name!r}: instances must be a number, or a list of"
+            f" {{'count': ..., 'device': ...}}; it is {instances!r}"
+        )
+    groups: list[Any] = []
+    for group in instances:
+        if isinstance(group, InstanceGroup):
+            group = {"count": group.count, "device": device or group.device}
+        elif isinstance(group, Mapping):
+            _refuse_unknown(group, GROUP_FIELDS, f"model {name!r}: instances: unknown setting")
+            if device is not None:
+                group = {"device": device, **group}
+        groups.append(group)
+    return groups
+
+
+def _policy(name: str, policy: Any) -> Any:
+    if isinstance(policy, Mapping):
+        _refuse_unknown(policy, POLICY_FIELDS, f"model {name!r}: queue_policies: unknown setting")
+        return policy
+    return asdict(policy) if isinstance(policy, QueuePolicy) else policy
+
+
+def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
+    """A control may be given as its kind alone."""
+    _refuse_unknown(settings, SEQUENCE_FIELDS, f"model {name!r}: sequence: unknown setting")
+    controls = [
+        {"kind": control} if isinstance(control, str) else control
+        for control in settings.get("controls", ())
+    ]
+    try:
+        return msgspec.convert({**settings, "controls": controls}, SequenceBatching)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from None
+        problem, _, field = str(error).replace("`", "").partition(" - at $.")
+        text = f"{field}: {problem[0].lower()}{problem[1:]}"
+        raise ConfigError(f"model {name!r}: sequence: {text}") from None
+
+
+def _samples(rows: Any) -> tuple[Any, ...]:
+    # What is no list of rows becomes one bad row, which ModelConfig refuses with its reason.
+    return (rows,) if isinstance(rows, str) or not isinstance(rows, Iterable) else tuple(rows)
+
+
+def _refuse_unknown(settings: Iterable[str], known: Iterable[str], what: str) -> None:
+    for key in settings:
+        if key not in known:
+            close = difflib.get_close_matches(key, list(known), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"{what} {key!r}{hint}")

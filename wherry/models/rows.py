@@ -1,0 +1,146 @@
+"""How does a caller's Python row become columns, and what is wrong with it if it does not?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from wherry.models.config import ModelConfig
+from wherry.models.signature import Signature
+from wherry.values.datatypes import Form, TensorSpec
+from wherry.values.errors import InvalidRequest
+from wherry.values.request import Array, Column, Columns, ShapedRow
+
+
+def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
+    """One caller's row as columns of one row; InvalidRequest names what is wrong."""
+    columns: Columns = {}
+    for spec in signature.inputs:
+        if spec.name not in row:
+            if spec.optional:
+                continue
+            raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
+        columns[spec.name] = column_of_value(spec, row[spec.name], config.name)
+    if len(columns) < len(row):
+        raise unknown_input(signature, config.name, min(set(row) - set(columns)))
+    return columns
+
+
+def columns_of_rows(
+    signature: Signature, config: ModelConfig, columns: Mapping[str, Any]
+) -> tuple[Columns, int]:
+    """One caller's columns as the core keeps them, and how many rows they have."""
+    checked: Columns = {}
+    rows: int | None = None
+    for name, values in columns.items():
+        spec = signature.input(name)
+        if spec is None:
+            raise unknown_input(signature, config.name, name)
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            raise InvalidRequest(
+                f"model {config.name!r}: input {name!r} must be a column of rows, not"
+                f" {type(values).__name__}"
+            )
+        parts = [column_of_value(spec, value, config.name) for value in values]
+        if rows is not None and len(parts) != rows:
+            raise InvalidRequest(
+                f"model {config.name!r}: input {name!r} has {len(parts)} rows, others have {rows}"
+            )
+        rows = len(parts)
+        checked[name] = [part[0] for part in parts]
+        if parts and not isinstance(parts[0], list):
+            try:
+                checked[name] = np.concatenate(parts)
+            except ValueError:
+                raise InvalidRequest(
+                    f"model {config.name!r}: the rows of input {name!r} differ in shape;"
+                    " send them one at a time"
+                ) from None
+    if not rows:
+        raise InvalidRequest(f"model {config.name!r}: a request needs at least one row")
+    for spec in signature.inputs:
+        if spec.name not in checked and not spec.optional:
+            raise InvalidRequest(f"model {config.name!r}: input {spec.name!r} is missing")
+    return checked, rows
+
+
+def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
+    """A column of one row from a caller's Python value."""
+    form = spec.form
+    if form is Form.TEXT:
+        if not isinstance(value, str):
+            raise InvalidRequest(_wrong_value(model, spec, "a str", value))
+        return [value]
+    if form is Form.BYTES and spec.shape and not isinstance(value, bytes | str):
+        return [_elements(spec, value, model)]
+    if form is Form.BYTES:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise InvalidRequest(_wrong_value(model, spec, "bytes", value))
+        return [bytes(value)]
+    if form is Form.JSON:
+        return [value]
+    try:
+        array = as_array(value, spec)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidRequest(_wrong_value(model, spec, f"{spec.datatype} data", value)) from None
+    if not spec.fits(array.shape):
+        raise InvalidRequest(
+            f"model {model!r}: input {spec.name!r} has shape {list(array.shape)};"
+            f" one row has shape {list(spec.shape)}"
+        )
+    column = array[np.newaxis]
+    column.flags.writeable = False  # it may be the caller's own array: whoever runs it copies
+    return [column[0]] if form is Form.ARRAYS else column
+
+
+def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
+    """A row of several strings, flat, from a list or an array of any shape."""
+    array = np.asarray(value, np.object_)
+    elements = array.ravel().tolist()
+    if not all(isinstance(element, bytes) for element in elements):
+        raise InvalidRequest(_wrong_value(model, spec, "a list of bytes", value))
+    known = max(1, math.prod(d for d in spec.shape if d != -1))
+    if len(elements) % known if -1 in spec.shape else len(elements) != known:
+        raise InvalidRequest(
+            f"model {model!r}: input {spec.name!r} has {len(elements)} elements;"
+            f" one row has shape {list(spec.shape)}"
+        )
+    if spec.shape.count(-1) > 1 and array.ndim == len(spec.shape):
+        return ShapedRow(elements, array.shape)
+    return elements
+
+
+def as_array(value: Any, spec: TensorSpec) -> Array:
+    """`value` in the datatype of `spec`; TypeError, ValueError or OverflowError if it cannot be.
+
+    Python numbers have no width: a value that fits is welcome in any datatype of its kind.
+    """
+    array = np.asarray(value)
+    wanted = spec.datatype.dtype
+    if array.dtype == wanted:
+        return array
+    if not array.size:  # of an empty list numpy cannot know the kind
+        return array.astype(wanted)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        limits = np.iinfo(wanted.name)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise OverflowError(f"values lie outside of {limits.min} to {limits.max}")
+        return array.astype(wanted)
+    return array.astype(wanted, casting="same_kind")
+
+
+def unknown_input(signature: Signature, model: str, name: str) -> InvalidRequest:
+    names = ", ".join(spec.name for spec in signature.inputs)
+    return InvalidRequest(f"model {model!r} has no input {name!r}; its inputs are: {names}")
+
+
+def _wrong_value(model: str, spec: TensorSpec, wanted: str, value: Any) -> str:
+    return f"model {model!r}: input {spec.name!r} must be {wanted}, not {describe(value)}"
+
+
+def describe(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{kind} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else kind

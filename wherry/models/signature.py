@@ -1,0 +1,240 @@
+"""Which inputs and outputs does a function have, read from its annotations?
+
+    list[str], list[bytes]                    BYTES
+    list[int], list[float], list[bool]        INT64, FP64, BOOL
+    list[dict], list[SomeDataclass]           BYTES that hold JSON
+    Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
+    Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
+
+An alias (`type Vector = ...`) is read as what it stands for. Several parameters are several inputs;
+one with a default is optional. A TypedDict, NamedTuple or dataclass as the return type names
+several outputs; a tuple numbers them. Without `list[...]` (`text: str`) the function takes one row
+at a time. A generator streams.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import numpy as np
+
+from wherry.models.annotations import hints_of, without_aliases
+from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
+from wherry.values.errors import ConfigError
+
+SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
+ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+STREAMS = (Iterator, Iterable, Generator, *ASYNC_STREAMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes and gives."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    #: The code takes one row, not columns.
+    row_wise: bool
+    #: The code yields: one request has many responses.
+    streams: bool
+    #: The code is a coroutine function or an asynchronous generator.
+    is_async: bool
+    #: The code returns a mapping or object with the outputs by name ("named"), a tuple ("tuple")
+    #: or the only output itself ("single").
+    returns: str
+
+    def input(self, name: str) -> TensorSpec | None:
+        return next((spec for spec in self.inputs if spec.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        return next((spec for spec in self.outputs if spec.name == name), None)
+
+
+def read_signature(function: Callable[..., Any], model: str, *, returns: Any = None) -> Signature:
+    """Read a function's (bound method's) annotations; ConfigError says what is missing.
+
+    `returns` stands in for its own return annotation.
+    """
+    try:
+        hints = hints_of(function)
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+        remedy = "; import that name at module level" if isinstance(error, NameError) else ""
+        raise ConfigError(
+            f"model {model!r}: an annotation of {function.__qualname__} cannot be read: {error}"
+            f"{remedy}"
+        ) from None
+    if returns is not None:
+        hints["return"] = without_aliases(returns)
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    inputs: list[TensorSpec] = []
+    row_wise: set[bool] = set()
+    for parameter in parameters:
+        where = f"model {model!r}: parameter {parameter.name!r}"
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"{where}: *args and **kwargs cannot be inputs; name each input")
+        if parameter.name not in hints:
+            raise ConfigError(f"{where} has no annotation; write for example list[str]")
+        optional = parameter.default is not parameter.empty
+        spec, by_row = _tensor(hints[parameter.name], parameter.name, where, optional)
+        inputs.append(spec)
+        if by_row is not None:
+            row_wise.add(by_row)
+    if not inputs:
+        raise ConfigError(f"model {model!r}: {function.__qualname__} has no parameters")
+    if len(row_wise) > 1:
+        raise ConfigError(
+            f"model {model!r}: some parameters are columns (list[...]) and some single values;"
+            " make all of them columns, or none"
+        )
+    if "return" not in hints:
+        raise ConfigError(
+            f"model {model!r}: {function.__qualname__} has no return annotation;"
+            " write for example -> list[str]"
+        )
+    by_row = row_wise == {True}
+    result, streams, is_async = _unwrap_stream(hints["return"])
+    if inspect.isgeneratorfunction(function) and not streams:
+        raise ConfigError(
+            f"model {model!r}: {function.__qualname__} yields, so it returns an iterator;"
+            " write for example -> Iterator[list[str]]"
+        )
+    if inspect.iscoroutinefunction(function) and streams:
+        raise ConfigError(
+            f"model {model!r}: an async function that streams must `yield`;"
+            f" {function.__qualname__} does not"
+        )
+    outputs, returns = _outputs(result, by_row, f"model {model!r}: return value")
+    return Signature(
+        inputs=tuple(inputs),
+        outputs=outputs,
+        row_wise=by_row,
+        streams=streams,
+        is_async=is_async or inspect.iscoroutinefunction(function),
+        returns=returns,
+    )
+
+
+def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
+    """What each response is, whether there is more than one, and whether they are awaited."""
+    origin = get_origin(hint)
+    if origin in STREAMS and get_args(hint):
+        return get_args(hint)[0], True, origin in ASYNC_STREAMS
+    return hint, False, False
+
+
+def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, ...], str]:
+    named: Mapping[str, Any] | None = None
+    if get_origin(hint) is tuple:
+        named = {f"output{i}": part for i, part in enumerate(get_args(hint))}
+        returns = "tuple"
+    elif isinstance(hint, type) and (
+        typing.is_typeddict(hint) or hasattr(hint, "_fields") or is_dataclass(hint)
+    ):
+        named = hints_of(hint)
+        if is_dataclass(hint):
+            named = {field.name: named[field.name] for field in fields(hint)}
+        returns = "named"
+    if named is None:
+        return (_output(hint, "output", row_wise, where),), "single"
+    specs = tuple(
+        _output(part, name, row_wise, f"{where}: output {name!r}") for name, part in named.items()
+    )
+    if not specs:
+        raise ConfigError(f"{where} has no outputs")
+    return specs, returns
+
+
+def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
+    spec, by_row = _tensor(hint, name, where, False)
+    if by_row is True and not row_wise:
+        raise ConfigError(
+            f"{where} is one value, but the inputs are columns; return a list with one row for"
+            " each row of the inputs"
+            + (
+                ", or columns by name as a NamedTuple or TypedDict"
+                if spec.form is Form.JSON
+                else ""
+            )
+        )
+    if by_row is False and row_wise and spec.form is not Form.ARRAYS:
+        # One row in, a list out: a row of any length.
+        form = Form.ARRAYS if spec.form is Form.SCALARS else spec.form
+        return replace(spec, form=form, shape=(-1,))
+    return spec
+
+
+def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpec, bool | None]:
+    """The tensor an annotation describes, and whether it is one row (None: an array is both)."""
+    hint = _not_none(hint, where)
+    marker: TensorType | None = None
+    if get_origin(hint) is Annotated:
+        hint, *extras = get_args(hint)
+        hint = _not_none(hint, where)
+        for extra in extras:
+            if isinstance(extra, Datatype):
+                marker = TensorType(extra, ())
+            elif isinstance(extra, TensorType):
+                marker = extra
+    in_list = get_origin(hint) is list or hint is list
+    element = get_args(hint)[0] if get_origin(hint) is list else hint
+    if element is np.ndarray or get_origin(element) is np.ndarray:
+        if marker is None:
+            raise ConfigError(
+                f"{where}: an array needs its datatype and the shape of a row;"
+                " write Annotated[np.ndarray, wherry.FP32[384]]"
+            )
+        form = Form.ARRAYS if in_list else Form.ARRAY
+        spec = TensorSpec(name, marker.datatype, marker.shape, form, optional)
+        return spec, False if in_list else None
+    by_row = not in_list
+    if marker is not None:
+        if marker.shape or element not in SCALARS or marker.datatype is BYTES:
+            shape = list(marker.shape) or ""
+            raise ConfigError(f"{where}: {marker.datatype}{shape} needs np.ndarray beside it")
+        return TensorSpec(name, marker.datatype, (), Form.SCALARS, optional), by_row
+    if element is str:
+        return TensorSpec(name, BYTES, (), Form.TEXT, optional), by_row
+    if element is bytes:
+        return TensorSpec(name, BYTES, (), Form.BYTES, optional), by_row
+    if element in SCALARS:
+        return TensorSpec(name, SCALARS[element], (), Form.SCALARS, optional), by_row
+    if _is_json(element):
+        return TensorSpec(name, BYTES, (), Form.JSON, optional, json_type=element), by_row
+    raise ConfigError(
+        f"{where}: {hint!r} is no tensor; use list[str], list[bytes], list[int], list[float],"
+        " list[bool], list[dict], or Annotated[np.ndarray, wherry.FP32[...]]"
+    )
+
+
+def _not_none(hint: Any, where: str) -> Any:
+    """The X of `X | None`, or `hint` itself. ConfigError: there is more than one."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    choices = [arg for arg in get_args(hint) if arg is not type(None)]
+    if len(choices) != 1:
+        raise ConfigError(f"{where}: {hint} is a union; an input has one type")
+    return choices[0]
+
+
+def _is_json(hint: Any) -> bool:
+    origin = get_origin(hint) or hint
+    if origin is dict or origin is Mapping or origin is list or origin is Sequence:
+        return True
+    return isinstance(hint, type) and (
+        typing.is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "__struct_fields__")
+    )

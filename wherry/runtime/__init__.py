@@ -1,0 +1,1 @@
+"""Which loaded model is meant, and how is it called and changed?"""

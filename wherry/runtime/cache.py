@@ -1,0 +1,196 @@
+"""Was the same asked before, and what was the answer?
+
+One cache for all models of a runtime that want it: bounded in bytes, the answers that were longest
+not asked for go first. A hit never reaches a scheduler.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from time import perf_counter_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.values.reply import Reply
+from wherry.values.request import Column, Columns, InferRequest, InferResponse, ShapedRow
+
+#: What an entry costs beside its data.
+ENTRY_BYTES = 512
+
+
+@dataclass(slots=True)
+class CacheStatistics:
+    """Counters that only grow, and what is there now."""
+
+    lookups: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    lookup_ns: int = 0
+    insertion_ns: int = 0
+    entries: int = 0
+    used_bytes: int = 0
+    max_bytes: int = 0
+
+
+class ResponseCache:
+    """Answers of at most `max_bytes` in all. Safe from any thread."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._lock = threading.Lock()
+        #: With the size of each, the one that was asked for last at the end.
+        self._answers: OrderedDict[bytes, tuple[int, InferResponse]] = OrderedDict()
+        self._counted = CacheStatistics(max_bytes=max_bytes)
+        self._models = count()
+
+    def statistics(self) -> CacheStatistics:
+        with self._lock:
+            return copy.copy(self._counted)
+
+    def of(self, name: str, version: str) -> ModelCache:
+        """A model's part of it. A model that is loaded again starts with an empty one."""
+        return ModelCache(self, f"{name}:{version}:{next(self._models)}".encode())
+
+    def look_up(self, key: bytes) -> InferResponse | None:
+        """A copy of the answer to this question; the caller may do with it what it likes."""
+        started = perf_counter_ns()
+        with self._lock:
+            found = self._answers.get(key)
+            if found is not None:
+                self._answers.move_to_end(key)
+        answer = None if found is None else _copied(found[1])
+        with self._lock:
+            counted = self._counted
+            counted.lookups += 1
+            counted.hits += answer is not None
+            counted.misses += answer is None
+            counted.lookup_ns += perf_counter_ns() - started
+        return answer
+
+    def insert(self, key: bytes, answer: InferResponse) -> None:
+        """Keep a copy of it, if it fits in at all."""
+        started = perf_counter_ns()
+        size = _size(answer)
+        if size is None or size > self.max_bytes:
+            return
+        entry = size, _copied(answer)
+        with self._lock:
+            counted = self._counted
+            if (replaced := self._answers.pop(key, None)) is not None:
+                counted.used_bytes -= replaced[0]
+            self._answers[key] = entry
+            counted.used_bytes += size
+            while counted.used_bytes > self.max_bytes:
+                _, (freed, _) = self._answers.popitem(last=False)
+                counted.used_bytes -= freed
+                counted.evictions += 1
+            counted.entries = len(self._answers)
+            counted.insertion_ns += perf_counter_ns() - started
+
+    def forget(self, prefix: bytes) -> None:
+        """Drop the answers of a model that is unloaded."""
+        with self._lock:
+            for key in [key for key in self._answers if key.startswith(prefix)]:
+                self._counted.used_bytes -= self._answers.pop(key)[0]
+            self._counted.entries = len(self._answers)
+
+
+class ModelCache:
+    """One loaded model's view of the cache."""
+
+    def __init__(self, cache: ResponseCache, model: bytes) -> None:
+        self._cache = cache
+        self._prefix = hashlib.blake2b(model, digest_size=8).digest()
+
+    def look_up(self, request: InferRequest) -> tuple[bytes | None, InferResponse | None]:
+        """The key of what is asked (None: it has none, as nothing tells it from other questions),
+        and the answer if it is known."""
+        key = self._key(request)
+        return key, None if key is None else self._cache.look_up(key)
+
+    def keep(self, key: bytes, reply: Reply[InferResponse]) -> None:
+        """Remember what was answered; errors are not worth it."""
+        if isinstance(reply.outcome, InferResponse):
+            self._cache.insert(key, reply.outcome)
+
+    def forget(self) -> None:
+        self._cache.forget(self._prefix)
+
+    def _key(self, request: InferRequest) -> bytes | None:
+        hashed = hashlib.blake2b(digest_size=24)
+        parameters = dict(request.parameters or {})
+        wanted = None if request.wanted is None else sorted(request.wanted)
+        try:
+            for value in (request.inputs, parameters, wanted):
+                _feed(hashed, value)
+        except (TypeError, ValueError):
+            return None
+        return self._prefix + hashed.digest()
+
+
+def _feed(hashed: hashlib.blake2b, value: Any) -> None:
+    """What tells one value from all others; TypeError if nothing does."""
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        hashed.update(f"a{value.dtype.str}{value.shape}".encode())
+        hashed.update(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
+    elif isinstance(value, bytes | bytearray | memoryview):
+        hashed.update(b"b%d:" % len(value))
+        hashed.update(value)
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+        hashed.update(b"s%d:" % len(data))
+        hashed.update(data)
+    elif value is None or isinstance(value, bool | int | float):
+        hashed.update(f"{type(value).__name__}{value!r};".encode())
+    elif isinstance(value, Mapping):
+        hashed.update(b"m%d:" % len(value))
+        for name in sorted(value):
+            _feed(hashed, name)
+            _feed(hashed, value[name])
+    elif isinstance(value, Sequence | np.ndarray):
+        shape = value.shape if isinstance(value, ShapedRow) else len(value)
+        hashed.update(f"l{shape}:".encode())
+        for element in value:
+            _feed(hashed, element)
+    else:  # a row of a declared JSON type
+        hashed.update(type(value).__qualname__.encode())
+        _feed(hashed, msgspec.to_builtins(value))
+
+
+def _copied(answer: InferResponse) -> InferResponse:
+    columns: Columns = {name: _copied_column(c) for name, c in answer.outputs.items()}
+    return InferResponse(columns, answer.rows, copy.deepcopy(answer.parameters))
+
+
+def _copied_column(column: Column) -> Column:
+    return copy.deepcopy(column) if isinstance(column, list) else column.copy()
+
+
+def _size(answer: InferResponse) -> int | None:
+    """About so many bytes; None if nobody can say."""
+    try:
+        return ENTRY_BYTES + sum([_bytes_of(column) for column in answer.outputs.values()])
+    except TypeError:
+        return None
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.nbytes
+    if isinstance(value, str | bytes | bool | int | float | None):
+        return sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return sum([_bytes_of(name) + _bytes_of(value[name]) for name in value]) + 64
+    if isinstance(value, Sequence | np.ndarray):
+        return sum([_bytes_of(element) for element in value]) + 64
+    return _bytes_of(msgspec.to_builtins(value)) + 64

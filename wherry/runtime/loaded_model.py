@@ -1,0 +1,374 @@
+"""What can be asked of one loaded version of one model?"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from wherry.instances.executable import Failure
+from wherry.instances.failure_log import FailureLog
+from wherry.instances.life import Loadable
+from wherry.instances.sequence_inputs import SequenceInputs
+from wherry.instances.split import split
+from wherry.models.config import ModelConfig, SequenceBatching
+from wherry.models.model import Model
+from wherry.models.rows import columns_of_row
+from wherry.models.signature import Signature
+from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.pipeline import PipelineRunner
+from wherry.runtime.cache import ModelCache
+from wherry.values.budget import Budget, Loan
+from wherry.values.datatypes import Form
+from wherry.values.errors import (
+    Cancelled,
+    InvalidRequest,
+    ModelFailed,
+    TooManyBytes,
+    Unsupported,
+    WherryError,
+)
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import (
+    Columns,
+    InferRequest,
+    InferResponse,
+    SequenceStep,
+    ShapedRow,
+    bytes_of,
+)
+
+
+class Runner(Protocol):
+    """What runs a loaded model's requests: a Dispatcher or a PipelineRunner."""
+
+    config: ModelConfig
+    statistics: ModelStatistics
+    failures: FailureLog
+    successor: Callable[[Sequence[InferRequest]], None] | None
+
+    @property
+    def queued_requests(self) -> int: ...
+    @property
+    def instances(self) -> Sequence[Loadable]: ...
+    def submit(self, requests: Sequence[InferRequest]) -> None: ...
+    def cancel(self, request: InferRequest) -> bool: ...
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
+    def not_ready_reason(self) -> str: ...
+    def explain(self) -> dict[str, Any]: ...
+    def running(self) -> list[tuple[str, int, float]]: ...
+    def drain(self, timeout: float | None) -> bool: ...
+    def close(self, timeout: float | None = 10.0) -> None: ...
+
+
+class LoadedModel:
+    """One version of one model, ready to be asked."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: ModelConfig,
+        signature: Signature,
+        runner: Runner,
+        clock: Callable[[], float],
+        sequence_inputs: SequenceInputs | None = None,
+        cache: ModelCache | None = None,
+    ) -> None:
+        self.model = model
+        self._sequence_inputs = sequence_inputs
+        self.cache = cache
+        self.config = config
+        self.signature = signature
+        self.runner = runner
+        #: From the begin of loading until it was ready.
+        self.load_seconds = 0.0
+        #: What the inputs of its requests hold, if that is bounded.
+        self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
+        self._holding = threading.Lock()
+        self._clock = clock
+        self._cost: Callable[..., float] | None = getattr(model, "cost", None)
+        self._optional = any(spec.optional for spec in signature.inputs)
+        self._variable = [
+            spec.name
+            for spec in signature.inputs
+            if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
+        ]
+        #: Strings that are tensors, too: rows of different widths are none together.
+        self._variable_strings: Sequence[str] = getattr(model, "variable_strings", ())
+        self.runs_in_caller = (
+            not signature.is_async
+            and not signature.streams
+            and config.execution_timeout is None
+            and config.request_timeout is None
+            and config.sequence is None
+            and not config.preserve_ordering
+            and cache is None
+        )
+        self._unwrap = signature.outputs[0] if signature.returns == "single" else None
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def version(self) -> str:
+        return self.config.version
+
+    @property
+    def statistics(self) -> ModelStatistics:
+        return self.runner.statistics.fold()
+
+    @property
+    def is_pipeline(self) -> bool:
+        return isinstance(self.runner, PipelineRunner)
+
+    def request(
+        self,
+        columns: Columns,
+        rows: int,
+        reply: Reply[InferResponse],
+        *,
+        id: str = "",
+        timeout: float | None = None,
+        priority: int = 0,
+        parameters: Mapping[str, Any] | None = None,
+        sequence: SequenceStep | None = None,
+        wanted: Sequence[str] | None = None,
+        tenant: str = "",
+    ) -> InferRequest:
+        """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
+        config = self.config
+        if isinstance(reply, StreamReply):
+            if not self.signature.streams:
+                raise Unsupported(f"model {self.name!r} does not stream: use infer")
+            reply.limit = config.max_unread_responses
+            reply.window = min(reply.window, reply.limit)
+            reply.measure = _response_bytes
+            if rows > max(1, config.max_batch_size):
+                raise InvalidRequest(
+                    f"model {self.name!r}: a streaming request has at most"
+                    f" {config.max_batch_size} rows, not {rows}"
+                )
+        elif self.signature.streams:
+            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
+        if config.sequence is not None:
+            self._check_step(config.sequence, sequence, rows)
+        if not 0 <= priority <= config.priority_levels and config.priority_levels:
+            raise InvalidRequest(
+                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
+                f" {config.priority_levels}, or 0 (default)"
+            )
+        if timeout is None:
+            timeout = config.request_timeout
+        elif not timeout >= 0:  # nan too
+            raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
+        now = self._clock()
+        given = timeout
+        if not config.priority_levels:
+            priority = 0
+        wait = None
+        if config.queue_policies:
+            wait, timeout = self._patience(priority or config.default_priority, timeout)
+        request = InferRequest(
+            columns,
+            rows,
+            reply,
+            id=id,
+            priority=priority or config.default_priority,
+            deadline=None if timeout is None else now + timeout,
+            shape_key=self._shape_key(columns),
+            parameters=parameters,
+            sequence=sequence,
+            wanted=wanted,
+            tenant=tenant,
+        )
+        request.timeout = given
+        if wait is not None:
+            request.wait_until = now + wait
+        if self._cost is not None:
+            request.cost = self._cost_of(columns, rows)
+        request.enqueued_at = now  # so far: its caller may leave before it is queued
+        return request
+
+    def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
+        """How long a request may wait for an instance, and in which time it must be answered."""
+        policy = self.config.queue_policy(level)
+        if policy is None:
+            return None, timeout
+        if not policy.allow_timeout_override:
+            return policy.timeout, None
+        if not policy.triton:
+            return policy.timeout, timeout
+        # Triton knows no time for an answer, and a timeout only shortens one that is there.
+        if policy.timeout is None or not timeout:
+            return policy.timeout, None
+        return min(policy.timeout, timeout), None
+
+    def _check_step(self, batching: SequenceBatching, step: SequenceStep | None, rows: int) -> None:
+        """A sequence's request says which one it is of, and has one row."""
+        if (step is None or not step.id) and not batching.iterative:
+            raise InvalidRequest(
+                f"inference request to model {self.name!r} must specify a non-zero or non-empty"
+                " correlation ID"
+            )
+        if rows > 1:
+            raise InvalidRequest(
+                f"inference request to model {self.name!r} must specify batch-size 1 due to"
+                " requirements of sequence batcher"
+            )
+        if step is not None and self._sequence_inputs is not None:
+            self._sequence_inputs.refuse(step)
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
+        if self.cache is not None:
+            requests = [r for r in requests if not self._answered_from(self.cache, r)]
+        if self._held is not None:
+            requests = [r for r in requests if self._has_room(self._held, r)]
+        most = self.config.max_batch_size or 1
+        if any(request.rows > most for request in requests) and not self.is_pipeline:
+            self.runner.statistics.has_parts = True
+            requests = [
+                part
+                for request in requests
+                if not request.reply.settled
+                for part in (
+                    (request,)
+                    if request.rows <= most
+                    else split(request, most, self.runner.cancel, self._count)
+                )
+            ]
+        self.runner.submit(requests)
+
+    def _has_room(self, held: Budget, request: InferRequest) -> bool:
+        """Does the model's memory hold this one, too? If not, it is refused here."""
+        if request.follows:
+            return True  # what it belongs to was let in already
+        count = bytes_of(request.inputs)
+        with self._holding:
+            if held.take(count):
+                request.loans = (*request.loans, Loan(held, count))
+                return True
+        if request.reply.claim():
+            error = TooManyBytes(
+                f"model {self.name!r}", "its max_queue_bytes", held.held, held.limit, count
+            )
+            self.runner.statistics.failed(error.reason, 0.0)
+            request.reply.deliver(error)
+        return False
+
+    def _answered_from(self, cache: ModelCache, request: InferRequest) -> bool:
+        """Was the same asked before? If not, what is answered will be remembered."""
+        started = perf_counter_ns()
+        key, answer = cache.look_up(request)
+        if key is None:
+            return False
+        if answer is None:
+            request.reply.first(lambda reply: cache.keep(key, reply))
+        elif not request.reply.claim():
+            return True  # its caller has just left
+        ns = perf_counter_ns() - started
+        self.runner.statistics.looked_up(
+            ns, hit=answer is not None, seconds=self._clock() - request.enqueued_at
+        )
+        if answer is not None:
+            request.reply.deliver(answer)
+        return answer is not None
+
+    def cancel(self, request: InferRequest) -> bool:
+        """The caller is gone. False if the request was answered already."""
+        if not request.parts:
+            return self.runner.cancel(request)
+        cancelled = request.reply.claim()
+        if cancelled:
+            outcome = Cancelled("the request was cancelled")
+            self._count(request, outcome)
+            request.reply.deliver(outcome)
+        for part in list(request.parts):
+            self.runner.cancel(part)
+        return cancelled
+
+    def _count(self, request: InferRequest, outcome: InferResponse | Exception) -> None:
+        """Count a request that was split once, at its end."""
+        reason = None
+        if isinstance(outcome, Exception):
+            reason = outcome.reason if isinstance(outcome, WherryError) else ModelFailed.reason
+        self.runner.statistics.joined(request, reason, self._clock())
+
+    def not_ready_reason(self) -> str:
+        return self.runner.not_ready_reason()
+
+    def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
+        """One caller's arguments as columns of one row."""
+        if args:
+            specs = self.signature.inputs
+            if len(args) > len(specs):
+                raise InvalidRequest(
+                    f"model {self.name!r} has {len(specs)} inputs, not {len(args)}"
+                )
+            inputs = {
+                **{spec.name: arg for spec, arg in zip(specs, args, strict=False)},
+                **inputs,
+            }
+        return columns_of_row(self.signature, self.config, inputs)
+
+    def row(self, outputs: Columns) -> Any:
+        """One row's outputs as the caller wants them: the value, or a dict of several without those
+        that a model.py did not give."""
+        if self._unwrap is not None:
+            return _value(self._unwrap.form, outputs[self._unwrap.name])
+        return {
+            spec.name: _value(spec.form, outputs[spec.name])
+            for spec in self.signature.outputs
+            if spec.name in outputs
+        }
+
+    def is_row(self, row: Any) -> bool:
+        """Is this a dict of inputs, or the value of the only input?"""
+        names = {spec.name for spec in self.signature.inputs}
+        return isinstance(row, Mapping) and set(row) <= names
+
+    def _cost_of(self, columns: Columns, rows: int) -> float:
+        """What the heaviest of these rows weighs, by the model's own cost()."""
+        assert self._cost is not None
+        inputs = [columns.get(spec.name) for spec in self.signature.inputs]
+        try:
+            costs = [
+                float(self._cost(*(None if column is None else column[row] for column in inputs)))
+                for row in range(rows)
+            ]
+        except Exception as error:  # the user's code: anything may come
+            text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
+            self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
+            raise ModelFailed(text) from error
+        return max(1e-9, *costs)
+
+    def _shape_key(self, columns: Columns) -> Hashable:
+        if not self._variable and not self._variable_strings and not self._optional:
+            return None
+        shapes = tuple(
+            (name, columns[name].shape[1:])  # type: ignore[union-attr]
+            for name in self._variable
+            if name in columns
+        )
+        shapes += tuple(
+            (name, _row_shape(columns[name][0]))
+            for name in self._variable_strings
+            if name in columns
+        )
+        return (shapes, frozenset(columns)) if self._optional else shapes
+
+
+def _response_bytes(response: InferResponse) -> int:
+    return bytes_of(response.outputs)
+
+
+def _row_shape(row: Any) -> tuple[int, ...]:
+    return row.shape if isinstance(row, ShapedRow) else (len(row),)
+
+
+def _value(form: Form, column: Any) -> Any:
+    value = column[0]
+    return value.item() if form is Form.SCALARS and value is not None else value

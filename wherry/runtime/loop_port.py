@@ -1,0 +1,118 @@
+"""How does one event loop reach the runtime, with one wake-up for many requests?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.request import InferRequest
+
+
+class LoopPort:
+    """One event loop's way into the runtime.
+
+    Requests of one turn of the loop are submitted together at its end, so that an idle instance
+    gets all of them as one batch and not the first one alone; outcomes that other threads bring
+    share one wake-up of the loop. Answers of worker processes it can read itself (see Reader).
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._requests: dict[LoadedModel, list[InferRequest]] = {}
+        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._awake = False
+        #: All that it reads for others is one file for the loop: any thread may add to it, and may
+        #: close what was added. Where there is no epoll, it reads nothing.
+        self._epoll: select.epoll | None = None
+        self._turns: dict[int, Callable[[], None]] = {}
+
+    def submit(self, model: LoadedModel, request: InferRequest) -> None:
+        """In the loop's thread."""
+        if not self._requests:
+            self._loop.call_soon(self._flush)
+        request.reader = self
+        waiting = self._requests.get(model)
+        if waiting is None:
+            waiting = self._requests[model] = []
+        waiting.append(request)
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        """Have `callback(argument)` called in the loop. Any thread."""
+        self._calls.append((callback, argument))
+        if not self._awake:
+            self._awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop is closed: nobody is left to be told
+                self._calls.clear()
+                self._awake = False
+
+    def watch(self, file: int, turn: Callable[[], None]) -> bool:
+        epoll = self._epoll
+        if epoll is None:
+            if hasattr(select, "epoll"):
+                self.call(LoopPort._open, self)
+            return False
+        self._turns[file] = turn
+        try:
+            epoll.register(file, select.EPOLLIN)
+        except ValueError:  # it has just been closed
+            del self._turns[file]
+            return False
+        return True
+
+    def forget(self, file: int) -> None:
+        epoll = self._epoll
+        if self._turns.pop(file, None) is not None and epoll is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is closed
+                epoll.unregister(file)
+
+    def close(self) -> None:
+        """Read nothing any more. Any thread."""
+        epoll, self._epoll = self._epoll, None
+        if epoll is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._end, epoll)
+            except RuntimeError:  # the loop is closed
+                epoll.close()
+
+    def _open(self) -> None:
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            self._loop.add_reader(self._epoll.fileno(), self._read, self._epoll)
+
+    def _end(self, epoll: select.epoll) -> None:
+        self._loop.remove_reader(epoll.fileno())
+        epoll.close()
+
+    def _read(self, epoll: select.epoll) -> None:
+        self._awake = True  # what is answered in here needs no wake-up
+        try:
+            for file, _ in epoll.poll(0):
+                turn = self._turns.get(file)
+                if turn is not None:
+                    turn()
+        finally:
+            self._drain()
+
+    def _flush(self) -> None:
+        requests, self._requests = self._requests, {}
+        for model, waiting in requests.items():
+            model.submit(waiting)
+
+    def _drain(self) -> None:
+        # First, so that whoever appends after the last popleft() wakes the loop again.
+        self._awake = False
+        calls = self._calls
+        try:
+            while calls:
+                callback, argument = calls.popleft()
+                callback(argument)
+        finally:
+            if calls:  # one raised: the others must be told all the same
+                self._loop.call_soon(self._drain)

@@ -1,0 +1,1 @@
+"""How does a server begin, become ready, drain and end?"""

@@ -1,0 +1,1 @@
+"""What travels through wherry, and how does it fail?"""
