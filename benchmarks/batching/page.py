@@ -1,4 +1,4 @@
-"""What do the results say? Draws the pictures of docs/explanation/batching.md, and its tables.
+"""What do the results say? Draws the pictures of docs/internals/batching.md, and its tables.
 
     python -m benchmarks.batching.page
 
@@ -21,7 +21,7 @@ from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
 from wherry.values.request import InferRequest
 
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "explanation" / "batching.md"
+PAGE = ROOT / "docs" / "internals" / "batching.md"
 BEGIN, END = "<!-- figures: python -m benchmarks.batching.page -->", "<!-- end of figures -->"
 OURS, GREEDY, PAIR = "#1f6feb", "#d1752d", "#8a8f98"
 Point = tuple[float, float]

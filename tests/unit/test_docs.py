@@ -33,8 +33,12 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/explanation/limits.md", "docs/explanation/security.md"]
-)
+    "page",
+    [
+        "README.md", "docs/explanation/promises.md", "docs/explanation/limits.md",
+        "docs/explanation/security.md",
+    ],
+)  # fmt: skip
 def test_every_promise_of_a_page_names_a_test_that_is_there(page: str) -> None:
     text = (ROOT / page).read_text()
     promised = re.findall(r"\[`(test_\w+)`\]\(([^)]+\.py)\)", text)
@@ -49,6 +53,25 @@ def test_every_promise_of_a_page_names_a_test_that_is_there(page: str) -> None:
     assert missing == []
     linked = {name for name, _ in promised}
     assert set(re.findall(r"`(test_\w+)`", text)) == linked
+
+
+def test_the_readme_has_rows_of_the_page_of_promises_only() -> None:
+    def rows(page: str) -> set[str]:
+        return set(re.findall(r"^\| (.*?) \| \[", (ROOT / page).read_text(), re.M))
+
+    readme = rows("README.md")
+    assert len(readme) == 8
+    assert readme <= {
+        promise.replace("(limits.md)", "(docs/explanation/limits.md)")
+        for promise in rows("docs/explanation/promises.md")
+    }
+
+
+def test_every_page_is_in_the_list_of_pages() -> None:
+    """The decisions are listed as a folder."""
+    listed = set(re.findall(r"\]\(([^)#]+\.md)\)", (ROOT / "docs/README.md").read_text()))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/*/*.md")}
+    assert listed == {page for page in pages if not page.startswith("decisions/")}
 
 
 def test_every_file_in_the_reading_order_exists() -> None:

@@ -11,7 +11,7 @@ Five rules, each from what was learnt while running:
    nothing by itself, it takes only a part of what waits (`_part`).
 5. Where rows are padded to the longest, rows of similar length go together (`_alike`).
 
-docs/explanation/batching.md has the reasons and what the rules reach.
+docs/internals/batching.md has the reasons and what the rules reach.
 """
 
 from __future__ import annotations
