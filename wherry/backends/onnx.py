@@ -25,11 +25,11 @@ from wherry.models.model import Device
 from wherry.models.signature import Signature
 from wherry.repository.scheduling import inside
 from wherry.repository.triton_config import (
-    DataType,
-    DynamicBatching,
-    Input,
-    Output,
     TritonConfig,
+    TritonDataType,
+    TritonDynamicBatching,
+    TritonInput,
+    TritonOutput,
 )
 from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -38,7 +38,7 @@ from wherry.values.request import Array, Column, Columns
 FILE: Final = "model.onnx"
 
 #: ONNX Runtime's names of types, as a config.pbtxt names them.
-TYPES: Final[Mapping[str, DataType]] = {
+TYPES: Final[Mapping[str, TritonDataType]] = {
     "tensor(bool)": "TYPE_BOOL",
     "tensor(uint8)": "TYPE_UINT8",
     "tensor(uint16)": "TYPE_UINT16",
@@ -163,16 +163,18 @@ def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
     completed = msgspec.structs.replace(
         config,
         max_batch_size=max_batch_size,
-        input=_complete(config, config.input, inputs, Input, max_batch_size > 0),
-        output=_complete(config, config.output, outputs, Output, max_batch_size > 0),
+        input=_complete(config, config.input, inputs, TritonInput, max_batch_size > 0),
+        output=_complete(config, config.output, outputs, TritonOutput, max_batch_size > 0),
     )
     if max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
-        completed.dynamic_batching = DynamicBatching()
+        completed.dynamic_batching = TritonDynamicBatching()
     return completed
 
 
 def _of_callers(
-    found: Any, all_of_them: Sequence[Input | Output], given: Sequence[Input | Output]
+    found: Any,
+    all_of_them: Sequence[TritonInput | TritonOutput],
+    given: Sequence[TritonInput | TritonOutput],
 ) -> list[Any]:
     """What the file has, without what is between the server and the model only."""
     added = {tensor.name for tensor in all_of_them} - {tensor.name for tensor in given}
@@ -183,7 +185,7 @@ def _complete(
     config: TritonConfig,
     given: list[Any],
     found: Any,
-    kind: type[Input] | type[Output],
+    kind: type[TritonInput] | type[TritonOutput],
     batched: bool,
 ) -> list[Any]:
     """What the configuration says, checked, or what the file says where it says nothing."""
@@ -223,13 +225,15 @@ def _complete(
             )
         completed.append(tensor)
     missing = [t for t in found if t.name not in {one.name for one in given}]
-    if missing and kind is Input:
+    if missing and kind is TritonInput:
         names = ", ".join(tensor.name for tensor in missing)
         raise ConfigError(f"{where}: the file has more inputs than config.pbtxt: {names}")
     return completed
 
 
-def _tensor(where: str, tensor: Any, kind: type[Input] | type[Output], batched: bool) -> Any:
+def _tensor(
+    where: str, tensor: Any, kind: type[TritonInput] | type[TritonOutput], batched: bool
+) -> Any:
     if tensor.type not in TYPES:
         raise ConfigError(f"{where}: {tensor.name!r} is a {tensor.type}, which V2 has no word for")
     dims = [size if isinstance(size, int) else -1 for size in tensor.shape]

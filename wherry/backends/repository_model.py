@@ -25,8 +25,14 @@ from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.models.config import ModelConfig, model_config
 from wherry.models.model import Model
 from wherry.models.signature import Signature
+from wherry.repository.kind import is_decoupled
 from wherry.repository.scheduling import inside, scheduling
-from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
+from wherry.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonInstanceGroup,
+    TritonOutput,
+)
 from wherry.values.datatypes import BYTES, Form, TensorSpec
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
@@ -157,7 +163,7 @@ class RepositoryModel(Model):
             inputs=tuple(_spec(tensor, batched) for tensor in triton.input),
             outputs=tuple(_spec(tensor, batched) for tensor in triton.output),
             row_wise=False,
-            streams=triton.decoupled,
+            streams=is_decoupled(triton),
             is_async=False,
             returns="named",
         )
@@ -181,18 +187,18 @@ def _sizes(shape: Sequence[int], given: Sequence[int], wanted: Sequence[int]) ->
     return [next(open_sizes) if dim == -1 else dim for dim in wanted]
 
 
-def _spec(tensor: Input | Output, batched: bool) -> TensorSpec:
+def _spec(tensor: TritonInput | TritonOutput, batched: bool) -> TensorSpec:
     """A tensor as clients see it; `reshape` is between the server and the model."""
     datatype = datatype_of(tensor.data_type)
     form = Form.BYTES if datatype is BYTES else Form.ARRAY
-    if isinstance(tensor, Output):
+    if isinstance(tensor, TritonOutput):
         return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form)
     if batched and tensor.allow_ragged_batch and form is Form.ARRAY:
         form = Form.ARRAYS
     return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form, tensor.optional)
 
 
-def _groups(group: InstanceGroup) -> list[dict[str, Any]]:
+def _groups(group: TritonInstanceGroup) -> list[dict[str, Any]]:
     """One instance_group as ours: `count` on each of its devices."""
     if group.passive:
         return []
@@ -204,7 +210,7 @@ def _groups(group: InstanceGroup) -> list[dict[str, Any]]:
     return [{"count": count, "device": device}]
 
 
-def _rate_limits(groups: Sequence[InstanceGroup]) -> dict[str, Any]:
+def _rate_limits(groups: Sequence[TritonInstanceGroup]) -> dict[str, Any]:
     """What a batch needs of each resource, and its priority: the most that a group says."""
     limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]
     needs: dict[str, int] = {}

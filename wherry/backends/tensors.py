@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from wherry.repository.triton_config import Input, Output
+from wherry.repository.triton_config import TritonInput, TritonOutput
 from wherry.values.errors import BadModelOutput
 from wherry.values.request import Array, Column, ShapedRow
 
 
-def to_model(column: Column | str | bytes, tensor: Input, batched: bool) -> Array:
+def to_model(column: Column | str | bytes, tensor: TritonInput, batched: bool) -> Array:
     """A column (a row, for a model without a batch dimension) as one array of its full shape."""
     dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
     if isinstance(column, str | bytes):  # the only element of a tensor without dimensions
@@ -36,7 +36,7 @@ def to_model(column: Column | str | bytes, tensor: Input, batched: bool) -> Arra
     return column.reshape([*rows, *_sizes(dims)])
 
 
-def from_model(array: Array, tensor: Output, batched: bool, model: str) -> Column:
+def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) -> Column:
     """What the model gave as a column (a row, without a batch dimension)."""
     if tensor.reshape is not None:
         rows = [len(array)] if batched else []

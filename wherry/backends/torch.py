@@ -21,7 +21,7 @@ from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
 from wherry.instances.devices import for_torch
 from wherry.models.model import Device
-from wherry.repository.triton_config import DynamicBatching, Input, TritonConfig
+from wherry.repository.triton_config import TritonConfig, TritonDynamicBatching, TritonInput
 from wherry.values.errors import BadModelOutput, ConfigError
 from wherry.values.request import Array, Column, Columns
 
@@ -61,7 +61,7 @@ class TorchModel(RepositoryModel):
                         f" {tensor.data_type}"
                     )
         if config.max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
-            return msgspec.structs.replace(config, dynamic_batching=DynamicBatching())
+            return msgspec.structs.replace(config, dynamic_batching=TritonDynamicBatching())
         return config
 
     def settings(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _load(
     return module, [a.name for a in module.forward.schema.arguments if a.name != "self"]
 
 
-def _places(model: str, inputs: Sequence[Input], names: Sequence[str]) -> list[str]:
+def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> list[str]:
     """The inputs in the order of forward()'s arguments."""
     given = [tensor.name for tensor in inputs]
     if set(given) <= set(names):

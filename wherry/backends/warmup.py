@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from wherry.models.signature import Signature
-from wherry.repository.triton_config import Warmup, WarmupInput
+from wherry.repository.triton_config import TritonWarmup, TritonWarmupInput
 from wherry.values.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
@@ -20,7 +20,7 @@ def datatype_of(data_type: str) -> Datatype:
     return DATATYPES["BYTES" if name == "STRING" else name]
 
 
-def warmup_batch(sample: Warmup, folder: str, signature: Signature) -> tuple[Columns, int]:
+def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tuple[Columns, int]:
     """One sample's columns and rows. Its files are read from the model's `warmup` folder.
 
     ConfigError if it does not fit the model's inputs.
@@ -48,7 +48,9 @@ def warmup_batch(sample: Warmup, folder: str, signature: Signature) -> tuple[Col
     return columns, rows
 
 
-def _column(given: WarmupInput, datatype: Datatype, rows: int, folder: str, where: str) -> Column:
+def _column(
+    given: TritonWarmupInput, datatype: Datatype, rows: int, folder: str, where: str
+) -> Column:
     """The same data in each row."""
     count = math.prod(given.dims)
     if given.input_data_file is not None:

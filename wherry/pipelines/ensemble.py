@@ -21,7 +21,7 @@ import numpy as np
 from wherry.backends.repository_model import RepositoryModel
 from wherry.instances.executable import Failure
 from wherry.pipelines.fan_out import gather
-from wherry.repository.triton_config import EnsembleStep
+from wherry.repository.triton_config import TritonEnsemblingStep
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
 from wherry.values.request import Column, Columns, InferRequest, InferResponse, SequenceStep
@@ -99,7 +99,7 @@ class Ensemble:
     # The flow
 
     async def _flow(
-        self, request: InferRequest, given: Tensors, steps: Sequence[EnsembleStep]
+        self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> Tensors:
         """Run steps of which none streams: every tensor there is in the end."""
         loop = asyncio.get_running_loop()
@@ -110,7 +110,7 @@ class Ensemble:
         async def value_of(tensor: str) -> Column | None:
             return await pending[tensor] if tensor in pending else given.get(tensor)
 
-        async def run(step: EnsembleStep) -> None:
+        async def run(step: TritonEnsemblingStep) -> None:
             inputs = {name: await value_of(tensor) for name, tensor in step.input_map.items()}
             outputs = await self._call(step, inputs, request)
             for name, tensor in step.output_map.items():
@@ -125,7 +125,7 @@ class Ensemble:
         return {**given, **{t: value for t, value in found.items() if value is not None}}
 
     async def _streamed(
-        self, request: InferRequest, given: Tensors, steps: Sequence[EnsembleStep]
+        self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> AsyncGenerator[Tensors, None]:
         """Run steps of which some stream: the tensors at the end of each way through them."""
         source = next((step for step in self._in_order(steps) if self._streams(step)), None)
@@ -157,13 +157,13 @@ class Ensemble:
                 await asyncio.wait(running)
 
     async def _ends(
-        self, request: InferRequest, tensors: Tensors, steps: Sequence[EnsembleStep]
+        self, request: InferRequest, tensors: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> list[Tensors]:
         return [end async for end in self._streamed(request, tensors, steps)]
 
-    def _in_order(self, steps: Sequence[EnsembleStep]) -> list[EnsembleStep]:
+    def _in_order(self, steps: Sequence[TritonEnsemblingStep]) -> list[TritonEnsemblingStep]:
         """The steps, each behind those it needs."""
-        ordered: list[EnsembleStep] = []
+        ordered: list[TritonEnsemblingStep] = []
         waiting = list(steps)
         while waiting:
             missing = {tensor for step in waiting for tensor in step.output_map.values()}
@@ -172,37 +172,39 @@ class Ensemble:
             waiting = [step for step in waiting if step not in ready]
         return ordered
 
-    def _before(self, last: EnsembleStep, steps: Sequence[EnsembleStep]) -> list[EnsembleStep]:
+    def _before(
+        self, last: TritonEnsemblingStep, steps: Sequence[TritonEnsemblingStep]
+    ) -> list[TritonEnsemblingStep]:
         """The steps that `last` needs, directly or not."""
         wanted = set(last.input_map.values())
-        needed: list[EnsembleStep] = []
+        needed: list[TritonEnsemblingStep] = []
         for step in reversed(self._in_order(steps)):
             if step is not last and not wanted.isdisjoint(step.output_map.values()):
                 needed.append(step)
                 wanted.update(step.input_map.values())
         return needed
 
-    def _needed(self, request: InferRequest) -> list[EnsembleStep]:
+    def _needed(self, request: InferRequest) -> list[TritonEnsemblingStep]:
         """Steps that lead to no tensor which somebody wants are not run."""
         wanted = set(request.wanted or self._specs)
-        end = EnsembleStep(input_map={name: name for name in wanted})
+        end = TritonEnsemblingStep(input_map={name: name for name in wanted})
         return self._before(end, self._steps)
 
     # One step
 
-    def _member(self, step: EnsembleStep) -> Any:
+    def _member(self, step: TritonEnsemblingStep) -> Any:
         version = None if step.model_version < 0 else str(step.model_version)
         try:
             return self._members.model(step.model_name, version)
         except WherryError as error:
             raise ModelNotReady(f"ensemble {self._config.name!r}: {error}") from error
 
-    def _streams(self, step: EnsembleStep) -> bool:
+    def _streams(self, step: TritonEnsemblingStep) -> bool:
         streams: bool = self._member(step).signature.streams
         return streams
 
     async def _call(
-        self, step: EnsembleStep, inputs: Mapping[str, Column | None], request: InferRequest
+        self, step: TritonEnsemblingStep, inputs: Mapping[str, Column | None], request: InferRequest
     ) -> Tensors:
         loaded = self._member(step)
         columns, rows = self._columns(loaded, step, inputs)
@@ -210,7 +212,7 @@ class Ensemble:
         return _tensors(loaded, answer)
 
     async def _responses(
-        self, step: EnsembleStep, tensors: Tensors, request: InferRequest
+        self, step: TritonEnsemblingStep, tensors: Tensors, request: InferRequest
     ) -> AsyncGenerator[Tensors, None]:
         loaded = self._member(step)
         inputs = {name: tensors.get(tensor) for name, tensor in step.input_map.items()}
@@ -226,7 +228,7 @@ class Ensemble:
                     if name in outputs
                 }
 
-    def _options(self, step: EnsembleStep, request: InferRequest) -> dict[str, Any]:
+    def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
         """What a member's request has of the ensemble's; the deadline is kept by our runner,
         which cancels what is under way."""
         return {
@@ -238,7 +240,7 @@ class Ensemble:
         }
 
     def _columns(
-        self, loaded: Any, step: EnsembleStep, inputs: Mapping[str, Column | None]
+        self, loaded: Any, step: TritonEnsemblingStep, inputs: Mapping[str, Column | None]
     ) -> tuple[Columns, int]:
         """Tensors as the member takes them; those without a value are left out."""
         where = f"ensemble {self._config.name!r}: step {step.model_name!r}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from wherry.repository.schema import nearest
-from wherry.repository.triton_config import Input, Output, TritonConfig
+from wherry.repository.kind import is_decoupled, is_ensemble
+from wherry.repository.problems import nearest
+from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 
 #: The configuration of a member, by name; None if there is no such model.
 Find = Callable[[str], TritonConfig | None]
@@ -98,9 +99,9 @@ def decoupled(config: TritonConfig, find: Find) -> bool:
         member = find(waiting.pop())
         if member is None:
             continue
-        if member.decoupled:
+        if is_decoupled(member):
             return True
-        if member.is_ensemble:
+        if is_ensemble(member):
             new = set(members(member)) - seen
             seen |= new
             waiting += new
@@ -108,7 +109,7 @@ def decoupled(config: TritonConfig, find: Find) -> bool:
 
 
 def _unknown(
-    where: str, side: str, mapped: Iterable[str], tensors: Iterable[Input | Output]
+    where: str, side: str, mapped: Iterable[str], tensors: Iterable[TritonInput | TritonOutput]
 ) -> list[str]:
     names = {tensor.name: None for tensor in tensors}
     if not names:  # nothing is known of this member yet

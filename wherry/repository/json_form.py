@@ -13,19 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from wherry.repository.normalise import normalised
-from wherry.repository.schema import (
-    BadConfig,
-    Field,
-    Path,
-    Problem,
-    fields_of,
-    one_of_twice,
-    out_of_range,
-    unknown,
-)
+from wherry.repository.problems import BadConfig, Path, Problem, unknown
+from wherry.repository.schema import Field, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 
-M = TypeVar("M", bound=msgspec.Struct)
+M = TypeVar("M", bound=TritonMessage)
 
 _WRONG = object()
 
@@ -86,7 +78,7 @@ class _Reader:
             if not isinstance(value, Mapping):
                 return self._wrong(path, f"expected an object, not {_kind_of(value)}")
             return {
-                self._key(field.key, key, path): self._one(field, one, (*path, key))
+                self._one(field.key, key, (*path, key)): self._one(field, one, (*path, key))
                 for key, one in value.items()
             }
         if field.many:
@@ -94,11 +86,6 @@ class _Reader:
                 return self._wrong(path, f"expected a list, not {_kind_of(value)}")
             return [self._one(field, one, (*path, i)) for i, one in enumerate(value)]
         return self._one(field, value, path)
-
-    def _key(self, kind: type, key: str, path: Path) -> Any:
-        if kind is int:
-            return self._number(int, key, (*path, key))
-        return key
 
     def _one(self, field: Field, value: Any, path: Path) -> Any:
         if field.is_message:
@@ -112,7 +99,7 @@ class _Reader:
             return value
         number = self._number(field.kind, value, path)
         if field.kind is int and number is not _WRONG:
-            problem = out_of_range(field, number)
+            problem = field.out_of_range(number)
             return self._wrong(path, problem) if problem else number
         return number
 
@@ -187,7 +174,7 @@ def _in_our_names(cls: Any, value: Any) -> Any:
     return named
 
 
-def _filled(message: msgspec.Struct) -> dict[str, Any]:
+def _filled(message: TritonMessage) -> dict[str, Any]:
     return {
         name: _json_of(value, _filled)
         for name, field in fields_of(type(message)).items()
@@ -195,7 +182,7 @@ def _filled(message: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _said(message: msgspec.Struct) -> dict[str, Any]:
+def _said(message: TritonMessage) -> dict[str, Any]:
     return {
         name: _json_of(value, _said)
         for name, field in fields_of(type(message)).items()
@@ -204,7 +191,7 @@ def _said(message: msgspec.Struct) -> dict[str, Any]:
 
 
 def _json_of(value: Any, of_message: Any) -> Any:
-    if isinstance(value, msgspec.Struct):
+    if isinstance(value, TritonMessage):
         return of_message(value)
     if isinstance(value, list):
         return [_json_of(one, of_message) for one in value]

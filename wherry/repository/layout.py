@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from wherry.repository import pbtxt
-from wherry.repository.schema import BadConfig
-from wherry.repository.triton_config import TritonConfig, VersionPolicy
+from wherry.repository.kind import is_ensemble
+from wherry.repository.problems import BadConfig
+from wherry.repository.triton_config import TritonConfig, TritonVersionPolicy
 from wherry.repository.validate import without_effect
 
 #: A configuration is read whole; one that is larger is none.
@@ -107,7 +108,7 @@ def read(
         problems.append(f"{name}: name: {config.name!r} is not the folder's name")
     config = msgspec.structs.replace(config, name=name)
     there, ignored = _versions(folder)
-    if config.is_ensemble and not there:
+    if is_ensemble(config) and not there:
         there = [1]  # it has no files: a folder for each version would be empty
     versions = chosen(config.version_policy, there)
     notices = [f"folder {entry!r} is no version: those are whole numbers" for entry in ignored]
@@ -122,7 +123,7 @@ def read(
     return Found(name, folder, config, tuple(versions), tuple(problems), tuple(notices))
 
 
-def chosen(policy: VersionPolicy | None, there: Sequence[int]) -> list[int]:
+def chosen(policy: TritonVersionPolicy | None, there: Sequence[int]) -> list[int]:
     """Which of the versions to serve, lowest first; without a policy the highest one."""
     versions = sorted(there)
     if policy is not None and policy.all is not None:
@@ -188,7 +189,7 @@ def _versions(folder: str) -> tuple[list[int], list[str]]:
     return sorted(there), sorted(ignored)
 
 
-def _specific(policy: VersionPolicy | None) -> set[int]:
+def _specific(policy: TritonVersionPolicy | None) -> set[int]:
     return set(policy.specific.versions if policy and policy.specific else ())
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from wherry.repository.kind import is_ensemble
 from wherry.repository.triton_config import (
-    InstanceGroup,
-    Latest,
-    Optimization,
-    PinnedMemory,
-    SequenceBatching,
     TritonConfig,
-    VersionPolicy,
+    TritonInstanceGroup,
+    TritonOptimizationPolicy,
+    TritonOptimizationPolicyPinnedMemoryBuffer,
+    TritonSequenceBatching,
+    TritonVersionPolicy,
+    TritonVersionPolicyLatest,
 )
 
 #: Triton's own default for max_sequence_idle_microseconds.
@@ -27,7 +28,8 @@ def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
     """A copy for people and clients. Not for running it: what is silent is free to be tuned."""
     config = replace(
         config,
-        version_policy=config.version_policy or VersionPolicy(latest=Latest(num_versions=1)),
+        version_policy=config.version_policy
+        or TritonVersionPolicy(latest=TritonVersionPolicyLatest(num_versions=1)),
     )
     full = [config.max_batch_size] if config.max_batch_size > 0 else []
     if config.dynamic_batching is not None:
@@ -35,23 +37,25 @@ def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
         config.dynamic_batching = replace(config.dynamic_batching, preferred_batch_size=sizes)
     if config.sequence_batching is not None:
         config.sequence_batching = _sequence(config.sequence_batching, full)
-    if config.is_ensemble:
+    if is_ensemble(config):
         return config
-    optimization = config.optimization or Optimization()
+    optimization = config.optimization or TritonOptimizationPolicy()
     config.optimization = replace(
         optimization,
-        input_pinned_memory=optimization.input_pinned_memory or PinnedMemory(enable=True),
-        output_pinned_memory=optimization.output_pinned_memory or PinnedMemory(enable=True),
+        input_pinned_memory=optimization.input_pinned_memory
+        or TritonOptimizationPolicyPinnedMemoryBuffer(enable=True),
+        output_pinned_memory=optimization.output_pinned_memory
+        or TritonOptimizationPolicyPinnedMemoryBuffer(enable=True),
     )
     config.default_model_filename = config.default_model_filename or FILES.get(config.backend, "")
-    groups = config.instance_group or [InstanceGroup(name=config.name)]
+    groups = config.instance_group or [TritonInstanceGroup(name=config.name)]
     config.instance_group = [
         _group(group, f"{config.name}_{index}", gpus) for index, group in enumerate(groups)
     ]
     return config
 
 
-def _sequence(batching: SequenceBatching, full: list[int]) -> SequenceBatching:
+def _sequence(batching: TritonSequenceBatching, full: list[int]) -> TritonSequenceBatching:
     idle = batching.max_sequence_idle_microseconds or IDLE_MICROSECONDS
     oldest = batching.oldest
     if oldest is not None:
@@ -59,7 +63,7 @@ def _sequence(batching: SequenceBatching, full: list[int]) -> SequenceBatching:
     return replace(batching, max_sequence_idle_microseconds=idle, oldest=oldest)
 
 
-def _group(group: InstanceGroup, name: str, gpus: Sequence[int]) -> InstanceGroup:
+def _group(group: TritonInstanceGroup, name: str, gpus: Sequence[int]) -> TritonInstanceGroup:
     kind = group.kind
     if kind == "KIND_AUTO":
         kind = "KIND_GPU" if group.gpus or gpus else "KIND_CPU"

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
-from wherry.repository.schema import (
-    BadConfig,
-    Field,
-    Path,
-    fields_of,
-    one_of_twice,
-    out_of_range,
-    shown,
-    unknown,
-)
+from wherry.repository.problems import BadConfig, Path, shown, unknown
+from wherry.repository.schema import Field, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 
-M = TypeVar("M", bound=msgspec.Struct)
+M = TypeVar("M", bound=TritonMessage)
 
 #: Messages within messages; a configuration has nine at most.
 MAX_DEPTH = 64
@@ -207,10 +197,8 @@ class _Reader:
         """One `{ key: ... value: ... }` of a map."""
         line = self._token.line
         closing = self._open(path)
-        parts = {
-            "key": Field("key", "key", field.key, False, None, field.key and field.key()),
-            "value": Field("value", "value", field.kind, False, None, None),
-        }
+        assert field.key is not None
+        parts = {"key": field.key, "value": replace(field, name="value", many=False, key=None)}
         found: dict[str, Any] = {}
         while not self._at_end_of(closing, path):
             token = self._take()
@@ -232,7 +220,7 @@ class _Reader:
                 found[part.name] = self._value(part, within, depth)
             if self._token.text in (",", ";"):
                 self._next()
-        key = found.get("key", parts["key"].default)
+        key = found.get("key", field.key.kind())
         value = found.get("value", _WRONG)
         if value is _WRONG and "value" not in found:
             value = field.kind() if isinstance(field.kind, type) else field.kind[0]
@@ -270,7 +258,7 @@ class _Reader:
             elif field.kind is str and token.kind == "name":
                 text = f'expected a string: write "{token.text}"'
             self._note(line, path, text)
-        elif field.kind is int and (problem := out_of_range(field, value)):
+        elif field.kind is int and (problem := field.out_of_range(value)):
             self._note(line, path, problem)
             return _WRONG
         return value
@@ -449,7 +437,7 @@ def _until_space(text: str, position: int) -> str:
 # Writing
 
 
-def _lines(message: msgspec.Struct, indent: str) -> Iterator[str]:
+def _lines(message: TritonMessage, indent: str) -> Iterator[str]:
     for field in fields_of(type(message)).values():
         value = getattr(message, field.attribute)
         if field.is_silent(value):
@@ -473,7 +461,7 @@ def _lines(message: msgspec.Struct, indent: str) -> Iterator[str]:
 
 
 def _field_lines(name: str, value: Any, indent: str) -> Iterator[str]:
-    if not isinstance(value, msgspec.Struct):
+    if not isinstance(value, TritonMessage):
         yield f"{indent}{name}: {_text(value)}"
         return
     inside = list(_lines(value, indent + "  "))

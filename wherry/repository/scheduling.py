@@ -14,7 +14,7 @@ import msgspec
 
 from wherry.models.config import QueuePolicy, SequenceBatching, SequenceControl, SequenceState
 from wherry.repository import triton_config
-from wherry.repository.triton_config import DataType, Input, Output, TritonConfig
+from wherry.repository.triton_config import TritonConfig, TritonDataType, TritonInput, TritonOutput
 from wherry.values.errors import ConfigError
 
 _KINDS: Final[Mapping[str, str]] = {
@@ -50,17 +50,17 @@ def inside(triton: TritonConfig) -> TritonConfig:
         return triton
     here = {i.name for i in triton.input} | {o.name for o in triton.output}
     controls = [
-        Input(name=given.name, data_type=_control_type(given.control[0]), dims=[1])
+        TritonInput(name=given.name, data_type=_control_type(given.control[0]), dims=[1])
         for given in sequence.control_input
         if given.control and given.name not in here
     ]
     states = [
-        Input(name=state.input_name, data_type=state.data_type, dims=state.dims)
+        TritonInput(name=state.input_name, data_type=state.data_type, dims=state.dims)
         for state in sequence.state
         if state.input_name not in here
     ]
     kept = [
-        Output(name=state.output_name, data_type=state.data_type, dims=state.dims)
+        TritonOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
         for state in sequence.state
         if state.output_name not in here
     ]
@@ -69,7 +69,7 @@ def inside(triton: TritonConfig) -> TritonConfig:
     )
 
 
-def _control_type(control: triton_config.Control) -> DataType:
+def _control_type(control: triton_config.TritonSequenceBatchingControl) -> TritonDataType:
     if control.kind == "CONTROL_SEQUENCE_CORRID":
         return control.data_type
     if control.int32_false_true:
@@ -77,7 +77,7 @@ def _control_type(control: triton_config.Control) -> DataType:
     return "TYPE_FP32" if control.fp32_false_true else "TYPE_BOOL"
 
 
-def _dynamic(dynamic: triton_config.DynamicBatching) -> dict[str, Any]:
+def _dynamic(dynamic: triton_config.TritonDynamicBatching) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "priority_levels": dynamic.priority_levels,
         "preserve_ordering": dynamic.preserve_ordering,
@@ -92,12 +92,12 @@ def _dynamic(dynamic: triton_config.DynamicBatching) -> dict[str, Any]:
     return settings
 
 
-def _policies(dynamic: triton_config.DynamicBatching) -> tuple[QueuePolicy, ...]:
+def _policies(dynamic: triton_config.TritonDynamicBatching) -> tuple[QueuePolicy, ...]:
     given = {0: dynamic.default_queue_policy, **dynamic.priority_queue_policy}
     return tuple(_policy(level, policy) for level, policy in given.items() if policy is not None)
 
 
-def _policy(level: int, policy: triton_config.QueuePolicy) -> QueuePolicy:
+def _policy(level: int, policy: triton_config.TritonQueuePolicy) -> QueuePolicy:
     return QueuePolicy(
         level=level,
         timeout=policy.default_timeout_microseconds / 1e6 or None,
@@ -144,7 +144,7 @@ def _sequence(triton: TritonConfig, folder: str) -> dict[str, Any]:
     return settings
 
 
-def _control(name: str, control: triton_config.Control) -> SequenceControl:
+def _control(name: str, control: triton_config.TritonSequenceBatchingControl) -> SequenceControl:
     kind = _KINDS[control.kind]
     if kind == "id":
         return SequenceControl(kind, name, datatype=_datatype(control.data_type))
@@ -162,7 +162,9 @@ def _control(name: str, control: triton_config.Control) -> SequenceControl:
     )
 
 
-def _state(state: triton_config.State, returned: bool, folder: str) -> SequenceState:
+def _state(
+    state: triton_config.TritonSequenceBatchingState, returned: bool, folder: str
+) -> SequenceState:
     dims, data = state.dims, None
     if state.initial_state:
         initial = state.initial_state[0]

@@ -1,17 +1,18 @@
 """What may stand in a config.pbtxt, and what holds where nothing stands?
 
-Field for field the ModelConfig message of Triton's model_config.proto, as plain values. Sizes,
-counts and microseconds are as they are written there; units are converted where a ModelConfig of
-our own is made of it, and nowhere else.
+Written by `make proto` from model_config.proto: change that file, not this one. Sizes, counts and
+microseconds are as Triton has them; mapping.py converts the units.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-DataType = Literal[
+from wherry.repository.schema import Int32, Int64, TritonMessage, UInt32, UInt64
+
+TritonDataType = Literal[
     "TYPE_INVALID",
     "TYPE_BOOL",
     "TYPE_UINT8",
@@ -29,41 +30,22 @@ DataType = Literal[
     "TYPE_BF16",
 ]
 
+TritonInstanceGroupKind = Literal[
+    "KIND_AUTO",
+    "KIND_GPU",
+    "KIND_CPU",
+    "KIND_MODEL",
+]
 
-class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A protobuf message: every field has a default."""
+TritonInstanceGroupSecondaryDeviceSecondaryDeviceKind = Literal["KIND_NVDLA"]
 
+TritonInputFormat = Literal[
+    "FORMAT_NONE",
+    "FORMAT_NHWC",
+    "FORMAT_NCHW",
+]
 
-# Tensors
-
-
-class Reshape(Message):
-    shape: list[int] = []
-
-
-class Input(Message):
-    name: str = ""
-    data_type: DataType = "TYPE_INVALID"
-    format: Literal["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"] = "FORMAT_NONE"
-    dims: list[int] = []
-    reshape: Reshape | None = None
-    is_shape_tensor: bool = False
-    allow_ragged_batch: bool = False
-    optional: bool = False
-    is_non_linear_format_io: bool = False
-
-
-class Output(Message):
-    name: str = ""
-    data_type: DataType = "TYPE_INVALID"
-    dims: list[int] = []
-    reshape: Reshape | None = None
-    label_filename: str = ""
-    is_shape_tensor: bool = False
-    is_non_linear_format_io: bool = False
-
-
-BatchInputKind = Literal[
+TritonBatchInputKind = Literal[
     "BATCH_ELEMENT_COUNT",
     "BATCH_ACCUMULATED_ELEMENT_COUNT",
     "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
@@ -72,309 +54,353 @@ BatchInputKind = Literal[
     "BATCH_ITEM_SHAPE_FLATTEN",
 ]
 
+TritonBatchOutputKind = Literal["BATCH_SCATTER_WITH_INPUT_SHAPE"]
 
-class BatchInput(Message):
-    kind: BatchInputKind = "BATCH_ELEMENT_COUNT"
-    target_name: list[str] = []
-    data_type: DataType = "TYPE_INVALID"
-    source_input: list[str] = []
+TritonOptimizationPolicyModelPriority = Literal[
+    "PRIORITY_DEFAULT",
+    "PRIORITY_MAX",
+    "PRIORITY_MIN",
+]
 
+TritonQueuePolicyTimeoutAction = Literal[
+    "REJECT",
+    "DELAY",
+]
 
-class BatchOutput(Message):
-    target_name: list[str] = []
-    kind: Literal["BATCH_SCATTER_WITH_INPUT_SHAPE"] = "BATCH_SCATTER_WITH_INPUT_SHAPE"
-    source_input: list[str] = []
-
-
-# Versions and instances
-
-
-class Latest(Message):
-    num_versions: int = 1
-
-
-class All(Message):
-    pass
+TritonSequenceBatchingControlKind = Literal[
+    "CONTROL_SEQUENCE_START",
+    "CONTROL_SEQUENCE_READY",
+    "CONTROL_SEQUENCE_END",
+    "CONTROL_SEQUENCE_CORRID",
+]
 
 
-class Specific(Message):
-    versions: list[int] = []
+class TritonRateLimiter(TritonMessage):
+    resources: list[TritonRateLimiterResource] = []
+    priority: UInt32 = 0
 
 
-class VersionPolicy(Message):
-    """At most one of them; none means latest 1."""
-
-    latest: Latest | None = None
-    all: All | None = None
-    specific: Specific | None = None
-
-
-class Resource(Message):
+class TritonRateLimiterResource(TritonMessage):
     name: str = ""
     global_: bool = msgspec.field(default=False, name="global")
-    count: int = 1
+    count: UInt32 = 1
 
 
-class RateLimiter(Message):
-    resources: list[Resource] = []
-    priority: int = 0
-
-
-class SecondaryDevice(Message):
-    kind: Literal["KIND_NVDLA"] = "KIND_NVDLA"
-    device_id: int = 0
-
-
-class InstanceGroup(Message):
+class TritonInstanceGroup(TritonMessage):
     name: str = ""
-    kind: Literal["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"] = "KIND_AUTO"
-    count: int = 0
-    rate_limiter: RateLimiter | None = None
-    gpus: list[int] = []
-    secondary_devices: list[SecondaryDevice] = []
+    kind: TritonInstanceGroupKind = "KIND_AUTO"
+    count: Int32 = 0
+    rate_limiter: TritonRateLimiter | None = None
+    gpus: list[Int32] = []
+    secondary_devices: list[TritonInstanceGroupSecondaryDevice] = []
     profile: list[str] = []
     passive: bool = False
     host_policy: str = ""
 
 
-# Scheduling
+class TritonInstanceGroupSecondaryDevice(TritonMessage):
+    kind: TritonInstanceGroupSecondaryDeviceSecondaryDeviceKind = "KIND_NVDLA"
+    device_id: Int64 = 0
 
 
-class QueuePolicy(Message):
-    timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
-    default_timeout_microseconds: int = 0
+class TritonTensorReshape(TritonMessage):
+    shape: list[Int64] = []
+
+
+class TritonInput(TritonMessage):
+    name: str = ""
+    data_type: TritonDataType = "TYPE_INVALID"
+    format: TritonInputFormat = "FORMAT_NONE"
+    dims: list[Int64] = []
+    reshape: TritonTensorReshape | None = None
+    is_shape_tensor: bool = False
+    allow_ragged_batch: bool = False
+    optional: bool = False
+    is_non_linear_format_io: bool = False
+
+
+class TritonOutput(TritonMessage):
+    name: str = ""
+    data_type: TritonDataType = "TYPE_INVALID"
+    dims: list[Int64] = []
+    reshape: TritonTensorReshape | None = None
+    label_filename: str = ""
+    is_shape_tensor: bool = False
+    is_non_linear_format_io: bool = False
+
+
+class TritonBatchInput(TritonMessage):
+    kind: TritonBatchInputKind = "BATCH_ELEMENT_COUNT"
+    target_name: list[str] = []
+    data_type: TritonDataType = "TYPE_INVALID"
+    source_input: list[str] = []
+
+
+class TritonBatchOutput(TritonMessage):
+    target_name: list[str] = []
+    kind: TritonBatchOutputKind = "BATCH_SCATTER_WITH_INPUT_SHAPE"
+    source_input: list[str] = []
+
+
+class TritonVersionPolicy(TritonMessage):
+    one_of: ClassVar[tuple[str, ...]] = (
+        "latest",
+        "all",
+        "specific",
+    )
+
+    latest: TritonVersionPolicyLatest | None = None
+    all: TritonVersionPolicyAll | None = None
+    specific: TritonVersionPolicySpecific | None = None
+
+
+class TritonVersionPolicyLatest(TritonMessage):
+    num_versions: UInt32 = 1
+
+
+class TritonVersionPolicyAll(TritonMessage):
+    pass
+
+
+class TritonVersionPolicySpecific(TritonMessage):
+    versions: list[Int64] = []
+
+
+class TritonOptimizationPolicy(TritonMessage):
+    graph: TritonOptimizationPolicyGraph | None = None
+    priority: TritonOptimizationPolicyModelPriority = "PRIORITY_DEFAULT"
+    cuda: TritonOptimizationPolicyCuda | None = None
+    execution_accelerators: TritonOptimizationPolicyExecutionAccelerators | None = None
+    input_pinned_memory: TritonOptimizationPolicyPinnedMemoryBuffer | None = None
+    output_pinned_memory: TritonOptimizationPolicyPinnedMemoryBuffer | None = None
+    gather_kernel_buffer_threshold: UInt32 = 0
+    eager_batching: bool = False
+
+
+class TritonOptimizationPolicyGraph(TritonMessage):
+    level: Int32 = 0
+
+
+class TritonOptimizationPolicyCuda(TritonMessage):
+    graphs: bool = False
+    busy_wait_events: bool = False
+    graph_spec: list[TritonOptimizationPolicyCudaGraphSpec] = []
+    output_copy_stream: bool = False
+
+
+class TritonOptimizationPolicyCudaGraphSpec(TritonMessage):
+    batch_size: Int32 = 0
+    input: dict[str, TritonOptimizationPolicyCudaGraphSpecShape] = {}
+    graph_lower_bound: TritonOptimizationPolicyCudaGraphSpecLowerBound | None = None
+
+
+class TritonOptimizationPolicyCudaGraphSpecShape(TritonMessage):
+    dim: list[Int64] = []
+
+
+class TritonOptimizationPolicyCudaGraphSpecLowerBound(TritonMessage):
+    batch_size: Int32 = 0
+    input: dict[str, TritonOptimizationPolicyCudaGraphSpecShape] = {}
+
+
+class TritonOptimizationPolicyExecutionAccelerators(TritonMessage):
+    gpu_execution_accelerator: list[TritonOptimizationPolicyExecutionAcceleratorsAccelerator] = []
+    cpu_execution_accelerator: list[TritonOptimizationPolicyExecutionAcceleratorsAccelerator] = []
+
+
+class TritonOptimizationPolicyExecutionAcceleratorsAccelerator(TritonMessage):
+    name: str = ""
+    parameters: dict[str, str] = {}
+
+
+class TritonOptimizationPolicyPinnedMemoryBuffer(TritonMessage):
+    enable: bool = True
+
+
+class TritonQueuePolicy(TritonMessage):
+    timeout_action: TritonQueuePolicyTimeoutAction = "REJECT"
+    default_timeout_microseconds: UInt64 = 0
     allow_timeout_override: bool = False
-    max_queue_size: int = 0
+    max_queue_size: UInt32 = 0
 
 
-class DynamicBatching(Message):
-    preferred_batch_size: list[int] = []
-    max_queue_delay_microseconds: int = 0
+class TritonDynamicBatching(TritonMessage):
+    preferred_batch_size: list[Int32] = []
+    max_queue_delay_microseconds: UInt64 = 0
     preserve_ordering: bool = False
-    priority_levels: int = 0
-    default_priority_level: int = 0
-    default_queue_policy: QueuePolicy | None = None
-    priority_queue_policy: dict[int, QueuePolicy] = {}
+    priority_levels: UInt64 = 0
+    default_priority_level: UInt64 = 0
+    default_queue_policy: TritonQueuePolicy | None = None
+    priority_queue_policy: dict[UInt64, TritonQueuePolicy] = {}
 
 
-class Direct(Message):
-    max_queue_delay_microseconds: int = 0
-    minimum_slot_utilization: float = 0.0
+class TritonSequenceBatching(TritonMessage):
+    one_of: ClassVar[tuple[str, ...]] = (
+        "direct",
+        "oldest",
+    )
+
+    direct: TritonSequenceBatchingStrategyDirect | None = None
+    oldest: TritonSequenceBatchingStrategyOldest | None = None
+    max_sequence_idle_microseconds: UInt64 = 0
+    control_input: list[TritonSequenceBatchingControlInput] = []
+    state: list[TritonSequenceBatchingState] = []
+    iterative_sequence: bool = False
 
 
-class Oldest(Message):
-    max_candidate_sequences: int = 0
-    preferred_batch_size: list[int] = []
-    max_queue_delay_microseconds: int = 0
-    preserve_ordering: bool = False
-
-
-class Control(Message):
-    kind: Literal[
-        "CONTROL_SEQUENCE_START",
-        "CONTROL_SEQUENCE_READY",
-        "CONTROL_SEQUENCE_END",
-        "CONTROL_SEQUENCE_CORRID",
-    ] = "CONTROL_SEQUENCE_START"
-    int32_false_true: list[int] = []
+class TritonSequenceBatchingControl(TritonMessage):
+    kind: TritonSequenceBatchingControlKind = "CONTROL_SEQUENCE_START"
+    int32_false_true: list[Int32] = []
     fp32_false_true: list[float] = []
     bool_false_true: list[bool] = []
-    data_type: DataType = "TYPE_INVALID"
+    data_type: TritonDataType = "TYPE_INVALID"
 
 
-class ControlInput(Message):
+class TritonSequenceBatchingControlInput(TritonMessage):
     name: str = ""
-    control: list[Control] = []
+    control: list[TritonSequenceBatchingControl] = []
 
 
-class InitialState(Message):
-    data_type: DataType = "TYPE_INVALID"
-    dims: list[int] = []
+class TritonSequenceBatchingInitialState(TritonMessage):
+    one_of: ClassVar[tuple[str, ...]] = (
+        "zero_data",
+        "data_file",
+    )
+
+    data_type: TritonDataType = "TYPE_INVALID"
+    dims: list[Int64] = []
     zero_data: bool | None = None
     data_file: str | None = None
     name: str = ""
 
 
-class State(Message):
+class TritonSequenceBatchingState(TritonMessage):
     input_name: str = ""
     output_name: str = ""
-    data_type: DataType = "TYPE_INVALID"
-    dims: list[int] = []
-    initial_state: list[InitialState] = []
+    data_type: TritonDataType = "TYPE_INVALID"
+    dims: list[Int64] = []
+    initial_state: list[TritonSequenceBatchingInitialState] = []
     use_same_buffer_for_input_output: bool = False
     use_growable_memory: bool = False
 
 
-class SequenceBatching(Message):
-    """`direct` or `oldest`; neither means direct."""
-
-    direct: Direct | None = None
-    oldest: Oldest | None = None
-    max_sequence_idle_microseconds: int = 0
-    control_input: list[ControlInput] = []
-    state: list[State] = []
-    iterative_sequence: bool = False
+class TritonSequenceBatchingStrategyDirect(TritonMessage):
+    max_queue_delay_microseconds: UInt64 = 0
+    minimum_slot_utilization: float = 0.0
 
 
-class EnsembleStep(Message):
+class TritonSequenceBatchingStrategyOldest(TritonMessage):
+    max_candidate_sequences: Int32 = 0
+    preferred_batch_size: list[Int32] = []
+    max_queue_delay_microseconds: UInt64 = 0
+    preserve_ordering: bool = False
+
+
+class TritonEnsembling(TritonMessage):
+    step: list[TritonEnsemblingStep] = []
+    max_inflight_requests: UInt32 = 0
+
+
+class TritonEnsemblingStep(TritonMessage):
     model_name: str = ""
-    model_version: int = -1
+    model_version: Int64 = -1
     input_map: dict[str, str] = {}
     output_map: dict[str, str] = {}
     model_namespace: str = ""
 
 
-class EnsembleScheduling(Message):
-    step: list[EnsembleStep] = []
-    max_inflight_requests: int = 0
-
-
-# Around it
-
-
-class Parameter(Message):
+class TritonParameter(TritonMessage):
     string_value: str = ""
 
 
-class Accelerator(Message):
+class TritonWarmup(TritonMessage):
     name: str = ""
-    parameters: dict[str, str] = {}
+    batch_size: UInt32 = 0
+    inputs: dict[str, TritonWarmupInput] = {}
+    count: UInt32 = 0
 
 
-class ExecutionAccelerators(Message):
-    gpu_execution_accelerator: list[Accelerator] = []
-    cpu_execution_accelerator: list[Accelerator] = []
+class TritonWarmupInput(TritonMessage):
+    one_of: ClassVar[tuple[str, ...]] = (
+        "zero_data",
+        "random_data",
+        "input_data_file",
+    )
 
-
-class PinnedMemory(Message):
-    enable: bool = True
-
-
-class Graph(Message):
-    level: int = 0
-
-
-class GraphShape(Message):
-    dim: list[int] = []
-
-
-class LowerBound(Message):
-    batch_size: int = 0
-    input: dict[str, GraphShape] = {}
-
-
-class GraphSpec(Message):
-    batch_size: int = 0
-    input: dict[str, GraphShape] = {}
-    graph_lower_bound: LowerBound | None = None
-
-
-class Cuda(Message):
-    graphs: bool = False
-    busy_wait_events: bool = False
-    graph_spec: list[GraphSpec] = []
-    output_copy_stream: bool = False
-
-
-class Optimization(Message):
-    graph: Graph | None = None
-    priority: Literal["PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"] = "PRIORITY_DEFAULT"
-    cuda: Cuda | None = None
-    execution_accelerators: ExecutionAccelerators | None = None
-    input_pinned_memory: PinnedMemory | None = None
-    output_pinned_memory: PinnedMemory | None = None
-    gather_kernel_buffer_threshold: int = 0
-    eager_batching: bool = False
-
-
-class WarmupInput(Message):
-    """Exactly one of the last three."""
-
-    data_type: DataType = "TYPE_INVALID"
-    dims: list[int] = []
+    data_type: TritonDataType = "TYPE_INVALID"
+    dims: list[Int64] = []
     zero_data: bool | None = None
     random_data: bool | None = None
     input_data_file: str | None = None
 
 
-class Warmup(Message):
-    name: str = ""
-    batch_size: int = 0
-    inputs: dict[str, WarmupInput] = {}
-    count: int = 0
-
-
-class Operations(Message):
+class TritonOperations(TritonMessage):
     op_library_filename: list[str] = []
 
 
-class TransactionPolicy(Message):
+class TritonTransactionPolicy(TritonMessage):
     decoupled: bool = False
 
 
-class Agent(Message):
+class TritonRepositoryAgents(TritonMessage):
+    agents: list[TritonRepositoryAgentsAgent] = []
+
+
+class TritonRepositoryAgentsAgent(TritonMessage):
     name: str = ""
     parameters: dict[str, str] = {}
 
 
-class RepositoryAgents(Message):
-    agents: list[Agent] = []
-
-
-class ResponseCache(Message):
+class TritonResponseCache(TritonMessage):
     enable: bool = False
 
 
-class MetricIdentifier(Message):
+class TritonMetrics(TritonMessage):
+    metric_control: list[TritonMetricsMetricControl] = []
+
+
+class TritonMetricsMetricControl(TritonMessage):
+    metric_identifier: TritonMetricsMetricControlMetricIdentifier | None = None
+    histogram_options: TritonMetricsMetricControlHistogramOptions | None = None
+
+
+class TritonMetricsMetricControlMetricIdentifier(TritonMessage):
     family: str = ""
 
 
-class HistogramOptions(Message):
+class TritonMetricsMetricControlHistogramOptions(TritonMessage):
     buckets: list[float] = []
 
 
-class MetricControl(Message):
-    metric_identifier: MetricIdentifier = msgspec.field(default_factory=MetricIdentifier)
-    histogram_options: HistogramOptions | None = None
-
-
-class ModelMetrics(Message):
-    metric_control: list[MetricControl] = []
-
-
-class TritonConfig(Message):
-    """One model's config.pbtxt."""
+class TritonConfig(TritonMessage):
+    one_of: ClassVar[tuple[str, ...]] = (
+        "dynamic_batching",
+        "sequence_batching",
+        "ensemble_scheduling",
+    )
 
     name: str = ""
     platform: str = ""
     backend: str = ""
     runtime: str = ""
-    version_policy: VersionPolicy | None = None
-    max_batch_size: int = 0
-    input: list[Input] = []
-    output: list[Output] = []
-    batch_input: list[BatchInput] = []
-    batch_output: list[BatchOutput] = []
-    optimization: Optimization | None = None
-    dynamic_batching: DynamicBatching | None = None
-    sequence_batching: SequenceBatching | None = None
-    ensemble_scheduling: EnsembleScheduling | None = None
-    instance_group: list[InstanceGroup] = []
+    version_policy: TritonVersionPolicy | None = None
+    max_batch_size: Int32 = 0
+    input: list[TritonInput] = []
+    output: list[TritonOutput] = []
+    batch_input: list[TritonBatchInput] = []
+    batch_output: list[TritonBatchOutput] = []
+    optimization: TritonOptimizationPolicy | None = None
+    dynamic_batching: TritonDynamicBatching | None = None
+    sequence_batching: TritonSequenceBatching | None = None
+    ensemble_scheduling: TritonEnsembling | None = None
+    instance_group: list[TritonInstanceGroup] = []
     default_model_filename: str = ""
     cc_model_filenames: dict[str, str] = {}
     metric_tags: dict[str, str] = {}
-    parameters: dict[str, Parameter] = {}
-    model_warmup: list[Warmup] = []
-    model_operations: Operations | None = None
-    model_transaction_policy: TransactionPolicy | None = None
-    model_repository_agents: RepositoryAgents | None = None
-    response_cache: ResponseCache | None = None
-    model_metrics: ModelMetrics | None = None
-
-    @property
-    def decoupled(self) -> bool:
-        return self.model_transaction_policy is not None and self.model_transaction_policy.decoupled
-
-    @property
-    def is_ensemble(self) -> bool:
-        return self.platform == "ensemble" or self.ensemble_scheduling is not None
+    parameters: dict[str, TritonParameter] = {}
+    model_warmup: list[TritonWarmup] = []
+    model_operations: TritonOperations | None = None
+    model_transaction_policy: TritonTransactionPolicy | None = None
+    model_repository_agents: TritonRepositoryAgents | None = None
+    response_cache: TritonResponseCache | None = None
+    model_metrics: TritonMetrics | None = None

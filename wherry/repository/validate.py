@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from wherry.repository.ensemble_graph import graph_problems
-from wherry.repository.schema import Path, Problem
+from wherry.repository.kind import is_decoupled, is_ensemble
+from wherry.repository.problems import Path, Problem
 from wherry.repository.triton_config import (
-    DynamicBatching,
-    Input,
-    InstanceGroup,
-    Output,
-    SequenceBatching,
     TritonConfig,
-    Warmup,
+    TritonDynamicBatching,
+    TritonInput,
+    TritonInstanceGroup,
+    TritonOutput,
+    TritonSequenceBatching,
+    TritonWarmup,
 )
 
 
@@ -29,8 +30,8 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
     scalars = not batched and {config.backend, config.platform} & _TAKE_SCALARS != set()
-    inputs: Sequence[Input | Output] = config.input
-    outputs: Sequence[Input | Output] = config.output
+    inputs: Sequence[TritonInput | TritonOutput] = config.input
+    outputs: Sequence[TritonInput | TritonOutput] = config.output
     for kind, tensors in (("input", inputs), ("output", outputs)):
         yield from _twice((kind,), [tensor.name for tensor in tensors], kind)
         for index, tensor in enumerate(tensors):
@@ -46,7 +47,7 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
         yield from _warmup(("model_warmup", index), sample, config)
     yield from _file(("default_model_filename",), config.default_model_filename)
     yield from _ensemble(config)
-    if config.decoupled and config.response_cache is not None and config.response_cache.enable:
+    if is_decoupled(config) and config.response_cache is not None and config.response_cache.enable:
         yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
 
 
@@ -86,7 +87,9 @@ _OPTIMIZATION_WITHOUT_EFFECT: Final = {
 }
 
 
-def _tensor(path: Path, tensor: Input | Output, batched: bool, scalars: bool) -> Iterator[Problem]:
+def _tensor(
+    path: Path, tensor: TritonInput | TritonOutput, batched: bool, scalars: bool
+) -> Iterator[Problem]:
     """`scalars`: its backend takes tensors without dimensions."""
     if not tensor.name:
         yield Problem(path, "it needs a name")
@@ -104,7 +107,7 @@ def _tensor(path: Path, tensor: Input | Output, batched: bool, scalars: bool) ->
             yield Problem(
                 (*path, "reshape"), f"{shape} does not hold the elements of dims {tensor.dims}"
             )
-    if isinstance(tensor, Output):
+    if isinstance(tensor, TritonOutput):
         yield from _file((*path, "label_filename"), tensor.label_filename)
     elif tensor.allow_ragged_batch and not batched:
         yield Problem((*path, "allow_ragged_batch"), "it needs max_batch_size > 0")
@@ -141,15 +144,19 @@ def _versions(config: TritonConfig) -> Iterator[Problem]:
                 yield Problem((*path, index), f"{version} is no version: they begin at 1")
 
 
-def _group(path: Path, group: InstanceGroup) -> Iterator[Problem]:
+def _group(path: Path, group: TritonInstanceGroup) -> Iterator[Problem]:
+    if group.count < 0:
+        yield Problem((*path, "count"), f"{group.count} must not be negative")
     if group.count > 4096:
         yield Problem((*path, "count"), f"{group.count} instances are too many")
     if group.gpus and group.kind in ("KIND_CPU", "KIND_MODEL"):
         yield Problem((*path, "gpus"), f"{group.kind} has no gpus")
+    if any(gpu < 0 for gpu in group.gpus):
+        yield Problem((*path, "gpus"), "must not be negative")
     yield from _twice((*path, "gpus"), group.gpus, "GPU")
 
 
-def _dynamic(batching: DynamicBatching, max_batch_size: int) -> Iterator[Problem]:
+def _dynamic(batching: TritonDynamicBatching, max_batch_size: int) -> Iterator[Problem]:
     path: Path = ("dynamic_batching",)
     yield from _preferred(path, batching.preferred_batch_size, max_batch_size)
     levels = batching.priority_levels
@@ -175,11 +182,13 @@ def _preferred(path: Path, sizes: Sequence[int], max_batch_size: int) -> Iterato
             yield Problem(where, f"{size} is more than max_batch_size ({max_batch_size})")
 
 
-def _sequence(batching: SequenceBatching, max_batch_size: int) -> Iterator[Problem]:
+def _sequence(batching: TritonSequenceBatching, max_batch_size: int) -> Iterator[Problem]:
     path: Path = ("sequence_batching",)
     if batching.oldest is not None:
         sizes = batching.oldest.preferred_batch_size
         yield from _preferred((*path, "oldest"), sizes, max_batch_size)
+        if batching.oldest.max_candidate_sequences < 0:
+            yield Problem((*path, "oldest", "max_candidate_sequences"), "must not be negative")
     direct = batching.direct
     if direct is not None and not 0 <= direct.minimum_slot_utilization <= 1:
         yield Problem((*path, "direct", "minimum_slot_utilization"), "must lie between 0 and 1")
@@ -220,7 +229,7 @@ def _sequence(batching: SequenceBatching, max_batch_size: int) -> Iterator[Probl
             yield from _file(where, initial.data_file)
 
 
-def _warmup(path: Path, sample: Warmup, config: TritonConfig) -> Iterator[Problem]:
+def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[Problem]:
     most = max(1, config.max_batch_size)
     if sample.batch_size > most and (config.max_batch_size or config.input):
         yield Problem((*path, "batch_size"), f"{sample.batch_size} is more than {most}")
@@ -241,7 +250,7 @@ def _warmup(path: Path, sample: Warmup, config: TritonConfig) -> Iterator[Proble
 
 
 def _ensemble(config: TritonConfig) -> Iterator[Problem]:
-    if not config.is_ensemble:
+    if not is_ensemble(config):
         return
     path: Path = ("ensemble_scheduling",)
     if config.platform not in ("", "ensemble") or config.backend not in ("", "ensemble"):

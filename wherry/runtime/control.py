@@ -29,9 +29,10 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.repository import layout, upload
 from wherry.repository.ensemble_graph import decoupled, member_problems, members
 from wherry.repository.json_form import from_json, patched
+from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import Fingerprint, Found
-from wherry.repository.schema import BadConfig
-from wherry.repository.triton_config import TransactionPolicy, TritonConfig
+from wherry.repository.problems import BadConfig
+from wherry.repository.triton_config import TritonConfig, TritonTransactionPolicy
 from wherry.repository.validate import problems_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -559,12 +560,12 @@ class ModelControl:
 
     def _with_members(self, found: Found) -> Found:
         """An ensemble whose steps fit the models that are loaded; it streams if one does."""
-        if not found.config.is_ensemble:
+        if not is_ensemble(found.config):
             return found
         problems = member_problems(found.config, self._config_of_loaded)
         if problems:
             raise _cannot_load(found.name, BadConfig(f"{found.name}: {p}" for p in problems))
-        policy = TransactionPolicy(decoupled=decoupled(found.config, self._config_of_loaded))
+        policy = TritonTransactionPolicy(decoupled=decoupled(found.config, self._config_of_loaded))
         config = msgspec.structs.replace(found.config, model_transaction_policy=policy)
         return replace(found, config=config)
 

@@ -7,12 +7,12 @@ import pytest
 from wherry.backends.load import backend_for, backend_name
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
-    DynamicBatching,
-    EnsembleScheduling,
-    EnsembleStep,
-    Input,
-    Output,
     TritonConfig,
+    TritonDynamicBatching,
+    TritonEnsembling,
+    TritonEnsemblingStep,
+    TritonInput,
+    TritonOutput,
 )
 from wherry.values.errors import ConfigError
 
@@ -26,7 +26,7 @@ from wherry.values.errors import ConfigError
         (TritonConfig(platform="libtorch"), "", "pytorch"),
         (TritonConfig(platform="tensorrt_plan"), "", "tensorrt_plan"),
         (TritonConfig(platform="ensemble"), "", "ensemble"),
-        (TritonConfig(ensemble_scheduling=EnsembleScheduling()), "", "ensemble"),
+        (TritonConfig(ensemble_scheduling=TritonEnsembling()), "", "ensemble"),
         (TritonConfig(), "model.py", "python"),
         (TritonConfig(), "model.onnx", "onnxruntime"),
         (TritonConfig(), "model.pt", "pytorch"),
@@ -93,10 +93,10 @@ def test_an_ensemble_has_its_platform_and_no_backend(tmp_path: Path) -> None:
     tensor = {"data_type": "TYPE_FP32", "dims": [1]}
     config = TritonConfig(
         name="e",
-        input=[Input(name="i", **tensor)],  # type: ignore[arg-type]
-        output=[Output(name="o", **tensor)],  # type: ignore[arg-type]
-        ensemble_scheduling=EnsembleScheduling(
-            step=[EnsembleStep(model_name="m", input_map={"x": "i"}, output_map={"y": "o"})]
+        input=[TritonInput(name="i", **tensor)],  # type: ignore[arg-type]
+        output=[TritonOutput(name="o", **tensor)],  # type: ignore[arg-type]
+        ensemble_scheduling=TritonEnsembling(
+            step=[TritonEnsemblingStep(model_name="m", input_map={"x": "i"}, output_map={"y": "o"})]
         ),
     )
 
@@ -111,7 +111,7 @@ def test_what_makes_no_sense_once_it_is_complete_is_refused(tmp_path: Path) -> N
         name="m",
         platform="ensemble",
         max_batch_size=2,
-        dynamic_batching=DynamicBatching(preferred_batch_size=[4]),
+        dynamic_batching=TritonDynamicBatching(preferred_batch_size=[4]),
     )
 
     with pytest.raises(ConfigError) as caught:

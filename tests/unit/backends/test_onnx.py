@@ -13,16 +13,16 @@ from onnx import TensorProto, helper
 import wherry
 from wherry.backends.onnx import OnnxModel
 from wherry.repository.triton_config import (
-    Accelerator,
-    ExecutionAccelerators,
-    Graph,
-    Input,
-    InstanceGroup,
-    Optimization,
-    Output,
-    Parameter,
-    Reshape,
     TritonConfig,
+    TritonInput,
+    TritonInstanceGroup,
+    TritonOptimizationPolicy,
+    TritonOptimizationPolicyExecutionAccelerators,
+    TritonOptimizationPolicyExecutionAcceleratorsAccelerator,
+    TritonOptimizationPolicyGraph,
+    TritonOutput,
+    TritonParameter,
+    TritonTensorReshape,
 )
 from wherry.repository.validate import problems_of
 from wherry.values.errors import ConfigError, InvalidRequest, LoadFailed
@@ -60,7 +60,7 @@ def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:
 
     assert model.triton.max_batch_size == 4
     assert model.triton.dynamic_batching is not None
-    assert model.triton.input == [Input(name="X", data_type="TYPE_FP32", dims=[3])]
+    assert model.triton.input == [TritonInput(name="X", data_type="TYPE_FP32", dims=[3])]
     with wherry.Runtime(model) as runtime:
         rows = np.arange(6, dtype=np.float32).reshape(2, 3)
         np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
@@ -76,7 +76,9 @@ def test_a_fixed_first_dimension_means_no_batches(tmp_path: Path) -> None:
 
 
 def test_all_instances_share_one_session(tmp_path: Path) -> None:
-    config = TritonConfig(name="twice", instance_group=[InstanceGroup(count=3, kind="KIND_CPU")])
+    config = TritonConfig(
+        name="twice", instance_group=[TritonInstanceGroup(count=3, kind="KIND_CPU")]
+    )
     model = made(save(tmp_path, ["N", 3]), config)
     with wherry.Runtime(model) as runtime:
         instances = runtime.model("twice").runner.instances
@@ -132,10 +134,14 @@ def test_reshape_is_between_the_clients_and_the_file(tmp_path: Path) -> None:
         name="twice",
         max_batch_size=8,
         input=[
-            Input(name="X", data_type="TYPE_FP32", dims=[2, 2], reshape=Reshape(shape=[4])),
+            TritonInput(
+                name="X", data_type="TYPE_FP32", dims=[2, 2], reshape=TritonTensorReshape(shape=[4])
+            ),
         ],
         output=[
-            Output(name="Y", data_type="TYPE_FP32", dims=[2, 2], reshape=Reshape(shape=[4])),
+            TritonOutput(
+                name="Y", data_type="TYPE_FP32", dims=[2, 2], reshape=TritonTensorReshape(shape=[4])
+            ),
         ],
     )
     model = made(save(tmp_path, ["N", 4]), config)
@@ -147,13 +153,19 @@ def test_reshape_is_between_the_clients_and_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensor", "problem"),
     [
-        (Input(name="Z", data_type="TYPE_FP32", dims=[3]), "'Z' is not in the file; it has X"),
-        (Input(name="X", data_type="TYPE_INT64", dims=[3]), "TYPE_INT64 in config.pbtxt"),
-        (Input(name="X", data_type="TYPE_FP32", dims=[4]), "has dims \\[4\\] in config.pbtxt"),
+        (
+            TritonInput(name="Z", data_type="TYPE_FP32", dims=[3]),
+            "'Z' is not in the file; it has X",
+        ),
+        (TritonInput(name="X", data_type="TYPE_INT64", dims=[3]), "TYPE_INT64 in config.pbtxt"),
+        (
+            TritonInput(name="X", data_type="TYPE_FP32", dims=[4]),
+            "has dims \\[4\\] in config.pbtxt",
+        ),
     ],
 )
 def test_a_configuration_that_is_not_the_files_is_refused(
-    tmp_path: Path, tensor: Input, problem: str
+    tmp_path: Path, tensor: TritonInput, problem: str
 ) -> None:
     config = TritonConfig(name="twice", max_batch_size=8, input=[tensor])
     with pytest.raises(ConfigError, match=problem):
@@ -178,8 +190,8 @@ def test_no_file_and_a_broken_file_are_told_apart(tmp_path: Path) -> None:
 def test_options_of_the_session_come_from_the_parameters(tmp_path: Path) -> None:
     config = TritonConfig(
         name="twice",
-        parameters={"intra_op_thread_count": Parameter(string_value="2")},
-        optimization=Optimization(graph=Graph(level=-1)),
+        parameters={"intra_op_thread_count": TritonParameter(string_value="2")},
+        optimization=TritonOptimizationPolicy(graph=TritonOptimizationPolicyGraph(level=-1)),
     )
     model = made(save(tmp_path, ["N", 3]), config)
     with wherry.Runtime(model):
@@ -190,7 +202,7 @@ def test_options_of_the_session_come_from_the_parameters(tmp_path: Path) -> None
 
 def test_a_parameter_that_is_no_number_names_itself(tmp_path: Path) -> None:
     config = TritonConfig(
-        name="twice", parameters={"intra_op_thread_count": Parameter(string_value="many")}
+        name="twice", parameters={"intra_op_thread_count": TritonParameter(string_value="many")}
     )
     model = made(save(tmp_path, ["N", 3]), config)
     with pytest.raises(LoadFailed, match="intra_op_thread_count"), wherry.Runtime(model):
@@ -200,9 +212,11 @@ def test_a_parameter_that_is_no_number_names_itself(tmp_path: Path) -> None:
 def test_an_accelerator_that_is_not_there_says_what_is(tmp_path: Path) -> None:
     config = TritonConfig(
         name="twice",
-        optimization=Optimization(
-            execution_accelerators=ExecutionAccelerators(
-                cpu_execution_accelerator=[Accelerator(name="openvino")]
+        optimization=TritonOptimizationPolicy(
+            execution_accelerators=TritonOptimizationPolicyExecutionAccelerators(
+                cpu_execution_accelerator=[
+                    TritonOptimizationPolicyExecutionAcceleratorsAccelerator(name="openvino")
+                ]
             )
         ),
     )

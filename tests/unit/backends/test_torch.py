@@ -10,7 +10,12 @@ import pytest
 import wherry
 from wherry.backends.load import backend_for
 from wherry.backends.torch import TorchModel
-from wherry.repository.triton_config import Input, InstanceGroup, Output, TritonConfig
+from wherry.repository.triton_config import (
+    TritonConfig,
+    TritonInput,
+    TritonInstanceGroup,
+    TritonOutput,
+)
 from wherry.repository.validate import problems_of
 from wherry.values.errors import BadModelOutput, ConfigError
 
@@ -19,8 +24,8 @@ torch = pytest.importorskip("torch")
 # TorchScript is on its way out, and still in use: who runs it need not be told by us.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
-LEFT = Input(name="left", data_type="TYPE_FP32", dims=[2])
-RIGHT = Input(name="right", data_type="TYPE_FP32", dims=[2])
+LEFT = TritonInput(name="left", data_type="TYPE_FP32", dims=[2])
+RIGHT = TritonInput(name="right", data_type="TYPE_FP32", dims=[2])
 
 
 class Difference(torch.nn.Module):  # type: ignore[misc,name-defined]
@@ -28,14 +33,14 @@ class Difference(torch.nn.Module):  # type: ignore[misc,name-defined]
         return left - right, left + right
 
 
-def config(*inputs: Input, outputs: tuple[str, ...] = ("OUT__0", "OUT__1")) -> TritonConfig:
+def config(*inputs: TritonInput, outputs: tuple[str, ...] = ("OUT__0", "OUT__1")) -> TritonConfig:
     return TritonConfig(
         name="d",
         backend="pytorch",
         max_batch_size=8,
         input=list(inputs) or [LEFT, RIGHT],
-        output=[Output(name=name, data_type="TYPE_FP32", dims=[2]) for name in outputs],
-        instance_group=[InstanceGroup(count=2, kind="KIND_CPU")],
+        output=[TritonOutput(name=name, data_type="TYPE_FP32", dims=[2]) for name in outputs],
+        instance_group=[TritonInstanceGroup(count=2, kind="KIND_CPU")],
     )
 
 
@@ -71,8 +76,8 @@ def test_inputs_are_found_by_the_names_in_forward_whatever_their_order(script: s
 
 
 def test_inputs_may_be_named_by_their_place(script: str) -> None:
-    second = Input(name="IN__1", data_type="TYPE_FP32", dims=[2])
-    first = Input(name="IN__0", data_type="TYPE_FP32", dims=[2])
+    second = TritonInput(name="IN__1", data_type="TYPE_FP32", dims=[2])
+    first = TritonInput(name="IN__0", data_type="TYPE_FP32", dims=[2])
     outputs = differences(made(script, config(second, first)), ("IN__0", "IN__1"))
     assert outputs["OUT__0"] == [[4, 3], [-2, -3]]
 
@@ -139,9 +144,9 @@ def test_a_tensor_without_dimensions_goes_in_and_out(tmp_path: Path) -> None:
     triton = TritonConfig(
         name="d",
         backend="pytorch",
-        input=[Input(name="x", data_type="TYPE_FP32")],
-        output=[Output(name="OUT__0", data_type="TYPE_FP32")],
-        instance_group=[InstanceGroup(kind="KIND_CPU")],
+        input=[TritonInput(name="x", data_type="TYPE_FP32")],
+        output=[TritonOutput(name="OUT__0", data_type="TYPE_FP32")],
+        instance_group=[TritonInstanceGroup(kind="KIND_CPU")],
     )
     assert not list(problems_of(triton))
     with wherry.Runtime(made(str(tmp_path), triton)) as runtime:
@@ -150,6 +155,8 @@ def test_a_tensor_without_dimensions_goes_in_and_out(tmp_path: Path) -> None:
 
 def test_another_backend_needs_dims() -> None:
     (problem,) = problems_of(
-        TritonConfig(name="d", backend="python", input=[Input(name="x", data_type="TYPE_FP32")])
+        TritonConfig(
+            name="d", backend="python", input=[TritonInput(name="x", data_type="TYPE_FP32")]
+        )
     )
     assert "it needs dims" in str(problem)

@@ -13,12 +13,12 @@ import wherry
 from tests.fakes import PATIENCE
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
-    EnsembleScheduling,
-    EnsembleStep,
-    Input,
-    Output,
-    TransactionPolicy,
     TritonConfig,
+    TritonEnsembling,
+    TritonEnsemblingStep,
+    TritonInput,
+    TritonOutput,
+    TritonTransactionPolicy,
 )
 from wherry.values.errors import DeadlineExceeded, InvalidRequest, ModelFailed, ModelNotReady
 from wherry.values.request import Columns, InferResponse
@@ -42,12 +42,12 @@ def both(left: Pair, right: Pair) -> Pair:
     return difference
 
 
-def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> EnsembleStep:
-    return EnsembleStep(model_name=model, input_map=inputs, output_map=outputs)
+def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> TritonEnsemblingStep:
+    return TritonEnsemblingStep(model_name=model, input_map=inputs, output_map=outputs)
 
 
 def ensemble(
-    *steps: EnsembleStep,
+    *steps: TritonEnsemblingStep,
     outputs: tuple[str, ...] = ("OUT",),
     decoupled: bool = False,
     max_batch_size: int = 8,
@@ -61,10 +61,10 @@ def ensemble(
             name="e",
             platform="ensemble",
             max_batch_size=max_batch_size,
-            input=[Input(name="IN", data_type="TYPE_FP32", dims=dims)],
-            output=[Output(name=name, data_type="TYPE_FP32", dims=dims) for name in outputs],
-            ensemble_scheduling=EnsembleScheduling(step=list(steps), max_inflight_requests=most),
-            model_transaction_policy=TransactionPolicy(decoupled=decoupled),
+            input=[TritonInput(name="IN", data_type="TYPE_FP32", dims=dims)],
+            output=[TritonOutput(name=name, data_type="TYPE_FP32", dims=dims) for name in outputs],
+            ensemble_scheduling=TritonEnsembling(step=list(steps), max_inflight_requests=most),
+            model_transaction_policy=TritonTransactionPolicy(decoupled=decoupled),
         ),
     )
 
@@ -179,9 +179,9 @@ def test_strings_cross_between_models_with_and_without_a_batch_dimension() -> No
                 name=f"e{max_batch_size}",
                 max_batch_size=max_batch_size,
                 platform="ensemble",
-                input=[Input(name="IN", data_type="TYPE_STRING", dims=dims)],
-                output=[Output(name="OUT", data_type="TYPE_STRING", dims=dims)],
-                ensemble_scheduling=EnsembleScheduling(
+                input=[TritonInput(name="IN", data_type="TYPE_STRING", dims=dims)],
+                output=[TritonOutput(name="OUT", data_type="TYPE_STRING", dims=dims)],
+                ensemble_scheduling=TritonEnsembling(
                     step=[step("loud", {"x": "IN"}, {"output": "OUT"})]
                 ),
             ),

@@ -9,12 +9,12 @@ import pytest
 from tests.costs import assert_linear
 from wherry.repository import json_form, pbtxt
 from wherry.repository.ensemble_graph import decoupled, graph_problems
-from wherry.repository.schema import LONGEST_PROBLEM, MOST_PROBLEMS, BadConfig
+from wherry.repository.problems import LONGEST_PROBLEM, MOST_PROBLEMS, BadConfig
 from wherry.repository.triton_config import (
-    EnsembleScheduling,
-    EnsembleStep,
-    TransactionPolicy,
     TritonConfig,
+    TritonEnsembling,
+    TritonEnsemblingStep,
+    TritonTransactionPolicy,
 )
 
 Make = Callable[[int], str]
@@ -135,17 +135,23 @@ def test_the_number_and_length_of_reported_problems_are_bounded() -> None:
     assert len(str(raised.value)) < (MOST_PROBLEMS + 1) * (LONGEST_PROBLEM + 10)
 
 
-def ensemble(*steps: EnsembleStep) -> TritonConfig:
-    return TritonConfig(platform="ensemble", ensemble_scheduling=EnsembleScheduling(step=[*steps]))
+def ensemble(*steps: TritonEnsemblingStep) -> TritonConfig:
+    return TritonConfig(platform="ensemble", ensemble_scheduling=TritonEnsembling(step=[*steps]))
 
 
 def chain(size: int, *, first: int = 0) -> TritonConfig:
     """Each step waits for the one written behind it."""
-    return ensemble(*(
-        EnsembleStep(model_name="m", input_map={"x": f"t{n + 1}"}, output_map={"y": f"t{n}"})
+    steps = [
+        TritonEnsemblingStep(
+            model_name="m", input_map={"x": f"t{n + 1}"}, output_map={"y": f"t{n}"}
+        )
         for n in range(first, size)
-    ), EnsembleStep(model_name="m", input_map={"x": "t0" if first < 0 else "in"},
-                    output_map={"y": f"t{size}"}))  # fmt: skip
+    ]
+    begin = "t0" if first < 0 else "in"
+    last = TritonEnsemblingStep(
+        model_name="m", input_map={"x": begin}, output_map={"y": f"t{size}"}
+    )
+    return ensemble(*steps, last)
 
 
 @pytest.mark.parametrize("first", [0, -1], ids=["backwards", "a circle"])
@@ -163,15 +169,15 @@ def test_finding_circles_costs_what_the_steps_are_worth(first: int) -> None:
 
 def test_a_step_in_a_circle_is_named_and_one_beside_it_is_not() -> None:
     found = graph_problems(ensemble(
-        EnsembleStep(model_name="a", input_map={"x": "t2"}, output_map={"y": "t1"}),
-        EnsembleStep(model_name="b", input_map={"x": "t1"}, output_map={"y": "t2"}),
-        EnsembleStep(model_name="c", input_map={"x": "t1"}, output_map={"y": "t3"}),
+        TritonEnsemblingStep(model_name="a", input_map={"x": "t2"}, output_map={"y": "t1"}),
+        TritonEnsemblingStep(model_name="b", input_map={"x": "t1"}, output_map={"y": "t2"}),
+        TritonEnsemblingStep(model_name="c", input_map={"x": "t1"}, output_map={"y": "t3"}),
     ))  # fmt: skip
     assert found == ["the steps a, b, c wait for each other's tensors"]
 
 
 def calls(*names: str) -> TritonConfig:
-    return ensemble(*(EnsembleStep(model_name=name) for name in names))
+    return ensemble(*(TritonEnsemblingStep(model_name=name) for name in names))
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -183,7 +189,7 @@ def test_ensembles_that_share_members_are_looked_at_once(last: bool) -> None:
         asked.append(name)
         level = int(name[1:])
         if level == 200:
-            return TritonConfig(model_transaction_policy=TransactionPolicy(decoupled=last))
+            return TritonConfig(model_transaction_policy=TritonTransactionPolicy(decoupled=last))
         return calls(f"a{level + 1}", f"b{level + 1}")
 
     assert decoupled(calls("a0", "b0"), find) is last

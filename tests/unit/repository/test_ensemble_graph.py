@@ -4,27 +4,27 @@ import pytest
 
 from wherry.repository.ensemble_graph import decoupled, graph_problems, member_problems, members
 from wherry.repository.triton_config import (
-    EnsembleScheduling,
-    EnsembleStep,
-    Input,
-    Output,
-    TransactionPolicy,
     TritonConfig,
+    TritonEnsembling,
+    TritonEnsemblingStep,
+    TritonInput,
+    TritonOutput,
+    TritonTransactionPolicy,
 )
 
 
-def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> EnsembleStep:
-    return EnsembleStep(model_name=model, input_map=inputs, output_map=outputs)
+def step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> TritonEnsemblingStep:
+    return TritonEnsemblingStep(model_name=model, input_map=inputs, output_map=outputs)
 
 
-def ensemble(*steps: EnsembleStep, max_batch_size: int = 4) -> TritonConfig:
+def ensemble(*steps: TritonEnsemblingStep, max_batch_size: int = 4) -> TritonConfig:
     return TritonConfig(
         name="e",
         platform="ensemble",
         max_batch_size=max_batch_size,
-        input=[Input(name="IN", data_type="TYPE_FP32", dims=[2])],
-        output=[Output(name="OUT", data_type="TYPE_FP32", dims=[2])],
-        ensemble_scheduling=EnsembleScheduling(step=list(steps)),
+        input=[TritonInput(name="IN", data_type="TYPE_FP32", dims=[2])],
+        output=[TritonOutput(name="OUT", data_type="TYPE_FP32", dims=[2])],
+        ensemble_scheduling=TritonEnsembling(step=list(steps)),
     )
 
 
@@ -32,8 +32,8 @@ def member(name: str, *, data_type: str = "TYPE_FP32", max_batch_size: int = 8) 
     return TritonConfig(
         name=name,
         max_batch_size=max_batch_size,
-        input=[Input(name="x", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
-        output=[Output(name="y", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
+        input=[TritonInput(name="x", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
+        output=[TritonOutput(name="y", data_type=data_type, dims=[2])],  # type: ignore[arg-type]
     )
 
 
@@ -101,6 +101,6 @@ def test_a_tensor_that_a_member_does_not_have_is_named_with_a_guess() -> None:
 
 def test_a_member_of_a_member_that_streams_makes_the_ensemble_stream() -> None:
     streaming = member("b")
-    streaming.model_transaction_policy = TransactionPolicy(decoupled=True)
+    streaming.model_transaction_policy = TritonTransactionPolicy(decoupled=True)
     outer = ensemble(step("e", {"IN": "IN"}, {"OUT": "OUT"}))
     assert decoupled(outer, {**MODELS, "b": streaming, "e": CHAIN}.get)

@@ -7,13 +7,13 @@ from hypothesis import given
 
 from tests.unit.repository.strategies import configs
 from wherry.repository.json_form import from_json, patched, said, to_json
-from wherry.repository.schema import BadConfig
+from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import (
-    DynamicBatching,
-    Input,
-    Parameter,
-    QueuePolicy,
     TritonConfig,
+    TritonDynamicBatching,
+    TritonInput,
+    TritonParameter,
+    TritonQueuePolicy,
 )
 
 
@@ -38,9 +38,9 @@ def test_numbers_may_be_strings_enums_numbers_and_names_in_camel_case() -> None:
 
     assert config == TritonConfig(
         max_batch_size=8,
-        input=[Input(name="x", data_type="TYPE_FP32", dims=[-1, 4])],
-        dynamic_batching=DynamicBatching(
-            priority_queue_policy={1: QueuePolicy(timeout_action="DELAY")}
+        input=[TritonInput(name="x", data_type="TYPE_FP32", dims=[-1, 4])],
+        dynamic_batching=TritonDynamicBatching(
+            priority_queue_policy={1: TritonQueuePolicy(timeout_action="DELAY")}
         ),
     )
 
@@ -53,7 +53,11 @@ def test_every_mistake_is_told() -> None:
                 "input": {},
                 "output": [{"name": 3, "dims": ["x", 1.5, True], "data_type": "TYPE_FP33"}],
                 "parameters": {"a": "b"},
-                "dynamic_batching": {"preferred_batch_size": [-4, 2**70]},
+                "dynamic_batching": {
+                    "preferred_batch_size": [2**31],
+                    "priority_levels": -1,
+                    "priority_queue_policy": {"-2": {}},
+                },
                 "ensemble_scheduling": {},
             }
         )
@@ -67,8 +71,9 @@ def test_every_mistake_is_told() -> None:
         "config: output[0].dims[2]: expected a whole number, not True",
         "config: output[0].data_type: unknown value 'TYPE_FP33'; did you mean 'TYPE_FP32'?",
         "config: parameters.a: expected an object, not 'b'",
-        "config: dynamic_batching.preferred_batch_size[0]: -4 must not be negative",
-        f"config: dynamic_batching.preferred_batch_size[1]: {2**70} is out of range",
+        f"config: dynamic_batching.preferred_batch_size[0]: {2**31} is out of range",
+        "config: dynamic_batching.priority_levels: -1 must not be negative",
+        "config: dynamic_batching.priority_queue_policy.-2: -2 must not be negative",
         "config: only one of dynamic_batching and ensemble_scheduling may be set",
     )
 
@@ -83,9 +88,9 @@ def test_a_patch_changes_what_it_names_and_nothing_else() -> None:
     config = TritonConfig(
         name="m",
         max_batch_size=4,
-        input=[Input(name="x", data_type="TYPE_FP32", dims=[4])],
-        dynamic_batching=DynamicBatching(max_queue_delay_microseconds=5),
-        parameters={"a": Parameter(string_value="1"), "b": Parameter(string_value="2")},
+        input=[TritonInput(name="x", data_type="TYPE_FP32", dims=[4])],
+        dynamic_batching=TritonDynamicBatching(max_queue_delay_microseconds=5),
+        parameters={"a": TritonParameter(string_value="1"), "b": TritonParameter(string_value="2")},
     )
 
     changed = patched(
@@ -101,8 +106,10 @@ def test_a_patch_changes_what_it_names_and_nothing_else() -> None:
         name="m",
         max_batch_size=16,
         input=config.input,
-        dynamic_batching=DynamicBatching(max_queue_delay_microseconds=5, preferred_batch_size=[8]),
-        parameters={"b": Parameter(string_value="2"), "c": Parameter(string_value="3")},
+        dynamic_batching=TritonDynamicBatching(
+            max_queue_delay_microseconds=5, preferred_batch_size=[8]
+        ),
+        parameters={"b": TritonParameter(string_value="2"), "c": TritonParameter(string_value="3")},
     )
     assert patched(changed, '{"dynamic_batching": null}').dynamic_batching is None
 
@@ -118,9 +125,9 @@ def test_shown_is_every_plain_field_and_what_triton_fills_in() -> None:
             name="m",
             backend="python",
             max_batch_size=8,
-            input=[Input(name="x", data_type="TYPE_FP32", dims=[4])],
-            dynamic_batching=DynamicBatching(),
-            parameters={"a": Parameter(string_value="b")},
+            input=[TritonInput(name="x", data_type="TYPE_FP32", dims=[4])],
+            dynamic_batching=TritonDynamicBatching(),
+            parameters={"a": TritonParameter(string_value="b")},
         )
     )
 

@@ -6,11 +6,11 @@ import pytest
 
 from wherry.repository import layout
 from wherry.repository.triton_config import (
-    All,
-    Latest,
-    Specific,
     TritonConfig,
-    VersionPolicy,
+    TritonVersionPolicy,
+    TritonVersionPolicyAll,
+    TritonVersionPolicyLatest,
+    TritonVersionPolicySpecific,
 )
 
 
@@ -57,15 +57,17 @@ def test_versions_are_whole_numbers_without_a_leading_zero(tmp_path: Path) -> No
     ("policy", "versions"),
     [
         (None, [12]),
-        (VersionPolicy(), [12]),
-        (VersionPolicy(latest=Latest(num_versions=2)), [3, 12]),
-        (VersionPolicy(latest=Latest(num_versions=9)), [1, 3, 12]),
-        (VersionPolicy(all=All()), [1, 3, 12]),
-        (VersionPolicy(specific=Specific(versions=[12, 1, 7])), [1, 12]),
-        (VersionPolicy(specific=Specific(versions=[7])), []),
+        (TritonVersionPolicy(), [12]),
+        (TritonVersionPolicy(latest=TritonVersionPolicyLatest(num_versions=2)), [3, 12]),
+        (TritonVersionPolicy(latest=TritonVersionPolicyLatest(num_versions=9)), [1, 3, 12]),
+        (TritonVersionPolicy(all=TritonVersionPolicyAll()), [1, 3, 12]),
+        (TritonVersionPolicy(specific=TritonVersionPolicySpecific(versions=[12, 1, 7])), [1, 12]),
+        (TritonVersionPolicy(specific=TritonVersionPolicySpecific(versions=[7])), []),
     ],
 )
-def test_the_policy_chooses_versions(policy: VersionPolicy | None, versions: list[int]) -> None:
+def test_the_policy_chooses_versions(
+    policy: TritonVersionPolicy | None, versions: list[int]
+) -> None:
     assert layout.chosen(policy, [12, 1, 3]) == versions
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from wherry.repository.normalise import normalised
 from wherry.repository.triton_config import (
-    DynamicBatching,
-    InstanceGroup,
-    Oldest,
-    SequenceBatching,
     TritonConfig,
+    TritonDynamicBatching,
+    TritonInstanceGroup,
+    TritonSequenceBatching,
+    TritonSequenceBatchingStrategyOldest,
 )
 
 
@@ -14,33 +14,37 @@ def test_what_is_filled_in_does_not_reach_the_original() -> None:
     config = TritonConfig(
         name="m",
         max_batch_size=4,
-        dynamic_batching=DynamicBatching(),
-        instance_group=[InstanceGroup()],
+        dynamic_batching=TritonDynamicBatching(),
+        instance_group=[TritonInstanceGroup()],
     )
 
     shown = normalised(config)
 
     assert shown.dynamic_batching is not None
     assert shown.dynamic_batching.preferred_batch_size == [4]
-    assert config.dynamic_batching == DynamicBatching()
-    assert config.instance_group == [InstanceGroup()]
+    assert config.dynamic_batching == TritonDynamicBatching()
+    assert config.instance_group == [TritonInstanceGroup()]
 
 
 def test_instances_go_to_the_gpus_where_there_are_some() -> None:
     config = TritonConfig(
-        name="m", instance_group=[InstanceGroup(), InstanceGroup(kind="KIND_CPU", count=3)]
+        name="m",
+        instance_group=[TritonInstanceGroup(), TritonInstanceGroup(kind="KIND_CPU", count=3)],
     )
 
     shown = normalised(config, gpus=[0, 1])
 
     assert shown.instance_group == [
-        InstanceGroup(name="m_0", kind="KIND_GPU", count=1, gpus=[0, 1]),
-        InstanceGroup(name="m_1", kind="KIND_CPU", count=3),
+        TritonInstanceGroup(name="m_0", kind="KIND_GPU", count=1, gpus=[0, 1]),
+        TritonInstanceGroup(name="m_1", kind="KIND_CPU", count=3),
     ]
 
 
 def test_sequences_are_idle_for_a_second_at_most() -> None:
-    config = TritonConfig(max_batch_size=2, sequence_batching=SequenceBatching(oldest=Oldest()))
+    config = TritonConfig(
+        max_batch_size=2,
+        sequence_batching=TritonSequenceBatching(oldest=TritonSequenceBatchingStrategyOldest()),
+    )
 
     shown = normalised(config).sequence_batching
 

@@ -12,16 +12,16 @@ from tritonclient.grpc import model_config_pb2
 from tests.unit.repository.strategies import configs
 from wherry.repository import pbtxt
 from wherry.repository.json_form import from_json
-from wherry.repository.schema import BadConfig
+from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import (
-    Direct,
-    Input,
-    Output,
-    Parameter,
-    QueuePolicy,
-    Reshape,
-    SequenceBatching,
     TritonConfig,
+    TritonInput,
+    TritonOutput,
+    TritonParameter,
+    TritonQueuePolicy,
+    TritonSequenceBatching,
+    TritonSequenceBatchingStrategyDirect,
+    TritonTensorReshape,
 )
 
 
@@ -54,21 +54,23 @@ def test_a_whole_configuration_is_read_as_it_is_meant() -> None:
     assert config.name == "sentiment"
     assert config.max_batch_size == 16
     assert config.input == [
-        Input(name="text", data_type="TYPE_STRING", dims=[1], reshape=Reshape(shape=[])),
-        Input(name="scale", data_type="TYPE_FP32", dims=[15, -1], optional=True),
+        TritonInput(
+            name="text", data_type="TYPE_STRING", dims=[1], reshape=TritonTensorReshape(shape=[])
+        ),
+        TritonInput(name="scale", data_type="TYPE_FP32", dims=[15, -1], optional=True),
     ]
     assert config.output == [
-        Output(name="label", data_type="TYPE_STRING", dims=[1], label_filename="labels.txt")
+        TritonOutput(name="label", data_type="TYPE_STRING", dims=[1], label_filename="labels.txt")
     ]
     assert config.dynamic_batching is not None
     assert config.dynamic_batching.preferred_batch_size == [4, 8]
     assert config.dynamic_batching.priority_queue_policy == {
-        2: QueuePolicy(timeout_action="DELAY", max_queue_size=3)
+        2: TritonQueuePolicy(timeout_action="DELAY", max_queue_size=3)
     }
     assert config.parameters == {
-        "a": Parameter(string_value="1"),
-        "b": Parameter(string_value="2"),
-        "c": Parameter(),
+        "a": TritonParameter(string_value="1"),
+        "b": TritonParameter(string_value="2"),
+        "c": TritonParameter(),
     }
     assert config.version_policy is not None
     assert config.version_policy.all is not None
@@ -99,8 +101,8 @@ def test_numbers_with_a_fraction(literal: str, number: float) -> None:
 
     config = pbtxt.parse(text, grammar_only=True)
 
-    assert config.sequence_batching == SequenceBatching(
-        direct=Direct(minimum_slot_utilization=number)
+    assert config.sequence_batching == TritonSequenceBatching(
+        direct=TritonSequenceBatchingStrategyDirect(minimum_slot_utilization=number)
     )
 
 
@@ -127,9 +129,9 @@ parameters { key: "a" value: "b" }
         "m/config.pbtxt:3: input[0].dims[0]: 0 must be at least 1, or -1 for any size",
         "m/config.pbtxt:4: input[1]: input 'a' is there already",
         "m/config.pbtxt:5: max_batch_size: it is set twice",
-        "m/config.pbtxt:6: dynamic_batching.preferred_batch_size[1]: -1 must not be negative",
         "m/config.pbtxt:6: dynamic_batching.preferred_batch_size[0]: 16 is more than"
         " max_batch_size (4)",
+        "m/config.pbtxt:6: dynamic_batching.preferred_batch_size[1]: -1 must be at least 1",
         "m/config.pbtxt:7: instance_group[0].count: 99999 instances are too many",
         "m/config.pbtxt:7: instance_group[0].gpus: KIND_CPU has no gpus",
         "m/config.pbtxt:8: parameters.a: expected a message in { }, not '\"b\"'",

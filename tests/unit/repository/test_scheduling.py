@@ -9,8 +9,12 @@ from wherry.models.config import QueuePolicy, SequenceBatching, SequenceControl,
 from wherry.models.config import model_config as made
 from wherry.repository.pbtxt import parse
 from wherry.repository.scheduling import inside, scheduling
-from wherry.repository.triton_config import Control, ControlInput, TritonConfig
-from wherry.repository.triton_config import SequenceBatching as Batching
+from wherry.repository.triton_config import (
+    TritonConfig,
+    TritonSequenceBatching,
+    TritonSequenceBatchingControl,
+    TritonSequenceBatchingControlInput,
+)
 from wherry.values.errors import ConfigError
 
 FOLDER = "nowhere"
@@ -111,9 +115,11 @@ def test_controls_have_a_kind_a_name_two_values_and_a_datatype() -> None:
 
 
 def test_a_control_without_its_values_names_itself() -> None:
-    wrong = ControlInput(name="S", control=[Control()])
+    wrong = TritonSequenceBatchingControlInput(name="S", control=[TritonSequenceBatchingControl()])
     with pytest.raises(ConfigError, match="control 'S' needs two values"):
-        scheduling(TritonConfig(sequence_batching=Batching(control_input=[wrong])), FOLDER)
+        scheduling(
+            TritonConfig(sequence_batching=TritonSequenceBatching(control_input=[wrong])), FOLDER
+        )
 
 
 STATE = (

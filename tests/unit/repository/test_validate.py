@@ -51,6 +51,12 @@ from wherry.repository.validate import problems_of, without_effect
             "instance_group { gpus: [1, 1] }",
             "instance_group[0].gpus[1]: GPU 1 is there already",
         ),
+        ("instance_group { count: -1 }", "instance_group[0].count: -1 must not be negative"),
+        ("instance_group { gpus: -1 }", "instance_group[0].gpus: must not be negative"),
+        (
+            "sequence_batching { oldest { max_candidate_sequences: -1 } }",
+            "sequence_batching.oldest.max_candidate_sequences: must not be negative",
+        ),
         (
             "dynamic_batching { priority_levels: 3 }",
             "dynamic_batching.default_priority_level: must be set, from 1 to priority_levels (3)",

@@ -42,6 +42,7 @@ from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.signature import Signature
 from wherry.observability.custom_metrics import CustomMetrics, Kind
+from wherry.repository.kind import is_decoupled
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.values.reply import Reply, StreamReply
@@ -119,7 +120,7 @@ class PythonInstance(WorkerInstance):
         #: Outputs that the model gives and nobody has declared; each is told of once.
         self._undeclared: set[str] = set()
         self._all_outputs = [name for name in self._outputs if name not in self._states]
-        self._decoupled = triton.decoupled
+        self._decoupled = is_decoupled(triton)
         self.calls = Calls(host, config.name, self._post_answer)
         self._metrics: CustomMetrics = model.custom_metrics
         self._worker: PythonWorker | None = None

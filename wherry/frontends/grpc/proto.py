@@ -46,10 +46,14 @@ class Schema:
     methods: dict[str, Method] = field(default_factory=dict)
 
 
+#: Where our own files lie, if not beside this one.
+_FOLDERS: Final = {"model_config.proto": "wherry.repository"}
+
+
 def load(*names: str) -> Schema:
-    """Our own files of one package, which lie beside this one."""
-    folder = resources.files(__package__)
-    return parse(*((folder / name).read_text(encoding="utf-8") for name in names))
+    """The schema of our own files of these names, which are of one package."""
+    files = [resources.files(_FOLDERS.get(name, __package__)) / name for name in names]
+    return parse(*(file.read_text(encoding="utf-8") for file in files))
 
 
 def parse(*texts: str) -> Schema:
