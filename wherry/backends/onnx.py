@@ -23,7 +23,7 @@ from wherry.backends.tensors import from_model, to_model
 from wherry.instances.devices import cpu_instead
 from wherry.models.model import Device
 from wherry.models.signature import Signature
-from wherry.repository.scheduling import inside
+from wherry.repository.inside import inside
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonDataType,

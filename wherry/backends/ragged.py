@@ -14,7 +14,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from wherry.backends.warmup import datatype_of
+from wherry.repository.mapping import datatype_of
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import BadModelOutput, ConfigError
 from wherry.values.request import Array, Column, Columns

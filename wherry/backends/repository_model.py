@@ -20,20 +20,14 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from wherry.backends.warmup import datatype_of, warmup_batch
+from wherry.backends.warmup import warmup_batch
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.models.config import ModelConfig, model_config
 from wherry.models.model import Model
 from wherry.models.signature import Signature
-from wherry.repository.kind import is_decoupled
-from wherry.repository.scheduling import inside, scheduling
-from wherry.repository.triton_config import (
-    TritonConfig,
-    TritonInput,
-    TritonInstanceGroup,
-    TritonOutput,
-)
-from wherry.values.datatypes import BYTES, Form, TensorSpec
+from wherry.repository import mapping
+from wherry.repository.inside import inside
+from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
 
@@ -101,14 +95,7 @@ class RepositoryModel(Model):
 
     def settings(self) -> dict[str, Any]:
         """The TritonConfig as settings of a ModelConfig; a backend may add its own."""
-        triton = self.triton
-        return {
-            "version": self.version,
-            "max_batch_size": triton.max_batch_size,
-            "instances": [group for one in triton.instance_group for group in _groups(one)] or 1,
-            **_rate_limits(triton.instance_group),
-            **scheduling(triton, self.folder),
-        }
+        return {"version": self.version, **mapping.settings(self.triton, self.folder)}
 
     def inward(self, columns: Columns) -> Columns:
         """Columns as clients send them (`dims`) in the shape the model takes (`reshape`)."""
@@ -135,7 +122,7 @@ class RepositoryModel(Model):
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
         """The batches of model_warmup and their rows, in the order in which to run them."""
         for sample in self.triton.model_warmup:
-            columns, rows = warmup_batch(sample, self.folder, self._signature(self.triton))
+            columns, rows = warmup_batch(sample, self.folder, mapping.signature(self.triton))
             if (batching := self.config().sequence) is not None:
                 # What a client does not send must be there, too.
                 inputs = SequenceInputs(self.triton.name, batching, self.signature())
@@ -155,18 +142,7 @@ class RepositoryModel(Model):
 
     def signature(self, name: str = "") -> Signature:
         """As the model sees it; the runtime hides from callers what the server adds and keeps."""
-        return self._signature(self.inside)
-
-    def _signature(self, triton: TritonConfig) -> Signature:
-        batched = triton.max_batch_size > 0
-        return Signature(
-            inputs=tuple(_spec(tensor, batched) for tensor in triton.input),
-            outputs=tuple(_spec(tensor, batched) for tensor in triton.output),
-            row_wise=False,
-            streams=is_decoupled(triton),
-            is_async=False,
-            returns="named",
-        )
+        return mapping.signature(self.inside)
 
 
 def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
@@ -185,42 +161,6 @@ def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batch
 def _sizes(shape: Sequence[int], given: Sequence[int], wanted: Sequence[int]) -> list[int]:
     open_sizes = iter([size for size, dim in zip(shape, given, strict=True) if dim == -1])
     return [next(open_sizes) if dim == -1 else dim for dim in wanted]
-
-
-def _spec(tensor: TritonInput | TritonOutput, batched: bool) -> TensorSpec:
-    """A tensor as clients see it; `reshape` is between the server and the model."""
-    datatype = datatype_of(tensor.data_type)
-    form = Form.BYTES if datatype is BYTES else Form.ARRAY
-    if isinstance(tensor, TritonOutput):
-        return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form)
-    if batched and tensor.allow_ragged_batch and form is Form.ARRAY:
-        form = Form.ARRAYS
-    return TensorSpec(tensor.name, datatype, tuple(tensor.dims), form, tensor.optional)
-
-
-def _groups(group: TritonInstanceGroup) -> list[dict[str, Any]]:
-    """One instance_group as ours: `count` on each of its devices."""
-    if group.passive:
-        return []
-    count = max(1, group.count)
-    if group.gpus:
-        return [{"count": count, "device": f"cuda:{index}"} for index in group.gpus]
-    # KIND_MODEL: the model places itself; its own code says where.
-    device = {"KIND_GPU": "cuda", "KIND_AUTO": "auto"}.get(group.kind, "cpu")
-    return [{"count": count, "device": device}]
-
-
-def _rate_limits(groups: Sequence[TritonInstanceGroup]) -> dict[str, Any]:
-    """What a batch needs of each resource, and its priority: the most that a group says."""
-    limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]
-    needs: dict[str, int] = {}
-    for limiter in limiters:
-        for one in limiter.resources:
-            needs[one.name] = max(needs.get(one.name, 0), one.count)
-    if not needs:
-        return {}
-    priority = max(limiter.priority for limiter in limiters)
-    return {"resources": needs, "resource_priority": max(1, priority)}
 
 
 def _lines(path: str) -> list[str]:

@@ -8,16 +8,11 @@ import os
 import numpy as np
 
 from wherry.models.signature import Signature
+from wherry.repository.mapping import datatype_of
 from wherry.repository.triton_config import TritonWarmup, TritonWarmupInput
-from wherry.values.datatypes import BF16, BOOL, BYTES, DATATYPES, Datatype, Form
+from wherry.values.datatypes import BF16, BOOL, BYTES, Datatype, Form
 from wherry.values.errors import ConfigError
 from wherry.values.request import Column, Columns, ShapedRow
-
-
-def datatype_of(data_type: str) -> Datatype:
-    """TYPE_FP32, as a configuration says it, as our datatype."""
-    name = data_type.removeprefix("TYPE_")
-    return DATATYPES["BYTES" if name == "STRING" else name]
 
 
 def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tuple[Columns, int]:

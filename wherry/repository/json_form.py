@@ -41,7 +41,12 @@ def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> Tri
 def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
     """As Triton shows a configuration: every plain field is there, with its default, and what is
     silent is normalised; `gpus` are those that there are."""
-    return _filled(normalised(config, gpus))
+    return filled(normalised(config, gpus))
+
+
+def filled(config: TritonConfig) -> dict[str, Any]:
+    """Every plain field, with its default; messages that are not set are left out."""
+    return _filled(config)
 
 
 def said(config: TritonConfig) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import Any
 
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.v2.tensors import wire_shape
-from wherry.models.config import InstanceGroup, ModelConfig, SequenceBatching, SequenceControl
 from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
-from wherry.repository.json_form import to_json
+from wherry.repository.json_form import filled, to_json
+from wherry.repository.mapping import triton_config
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
-from wherry.values.datatypes import BYTES, TensorSpec
+from wherry.values.datatypes import TensorSpec
 
 Json = dict[str, Any]
 
@@ -84,66 +84,8 @@ def model_config(loaded: LoadedModel) -> Json:
         gpus = sorted(device.index for device in devices if device.kind == "cuda")
         # Nothing of our own beside it: clients change a member and send it back to load.
         return to_json(triton, gpus=gpus)
-    config, signature = loaded.config, loaded.signature
-    described: Json = {
-        "name": config.name,
-        "platform": "",
-        "backend": "python",
-        "runtime": "",
-        "version_policy": {"latest": {"num_versions": 1}},
-        "max_batch_size": config.max_batch_size,
-        "input": [
-            {
-                "name": spec.name,
-                "data_type": _data_type(spec),
-                "format": "FORMAT_NONE",
-                **_dims(spec),
-                "is_shape_tensor": False,
-                "allow_ragged_batch": False,
-                "optional": spec.optional,
-                "is_non_linear_format_io": False,
-            }
-            for spec in signature.inputs
-        ],
-        "output": [
-            {
-                "name": spec.name,
-                "data_type": _data_type(spec),
-                **_dims(spec),
-                "label_filename": "",
-                "is_shape_tensor": False,
-                "is_non_linear_format_io": False,
-            }
-            for spec in signature.outputs
-        ],
-        "batch_input": [],
-        "batch_output": [],
-        "optimization": {
-            "priority": "PRIORITY_DEFAULT",
-            "input_pinned_memory": {"enable": True},
-            "output_pinned_memory": {"enable": True},
-            "gather_kernel_buffer_threshold": 0,
-            "eager_batching": False,
-        },
-        "instance_group": [
-            _instance_group(config.name, number, group)
-            for number, group in enumerate(config.instances)
-        ],
-        "default_model_filename": "",
-        "cc_model_filenames": {},
-        "metric_tags": {},
-        "parameters": {},
-        "model_warmup": [],
-        "model_transaction_policy": {"decoupled": signature.streams},
-        "wherry": _own_settings(loaded),
-    }
-    if config.response_cache:
-        described["response_cache"] = {"enable": True}
-    if config.sequence is not None:
-        described["sequence_batching"] = _sequence_batching(config, config.sequence)
-    elif config.max_batch_size > 1:
-        described["dynamic_batching"] = _dynamic_batching(loaded)
-    return described
+    described = filled(triton_config(loaded.config, loaded.signature))
+    return {**described, "wherry": _own_settings(loaded)}
 
 
 def statistics(loaded: LoadedModel) -> Json:
@@ -218,94 +160,6 @@ def _platform(loaded: LoadedModel) -> str:
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
     shape = wire_shape(spec, loaded.config.max_batch_size > 0)
     return {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
-
-
-def _data_type(spec: TensorSpec) -> str:
-    return "TYPE_STRING" if spec.datatype is BYTES else f"TYPE_{spec.datatype.name}"
-
-
-def _dims(spec: TensorSpec) -> Json:
-    """Triton has no tensor without dimensions: a row of one element is [1], reshaped to []."""
-    if spec.shape:
-        return {"dims": list(spec.shape)}
-    return {"dims": [1], "reshape": {"shape": []}}
-
-
-def _instance_group(model: str, number: int, group: InstanceGroup) -> Json:
-    kind, _, index = group.device.partition(":")
-    kinds = {"cpu": "KIND_CPU", "cuda": "KIND_GPU", "auto": "KIND_AUTO"}
-    return {
-        "name": f"{model}_{number}",
-        "kind": kinds[kind],
-        "count": group.count,
-        "gpus": [int(index)] if index else [],
-        "secondary_devices": [],
-        "profile": [],
-        "passive": False,
-        "host_policy": "",
-    }
-
-
-def _dynamic_batching(loaded: LoadedModel) -> Json:
-    config = loaded.config
-    return {
-        "preferred_batch_size": list(config.preferred_batch_sizes),
-        "max_queue_delay_microseconds": round((config.max_queue_delay or 0) * 1e6),
-        "preserve_ordering": config.preserve_ordering,
-        "priority_levels": config.priority_levels,
-        "default_priority_level": config.default_priority,
-        "default_queue_policy": {
-            "timeout_action": "REJECT",
-            "default_timeout_microseconds": round((config.request_timeout or 0) * 1e6),
-            "allow_timeout_override": True,
-            "max_queue_size": config.max_queue_size or 0,
-        },
-        "priority_queue_policy": {},
-    }
-
-
-def _sequence_batching(config: ModelConfig, batching: SequenceBatching) -> Json:
-    delay = round((config.max_queue_delay or 0) * 1e6)
-    direct = {
-        "max_queue_delay_microseconds": delay,
-        "minimum_slot_utilization": batching.minimum_slot_utilization,
-    }
-    oldest = {
-        "max_candidate_sequences": batching.max_candidate_sequences or config.max_batch_size,
-        "preferred_batch_size": list(config.preferred_batch_sizes),
-        "max_queue_delay_microseconds": delay,
-        "preserve_ordering": config.preserve_ordering,
-    }
-    return {
-        "max_sequence_idle_microseconds": round(batching.max_sequence_idle * 1e6),
-        "control_input": [
-            {"name": control.name, "control": [_control(control)]} for control in batching.controls
-        ],
-        "state": [
-            {
-                "input_name": state.input,
-                "output_name": state.output,
-                "data_type": _triton_type(state.datatype),
-                "dims": list(state.shape),
-                "initial_state": [],
-            }
-            for state in batching.states
-        ],
-        "iterative_sequence": batching.iterative,
-        batching.strategy: direct if batching.strategy == "direct" else oldest,
-    }
-
-
-def _control(control: SequenceControl) -> Json:
-    if control.kind == "id":
-        kind = "CONTROL_SEQUENCE_CORRID"
-        return {"kind": kind, "data_type": _triton_type(control.datatype or "UINT64")}
-    values = [control.false, control.true]
-    return {"kind": f"CONTROL_SEQUENCE_{control.kind.upper()}", "fp32_false_true": values}
-
-
-def _triton_type(datatype: str) -> str:
-    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
 def _own_settings(loaded: LoadedModel) -> Json:
