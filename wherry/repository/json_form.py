@@ -14,7 +14,7 @@ import msgspec
 
 from wherry.repository.normalise import normalised
 from wherry.repository.problems import BadConfig, Path, Problem, unknown
-from wherry.repository.schema import Field, TritonMessage, fields_of, one_of_twice
+from wherry.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 
 M = TypeVar("M", bound=TritonMessage)
@@ -78,7 +78,7 @@ class _Reader:
         attributes = {fields[name].attribute: value for name, value in found.items()}
         return cls(**{name: v for name, v in attributes.items() if v is not _WRONG})
 
-    def _field(self, field: Field, value: Any, path: Path) -> Any:
+    def _field(self, field: ConfigField, value: Any, path: Path) -> Any:
         if field.key is not None:
             if not isinstance(value, Mapping):
                 return self._wrong(path, f"expected an object, not {_kind_of(value)}")
@@ -92,7 +92,7 @@ class _Reader:
             return [self._one(field, one, (*path, i)) for i, one in enumerate(value)]
         return self._one(field, value, path)
 
-    def _one(self, field: Field, value: Any, path: Path) -> Any:
+    def _one(self, field: ConfigField, value: Any, path: Path) -> Any:
         if field.is_message:
             return self.message(field.kind, value, path)
         if field.is_enum:

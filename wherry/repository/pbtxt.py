@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 from wherry.repository.problems import BadConfig, Path, shown, unknown
-from wherry.repository.schema import Field, TritonMessage, fields_of, one_of_twice
+from wherry.repository.schema import ConfigField, TritonMessage, fields_of, one_of_twice
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
 
@@ -151,7 +151,7 @@ class _Reader:
         return cls(**{fields[name].attribute: _read(value) for name, value in found.items()})
 
     def _field(
-        self, field: Field, found: dict[str, Any], token: _Token, path: Path, depth: int
+        self, field: ConfigField, found: dict[str, Any], token: _Token, path: Path, depth: int
     ) -> None:
         """One appearance of a field: a value, or a list of them."""
         path = (*path, field.name)
@@ -173,7 +173,7 @@ class _Reader:
             if value is not _WRONG:
                 found[field.name] = value
 
-    def _list(self, field: Field, values: Any, path: Path, depth: int) -> None:
+    def _list(self, field: ConfigField, values: Any, path: Path, depth: int) -> None:
         self._next()
         while self._token.text != "]":
             self._element(field, values, path, depth)
@@ -185,7 +185,7 @@ class _Reader:
                 self._stop(path, f"expected ',' or ']', not {self._token}")
         self._next()
 
-    def _element(self, field: Field, values: Any, path: Path, depth: int) -> None:
+    def _element(self, field: ConfigField, values: Any, path: Path, depth: int) -> None:
         if field.key is not None:
             self._entry(field, values, path, depth)
             return
@@ -193,7 +193,7 @@ class _Reader:
         self._lines[index] = self._token.line
         values.append(self._value(field, index, depth))
 
-    def _entry(self, field: Field, values: dict[Any, Any], path: Path, depth: int) -> None:
+    def _entry(self, field: ConfigField, values: dict[Any, Any], path: Path, depth: int) -> None:
         """One `{ key: ... value: ... }` of a map."""
         line = self._token.line
         closing = self._open(path)
@@ -230,7 +230,7 @@ class _Reader:
             values[key] = value
             self._lines[(*path, key)] = line
 
-    def _value(self, field: Field, path: Path, depth: int) -> Any:
+    def _value(self, field: ConfigField, path: Path, depth: int) -> Any:
         """One value of the field's type, or _WRONG after a note of what it is instead."""
         opening = self._token.kind == "mark" and self._token.text in ("{", "<", "[")
         if field.is_message and opening and self._token.text != "[":
@@ -263,7 +263,7 @@ class _Reader:
             return _WRONG
         return value
 
-    def _string(self, field: Field, path: Path) -> Any:
+    def _string(self, field: ConfigField, path: Path) -> Any:
         """Strings after each other are one."""
         line, parts = self._token.line, []
         while self._token.kind == "string":
@@ -377,7 +377,7 @@ def _read(value: Any) -> Any:
     return [one for one in value if one is not _WRONG] if isinstance(value, list) else value
 
 
-def _scalar(field: Field, token: _Token, negative: bool) -> Any:
+def _scalar(field: ConfigField, token: _Token, negative: bool) -> Any:
     """A number, a truth or an enum's value; _WRONG if it is none."""
     kind, text = field.kind, token.text
     if field.is_enum:
@@ -420,7 +420,7 @@ def _real(text: str) -> float | None:
         return None
 
 
-def _wanted(field: Field) -> str:
+def _wanted(field: ConfigField) -> str:
     if field.is_message:
         return "a message in { }"
     if field.is_enum:
@@ -473,7 +473,7 @@ def _field_lines(name: str, value: Any, indent: str) -> Iterator[str]:
     yield f"{indent}}}"
 
 
-def _literal(field: Field, value: Any) -> str:
+def _literal(field: ConfigField, value: Any) -> str:
     return str(value) if field.is_enum else _text(value)
 
 

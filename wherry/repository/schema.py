@@ -31,7 +31,7 @@ UInt64 = Annotated[int, (0, 2**64 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ConfigField:
     """One field of a message, or the keys or values of a map."""
 
     name: str
@@ -43,7 +43,7 @@ class Field:
     limits: tuple[int, int] = (0, 0)
     #: A list of them, or a map from `key` to them.
     many: bool = False
-    key: Field | None = None
+    key: ConfigField | None = None
     default: Any = None
 
     @property
@@ -68,7 +68,7 @@ class Field:
 
 
 @functools.cache
-def fields_of(message: type[TritonMessage]) -> dict[str, Field]:
+def fields_of(message: type[TritonMessage]) -> dict[str, ConfigField]:
     """The fields of a message by their names in the two notations."""
     hints = typing.get_type_hints(message, include_extras=True)
     return {
@@ -84,7 +84,7 @@ def one_of_twice(message: type[TritonMessage], said: Iterable[str]) -> str | Non
     return f"only one of {' and '.join(both)} may be set" if len(both) > 1 else None
 
 
-def _field(name: str, attribute: str, hint: Any, default: Any) -> Field:
+def _field(name: str, attribute: str, hint: Any, default: Any) -> ConfigField:
     if get_origin(hint) is types.UnionType:  # X | None
         hint = get_args(hint)[0]
     many, key = get_origin(hint) in (list, dict), None
@@ -97,7 +97,7 @@ def _field(name: str, attribute: str, hint: Any, default: Any) -> Field:
     if get_origin(hint) is Annotated:
         hint, limits = get_args(hint)
     kind = get_args(hint) if get_origin(hint) is Literal else hint
-    return Field(name, attribute, kind, limits, many, key, default)
+    return ConfigField(name, attribute, kind, limits, many, key, default)
 
 
 def _default(field: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from wherry.repository.schema import Field, TritonMessage, fields_of
+from wherry.repository.schema import ConfigField, TritonMessage, fields_of
 from wherry.repository.triton_config import TritonConfig
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -18,7 +18,7 @@ SCALARS: dict[type, st.SearchStrategy[Any]] = {
 }
 
 
-def one(field: Field) -> st.SearchStrategy[Any]:
+def one(field: ConfigField) -> st.SearchStrategy[Any]:
     if field.is_message:
         return messages(field.kind)
     if field.is_enum:
@@ -28,7 +28,7 @@ def one(field: Field) -> st.SearchStrategy[Any]:
     return SCALARS[field.kind]
 
 
-def values(field: Field) -> st.SearchStrategy[Any]:
+def values(field: ConfigField) -> st.SearchStrategy[Any]:
     if field.key is not None:
         return st.dictionaries(one(field.key), one(field), max_size=2)
     return st.lists(one(field), max_size=2) if field.many else one(field)

@@ -221,7 +221,7 @@ def sequences(draw: st.DrawFn, max_batch_size: int) -> dict[str, Any]:
         sizes = draw(st.sets(st.integers(1, max(1, max_batch_size)), max_size=3))
         found["preferred_batch_sizes"] = tuple(sorted(sizes)) if max_batch_size else ()
         found["preserve_ordering"] = draw(st.booleans())
-        how = {"max_candidate_sequences": draw(st.integers(1, 99))}
+        how: dict[str, Any] = {"max_candidate_sequences": draw(st.integers(1, 99))}
     else:
         how = {"minimum_slot_utilization": draw(st.sampled_from([0.0, 0.5, 1.0]))}
     found["sequence"] = SequenceBatching(
