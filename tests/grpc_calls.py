@@ -19,9 +19,10 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import app_loop, at_the_end_of_the_turn
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
+from wherry.frontends.grpc.rpc import Metadata, Rpc
 from wherry.frontends.grpc_app import SERVICE, GrpcApp
 from wherry.models.model import Model
+from wherry.values.buffer import Buffer
 
 
 class MemoryRpc(Rpc):

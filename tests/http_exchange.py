@@ -19,16 +19,10 @@ import msgspec
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.frontends.http.exchange import (
-    ANSWERED,
-    STREAMING,
-    WAITING,
-    Buffer,
-    Exchange,
-    HttpRequest,
-)
+from wherry.frontends.http.exchange import ANSWERED, STREAMING, WAITING, Exchange, HttpRequest
 from wherry.frontends.http_app import HttpApp
 from wherry.models.model import Model
+from wherry.values.buffer import Buffer
 
 
 def at_the_end_of_the_turn(tell: Callable[..., object], *arguments: object) -> None:

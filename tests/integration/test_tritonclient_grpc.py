@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 from wherry.server.server import Server
 from wherry.testing.servers import local_server
 

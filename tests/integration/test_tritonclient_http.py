@@ -20,9 +20,9 @@ from tritonclient.utils import InferenceServerException
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.frontends.common import Common
 from wherry.frontends.http.listener import Listener
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.v2.common import Common
 from wherry.testing import running_server
 
 # datatype: some values that only it can hold

@@ -199,7 +199,7 @@ def test_every_route_has_its_row_and_every_row_its_route() -> None:
     documented = set(routes())
     with served(quiet) as client:
         known = client.app._routes.items()
-        assert {(method, path) for path, handlers in known for method in handlers} <= documented
+        assert {(method, path) for path, route in known for method in route.handlers} <= documented
         for method, path in documented:
             allowed = client.ask("OPTIONS", path).headers.get("allow", "")
             assert method in allowed.split(", "), path

@@ -17,8 +17,8 @@ from wherry.cli.settings import ServerSettings, Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.frontends.connections.descriptors import for_connections, raise_limit
 from wherry.frontends.connections.full_memory import memory_plan
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc.rpc import CannotListen
-from wherry.frontends.http.exchange import Limits
 from wherry.models.model import Model
 from wherry.observability.logging import configure
 from wherry.observability.machine import Machine

@@ -6,7 +6,7 @@ HTTP/2 is the transport's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -14,12 +14,12 @@ import wherry
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.admission import Admission
-from wherry.frontends.common import Common
 from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.answers import fail
+from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
-from wherry.frontends.grpc.wire import Values
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.grpc.entry import Entry
 from wherry.frontends.v2.grpc.infer import infer
@@ -32,32 +32,7 @@ from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 
-Handler = Callable[[Method, Rpc], object]
-
 SERVICE: Final = "inference.GRPCInferenceService"
-
-#: Which of Triton's groups a method belongs to; any other is "health".
-GROUPS: Final = {
-    "ServerMetadata": "metadata",
-    "ModelMetadata": "metadata",
-    "ModelInfer": "inference",
-    "ModelStreamInfer": "inference",
-    "ModelConfig": "model-config",
-    "ModelStatistics": "statistics",
-    "RepositoryIndex": "model-repository",
-    "RepositoryModelLoad": "model-repository",
-    "RepositoryModelUnload": "model-repository",
-    "SystemSharedMemoryStatus": "shared-memory",
-    "SystemSharedMemoryRegister": "shared-memory",
-    "SystemSharedMemoryUnregister": "shared-memory",
-    "CudaSharedMemoryStatus": "shared-memory",
-    "CudaSharedMemoryRegister": "shared-memory",
-    "CudaSharedMemoryUnregister": "shared-memory",
-    "TraceSetting": "trace",
-    "LogSettings": "logging",
-}
-#: No key is needed: who asks is a load balancer.
-OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})
 
 
 class GrpcApp:
@@ -90,35 +65,36 @@ class GrpcApp:
             common=common,
             forwarding=forwarding,
         )
-        handlers: dict[str, Handler] = {
-            "ModelInfer": partial(infer, entry),
-            "ModelStreamInfer": partial(InferStream, entry),
-            "Check": partial(health.check, entry),
-            "Watch": partial(health.Watch, entry),
-            **RepositoryCalls(entry).calls(),
+        handlers = {
+            "ModelInfer": MethodHandler(partial(infer, entry), "inference"),
+            "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
+            "Check": MethodHandler(partial(health.check, entry), "health", open=True),
+            "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
+            **KServe(entry, name=name, version=version).handlers(),
+            **RepositoryCalls(entry).handlers(),
+            **SharedMemoryCalls(entry.common.shared_memory).handlers(),
+            **SettingCalls(entry).handlers(),
         }
-        for calls in (
-            KServe(entry, name=name, version=version).calls(),
-            SharedMemoryCalls(entry.common.shared_memory).calls(),
-            SettingCalls(entry).calls(),
-        ):
-            handlers |= {method: partial(_answer_at_once, call) for method, call in calls.items()}
         described = {
             **proto.load("v2.proto", "model_config.proto").methods,
             **proto.load("health.proto").methods,
         }
-        self._handlers = {path: handlers[_name(path)] for path in described}
+        self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described
-        #: What is asked to find out whether the server lives; not what stays open.
-        self.vital = frozenset(path for path in described if _name(path) in OPEN - {"Watch"})
+        #: Methods that tell whether the server lives, and end at once.
+        self.vital = frozenset(
+            path
+            for path, handler in self._handlers.items()
+            if handler.open and not described[path].gives_stream
+        )
 
     def __repr__(self) -> str:
         return f"<GrpcApp: {self._entry.runtime!r}, {self._entry.admission!r}>"
 
     def __call__(self, rpc: Rpc) -> None:
-        method = _name(rpc.path)
-        if self._keys and method not in OPEN:
+        handler = self._handlers[rpc.path]
+        if self._keys and not handler.open:
             caller = self._keys.name_of(rpc.metadata)
             if caller is None:
                 rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)
@@ -126,11 +102,10 @@ class GrpcApp:
             rpc.caller = caller
         try:
             if self._restrictions is not None:
-                group = GROUPS.get(method, "health")
                 self._restrictions.check(
-                    group, rpc.metadata, what="protocol", prefix="triton-grpc-protocol-"
+                    handler.group, rpc.metadata, what="protocol", prefix="triton-grpc-protocol-"
                 )
-            self._handlers[rpc.path](self.methods[rpc.path], rpc)
+            handler.call(self.methods[rpc.path], rpc)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
             fail(rpc, error)
 
@@ -141,11 +116,3 @@ class GrpcApp:
     def end_streams(self) -> None:
         """Streams end when what they have begun is answered."""
         self._entry.end_streams()
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _answer_at_once(call: Callable[[Values], Values], method: Method, rpc: Rpc) -> None:
-    rpc.respond(method.response.encode(call(method.request.decode(rpc.message))))

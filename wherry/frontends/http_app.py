@@ -7,24 +7,26 @@ answers as values; bytes on a connection are the transport's business.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 import wherry
 from wherry.frontends.access.api_keys import ApiKeys
-from wherry.frontends.access.groups import group_of
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.admission import Admission
 from wherry.frontends.client_text import without_paths
-from wherry.frontends.common import Common
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.answers import fail, respond
-from wherry.frontends.http.exchange import Exchange, Limits, error_body
+from wherry.frontends.http.exchange import Exchange, error_body
 from wherry.frontends.http.page import page
+from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.kserve import KServe
-from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.v2.http.model_path import Entry
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
 from wherry.frontends.v2.http.settings import SettingRoutes
@@ -36,10 +38,12 @@ from wherry.runtime.runtime import Runtime
 
 LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
 READY = ("/v2/health/ready", "/readyz")
-#: What is asked to find out whether the server lives.
+#: Paths that tell whether the server lives.
 VITAL = frozenset((*LIVE, *READY))
+#: Groups that operators need and clients do not: these may have a port of their own.
+MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"))
 
-#: Clients choose the paths: so many are remembered.
+#: Bound of the path cache: paths come from clients.
 MAX_PATHS = 1024
 
 
@@ -83,16 +87,16 @@ class HttpApp:
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)
         self._metrics = Metrics(runtime, self.admission, version, entry.common.loop_stall)
-        self._routes: dict[str, Handlers] = {
-            **{path: {"GET": self._live} for path in LIVE},
-            **{path: {"GET": self._ready} for path in READY},
+        self._routes: dict[str, Route] = {
+            **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
+            **{path: Route({"GET": self._ready}, "health", open=True) for path in READY},
             **self._kserve.routes(),
             **self._shared_memory.routes(),
             **self._repository.routes(),
             **self._openai.routes(),
             **SettingRoutes(entry).routes(),
-            "/": {"GET": page},
-            "/metrics": {"GET": self._scrape},
+            "/": Route({"GET": page}, "metadata"),
+            "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
         if sagemaker:
             self._routes |= SageMakerRoutes(entry, self._ready, sagemaker_model).routes()
@@ -104,51 +108,45 @@ class HttpApp:
         return f"<HttpApp: {self._runtime!r}, {self.admission!r}>"
 
     def __call__(self, exchange: Exchange) -> None:
+        self.answer(exchange, self.route(exchange.request.path))
+
+    def route(self, path: str) -> Route | None:
+        """The route of a path, remembered; None if there is none."""
+        route = self._known.get(path)
+        return self._find(path) if route is None else route
+
+    def answer(self, exchange: Exchange, route: Route | None) -> None:
+        """Check that this client may use the route, and have its handler answer."""
         request = exchange.request
-        handlers = self._known.get(request.path)
-        if self._keys and request.path not in VITAL:
+        if self._keys and (route is None or not route.open):
             caller = self._keys.name_of(request.headers)
             if caller is None:
                 self._refuse_without_key(exchange)
                 return
             request.caller = caller
-        if handlers is None:
-            handlers = self._find(request.path)
-        handler = handlers.get(request.method)
+        if route is None:
+            respond(exchange, error_body("Not Found"), status=404)
+            return
         try:
             if self._restrictions is not None:
-                self._restrictions.check(group_of(request.path), request.headers)
+                self._restrictions.check(route.group, request.headers)
+            handler = route.handlers.get(request.method)
             if handler is not None:
                 handler(exchange)
             else:
-                self._other_method(exchange, handlers)
+                _other_method(exchange, route.handlers)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
             fail(exchange, error)
 
-    # Paths and methods
-
-    def _find(self, path: str) -> Handlers:
-        rooms = (self._kserve, self._openai, self._shared_memory, self._repository)
-        handlers = next((found for room in rooms if (found := room.handlers(path))), None)
-        if handlers is None:
-            return {}
-        if len(self._known) >= MAX_PATHS:
-            self._known = dict(self._routes)
-        self._known[path] = handlers
-        return handlers
-
-    def _other_method(self, exchange: Exchange, handlers: Handlers) -> None:
-        """HEAD, OPTIONS, and the methods and paths that are not there."""
-        method = exchange.request.method
-        if not handlers:
-            respond(exchange, error_body("Not Found"), status=404)
-        elif method == "HEAD" and "GET" in handlers:
-            handlers["GET"](exchange)  # the transport keeps the body back
-        elif method == "OPTIONS":
-            respond(exchange, b"", status=204, headers=[_allow(handlers)])
-        else:
-            headers = [_allow(handlers)]
-            respond(exchange, error_body("Method Not Allowed"), status=405, headers=headers)
+    def _find(self, path: str) -> Route | None:
+        for router in (self._kserve, self._openai, self._shared_memory, self._repository):
+            route = router.route(path)
+            if route is not None:
+                if len(self._known) >= MAX_PATHS:
+                    self._known = dict(self._routes)
+                self._known[path] = route
+                return route
+        return None
 
     # Keys
 
@@ -209,7 +207,34 @@ class HttpApp:
         threading.Thread(target=scrape, name="wherry-metrics", daemon=True).start()
 
 
-def _allow(handlers: Handlers) -> tuple[str, str]:
+class PartOfApp:
+    """The routes of an application whose group is among `groups`; the others are not found."""
+
+    def __init__(self, app: HttpApp, groups: Collection[str]) -> None:
+        self._app = app
+        self._groups = groups
+
+    def __call__(self, exchange: Exchange) -> None:
+        route = self._app.route(exchange.request.path)
+        if route is None or route.group in self._groups:
+            self._app.answer(exchange, route)
+        else:
+            respond(exchange, error_body("Not Found"), status=404)
+
+
+def _other_method(exchange: Exchange, handlers: Mapping[str, Handler]) -> None:
+    """Answer HEAD, OPTIONS, and methods that the path does not have."""
+    method = exchange.request.method
+    if method == "HEAD" and "GET" in handlers:
+        handlers["GET"](exchange)  # the transport keeps the body back
+    elif method == "OPTIONS":
+        respond(exchange, b"", status=204, headers=[_allow(handlers)])
+    else:
+        body = error_body("Method Not Allowed")
+        respond(exchange, body, status=405, headers=[_allow(handlers)])
+
+
+def _allow(handlers: Mapping[str, Handler]) -> tuple[str, str]:
     methods = [*handlers, "OPTIONS"]
     if "GET" in handlers:
         methods.append("HEAD")

@@ -17,10 +17,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from wherry.values.buffer import Buffer
 from wherry.values.errors import ServerBusy, WherryError
 from wherry.values.request import Column, Columns, bytes_of
-
-Buffer = bytes | bytearray | memoryview
 
 #: Above this many bytes of JSON or strings, or elements, work is for another thread; below,
 #: the way there and back costs more than the work holds up the loop (2 ms at worst).

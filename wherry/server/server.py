@@ -26,20 +26,20 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from wherry.frontends.access.api_keys import ApiKeys
-from wherry.frontends.access.groups import MANAGEMENT, Only, Without
 from wherry.frontends.access.origins import Binding, Origins
-from wherry.frontends.access.restricted import Restrictions
+from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.admission import Admission
-from wherry.frontends.common import Common
 from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connections import holdings_of
 from wherry.frontends.connections.passed import passed_socket
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http.cors import Cors
-from wherry.frontends.http.exchange import LEFT, Application, Exchange, Limits, PassedOn
+from wherry.frontends.http.exchange import LEFT, Application, Exchange, PassedOn
 from wherry.frontends.http.listener import Listener, tls_context
-from wherry.frontends.http_app import VITAL, HttpApp
+from wherry.frontends.http_app import MANAGEMENT, VITAL, HttpApp, PartOfApp
 from wherry.frontends.offload import Offload
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
@@ -328,13 +328,12 @@ class Server:
             sagemaker_model=self._sagemaker_model,
             name=self._name,
         )
-        application: Application = AccessLog(app) if self._access_log else app
-        public = application
+        public: HttpApp | PartOfApp = app
         if self._management_port is not None:
-            self._operators["management"] = self._listener(application)
-            public = Without(application, MANAGEMENT)
+            self._operators["management"] = self._listener(app)
+            public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
         if self._metrics_port is not None:
-            self._operators["metrics"] = self._listener(Only(application, {"metrics"}))
+            self._operators["metrics"] = self._listener(PartOfApp(app, {"metrics"}))
         listener = self._listener(public)
         if self.control.repositories:
             self.runtime.expect("*")
@@ -367,6 +366,7 @@ class Server:
         return "triton" if self.control.repositories else "wherry"
 
     def _listener(self, application: Application) -> Listener:
+        application = AccessLog(application) if self._access_log else application
         if self._origins:
             application = Cors(application, self._origins)
         return Listener(application, self._limits, self._origins, self._holdings, vital=VITAL)

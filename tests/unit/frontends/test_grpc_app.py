@@ -11,12 +11,10 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served
-from wherry.frontends.access.restricted import GROUPS as KNOWN_GROUPS
-from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.common import Common
+from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.grpc.answers import MAX_TEXT_BYTES
-from wherry.frontends.grpc_app import GROUPS, OPEN
 from wherry.frontends.v2 import describe
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.tensors import pack_bytes
 from wherry.models.config import InstanceGroup
@@ -291,6 +289,8 @@ def test_regions_are_registered_told_and_forgotten() -> None:
         key.unlink()
 
 
+OPEN = {"ServerLive", "ServerReady", "Check", "Watch"}
+
 # Who may ask
 
 
@@ -333,10 +333,11 @@ def test_parts_may_be_restricted_as_over_http_with_tritons_prefix() -> None:
 
 
 def test_every_method_belongs_to_a_group(client: Client) -> None:
-    names = {path.rpartition("/")[2] for path in client.app.methods}
-    assert set(GROUPS) <= names
-    assert names - set(GROUPS) == {"ServerLive", "ServerReady", "ModelReady", "Check", "Watch"}
-    assert set(GROUPS.values()) <= set(KNOWN_GROUPS)
+    handlers = {path.rpartition("/")[2]: h for path, h in client.app._handlers.items()}
+    assert {handler.group for handler in handlers.values()} == set(GROUPS) - {"metrics"}
+    of_health = {name for name, handler in handlers.items() if handler.group == "health"}
+    assert of_health == OPEN | {"ModelReady"}
+    assert {name for name, handler in handlers.items() if handler.open} == OPEN
 
 
 # Errors

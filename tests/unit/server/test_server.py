@@ -17,7 +17,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, until
 from wherry.frontends.connections.full_memory import memory_plan
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 from wherry.observability.machine import Machine
 from wherry.server.server import Asgi, Server
 from wherry.testing import GatedModel, local_server

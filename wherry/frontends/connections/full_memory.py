@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 
 MIB: Final = 2**20
 #: Assumed where the memory is not known.

@@ -10,7 +10,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from wherry.frontends.connections import descriptors
 from wherry.frontends.connections.held import Held, Holdings
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 
 log = logging.getLogger("wherry")
 

@@ -33,3 +33,11 @@ def _count(sock: socket.socket, name: str) -> int | None:
         return int.from_bytes(answer, sys.byteorder)
     except (ImportError, AttributeError, OSError, ValueError):
         return None
+
+
+def address_text(address: object) -> str | None:
+    """host:port of an internet address; nothing for the nameless end of a unix socket."""
+    if isinstance(address, tuple):
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(address) if address else None

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.messages import PREFIX, Assembly, BadMessage, Message, packed, unpacked
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Buffer, Metadata, Rpc
+from wherry.frontends.grpc.rpc import Metadata, Rpc
 from wherry.frontends.offload import LARGE_BYTES, Job, SoonPort
+from wherry.values.buffer import Buffer
 from wherry.values.errors import ServerBusy
 
 if TYPE_CHECKING:

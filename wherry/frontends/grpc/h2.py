@@ -17,6 +17,7 @@ import numpy as np
 from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.gathered import gathered_write
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connections import Client, OpenConnections
 from wherry.frontends.connections.sockets import has_unread
 from wherry.frontends.grpc import frames, heads
@@ -29,9 +30,9 @@ from wherry.frontends.grpc.hpack import (
     TooManyHeaders,
     header_bytes,
 )
-from wherry.frontends.grpc.rpc import Application, Buffer
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.grpc.rpc import Application
 from wherry.frontends.offload import Offload
+from wherry.values.buffer import Buffer
 
 RECEIVE_BYTES: Final = 2**16
 """One read at most; what a message lacks of more than that is read straight into it."""

@@ -13,12 +13,12 @@ from typing import Final
 from wherry.frontends.access.origins import Binding, binding_of
 from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
 from wherry.frontends.connections.held import Holdings
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connections import Client
+from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.rpc import Application, CannotListen
-from wherry.frontends.http.exchange import Limits
-from wherry.frontends.http.wire import address_text
 from wherry.frontends.offload import Offload
 
 BACKLOG: Final = 2048

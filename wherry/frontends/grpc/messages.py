@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from wherry.frontends.grpc.rpc import Buffer
-from wherry.frontends.http import compression
+from wherry.frontends import compression
+from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 #: Whether it is compressed, and its bytes, which are its own.

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from wherry.frontends.grpc.proto import Method
+from wherry.values.buffer import Buffer
 
-Buffer = bytes | bytearray | memoryview
 #: Names and values: of the client at the start of a call, of ours at its end.
 Metadata = Sequence[tuple[str, str]]
 

@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wherry.frontends.client_text import text_of
-from wherry.frontends.http.compression import (
+from wherry.frontends.compression import (
     MAX_BYTES_IN_LOOP,
     MIN_BYTES,
     UnknownCoding,
     best_coding,
     compressed,
 )
-from wherry.frontends.http.exchange import Buffer, Exchange, error_body
-from wherry.frontends.v2.tensors import encode_json
+from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.frontends.json_text import encode_json
+from wherry.values.buffer import Buffer
 from wherry.values.errors import WherryError
 
 log = logging.getLogger("wherry")

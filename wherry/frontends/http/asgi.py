@@ -5,18 +5,18 @@ from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Final
 
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
     WAITING,
     Application,
-    Buffer,
     Exchange,
     HttpRequest,
-    Limits,
     error_body,
 )
 from wherry.frontends.http.wire import BODILESS, header_line
+from wherry.values.buffer import Buffer
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from wherry.frontends.access.origins import Headers, Origins
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Application, Buffer, Exchange, PassedOn
+from wherry.frontends.http.exchange import Application, Exchange, PassedOn
+from wherry.values.buffer import Buffer
 
 
 class Cors:

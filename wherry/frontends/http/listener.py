@@ -12,10 +12,11 @@ from pathlib import Path
 from wherry.frontends.access.origins import Binding, OriginCheck, Origins, binding_of
 from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
 from wherry.frontends.connections.held import Holdings
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connections import Client
-from wherry.frontends.http.exchange import Application, Limits
+from wherry.frontends.connections.sockets import address_text
+from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.protocol import Connection, Connections
-from wherry.frontends.http.wire import address_text
 
 BACKLOG = 2048
 

@@ -19,17 +19,16 @@ from wherry.frontends.access.origins import OriginCheck
 from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.gathered import gathered_write
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connections import Client, OpenConnections
-from wherry.frontends.connections.sockets import has_unread, unacknowledged
+from wherry.frontends.connections.sockets import address_text, has_unread, unacknowledged
 from wherry.frontends.http.exchange import (
     ANSWERED,
     STREAMING,
     WAITING,
     Application,
-    Buffer,
     Exchange,
     HttpRequest,
-    Limits,
     error_body,
 )
 from wherry.frontends.http.health_only import HealthOnly
@@ -37,7 +36,6 @@ from wherry.frontends.http.turns import TURN_BYTES, Turns, is_one_request
 from wherry.frontends.http.wire import (
     BODILESS,
     Memo,
-    address_text,
     first_lines,
     head_alone,
     header_lines,
@@ -47,6 +45,7 @@ from wherry.frontends.http.wire import (
     text_of,
     total_bytes,
 )
+from wherry.values.buffer import Buffer
 
 RECEIVE_BYTES: Final = 64 * 2**10
 """One read at most; a larger body is read straight into its own buffer."""

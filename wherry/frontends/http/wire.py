@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Final, Generic, TypeVar
 from urllib.parse import unquote
 
-from wherry.frontends.http.exchange import Buffer
+from wherry.values.buffer import Buffer
 
 BODILESS: Final = frozenset({204, 304})
 """Statuses whose answer has no body and says nothing of one."""
@@ -93,11 +93,3 @@ def head_alone(head: bytes, status: int, length: int) -> bytes:
 
 def total_bytes(buffers: Sequence[Buffer]) -> int:
     return sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
-
-
-def address_text(address: object) -> str | None:
-    """host:port of an internet address; nothing for the nameless end of a unix socket."""
-    if isinstance(address, tuple):
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return str(address) if address else None

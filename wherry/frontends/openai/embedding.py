@@ -12,12 +12,13 @@ import numpy as np
 
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way, is_large
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields import EmbeddingRequest
 from wherry.frontends.v2.http.model_path import Entry
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.openai.errors import BadField
+from wherry.values.buffer import Buffer
 
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 

@@ -15,7 +15,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wherry.frontends.http.answers import new_request_id, respond
-from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import Answer, ChatAnswer, TextAnswer
 from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
@@ -32,9 +33,10 @@ from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
-from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.v2.http.model_path import Entry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
 from wherry.values.errors import ModelNotFound
 
@@ -52,22 +54,27 @@ class OpenAI:
         self._entry = entry
         self._created = int(time.time())
 
-    def routes(self) -> dict[str, Handlers]:
+    def routes(self) -> dict[str, Route]:
+        # /tokenize and /detokenize: where vLLM has them.
+        of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
+        of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         return {
-            "/v1/models": {"GET": self._list},
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._complete},
-            "/v1/responses": {"POST": self._respond},
-            "/v1/embeddings": {"POST": self._embed},
-            # Where vLLM has them.
-            "/tokenize": {"POST": partial(self._convert, TokenizeRequest, TokensAnswer)},
-            "/detokenize": {"POST": partial(self._convert, DetokenizeRequest, PromptAnswer)},
+            "/v1/models": Route({"GET": self._list}, "metadata"),
+            "/v1/chat/completions": Route({"POST": self._chat}, "inference"),
+            "/v1/completions": Route({"POST": self._complete}, "inference"),
+            "/v1/responses": Route({"POST": self._respond}, "inference"),
+            "/v1/embeddings": Route({"POST": self._embed}, "inference"),
+            "/tokenize": Route({"POST": of_prompts}, "inference"),
+            "/detokenize": Route({"POST": of_tokens}, "inference"),
         }
 
-    def handlers(self, path: str) -> Handlers | None:
+    def route(self, path: str) -> Route | None:
+        """The route of any other path below /v1; None if there is none."""
         if path.startswith(MODELS):
-            return {"GET": partial(self._show, path.removeprefix(MODELS))}
-        return {"GET": _missing, "POST": _missing} if path.startswith("/v1/") else None
+            return Route({"GET": partial(self._show, path.removeprefix(MODELS))}, "metadata")
+        if path.startswith("/v1/"):
+            return Route({"GET": _missing, "POST": _missing}, "inference")
+        return None
 
     # Models
 

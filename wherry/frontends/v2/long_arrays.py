@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.offload import SLICE_BYTES, give_way
 from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP
+from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
 Mask = npt.NDArray[np.bool_]

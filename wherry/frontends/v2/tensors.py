@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import SLICE_BYTES, SLICE_ELEMENTS, give_way
 from wherry.frontends.v2.classification import best_classes, check_classifiable
 from wherry.frontends.v2.json_errors import (
@@ -31,6 +32,7 @@ from wherry.frontends.v2.json_errors import (
     mismatch,
 )
 from wherry.frontends.v2.long_arrays import LongArray
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import (
     BF16,
     BOOL,
@@ -44,8 +46,6 @@ from wherry.values.datatypes import (
 )
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Array, Column, ShapedRow, ShapedRows
-
-Buffer = bytes | bytearray | memoryview
 
 #: Floats that JSON has no number for. Triton's clients send and expect the bare literals; inside
 #: a request they arrive here as strings, as in protobuf's JSON.
@@ -75,19 +75,6 @@ def with_quoted_literals(text: bytes) -> bytes | None:
     return _TO_THE_NEXT_NON_FINITE.sub(
         lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
     )
-
-
-def _plain(value: Any) -> Any:
-    """What models put into their JSON rows besides JSON's own types."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)
-encode_json = _ENCODER.encode
 
 
 def _element_type(datatype: Datatype) -> Any:

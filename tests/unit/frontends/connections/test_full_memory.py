@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from wherry.frontends.connections.full_memory import MIB, memory_plan
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 
 GIB = 2**30
 SIZES = [512 * MIB, 700 * MIB, *(int(n * GIB) for n in (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24))]

@@ -18,13 +18,13 @@ from hyperframe.frame import (
 )
 
 from tests.fakes import PATIENCE
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import PREFACE
 from wherry.frontends.grpc.h2 import Connection, Connections
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Message
-from wherry.frontends.http.exchange import Limits
 
 Headers = list[tuple[str, str]]
 

@@ -13,12 +13,12 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from tests.unit.frontends.grpc.raw import LIMITS, MANY, Desk, Peer
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import frames, proto, wire
 from wherry.frontends.grpc.frames import frame, header_frames, window_update
 from wherry.frontends.grpc.heads import CODINGS, Head, Refusal, percent_encoded
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders, literal
 from wherry.frontends.grpc.messages import Assembly, BadMessage
-from wherry.frontends.http.exchange import Limits
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.tensors import pack_bytes

@@ -32,6 +32,7 @@ from tests.unit.frontends.grpc.raw import (
     turned,
 )
 from wherry.frontends.connections.crowd import RESERVE
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import call as call_module
 from wherry.frontends.grpc.call import CALL_WORK, PACKED_BYTES, STREAM_WINDOW
 from wherry.frontends.grpc.frames import (
@@ -72,9 +73,8 @@ from wherry.frontends.grpc.h2 import (
 )
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.grpc.messages import unpacked
-from wherry.frontends.grpc.rpc import Buffer
-from wherry.frontends.http.exchange import Limits
 from wherry.frontends.offload import LARGE_BYTES, Offload
+from wherry.values.buffer import Buffer
 
 OK = "0"
 TURN_CALLS = TURN_WORK // CALL_WORK

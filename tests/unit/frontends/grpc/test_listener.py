@@ -18,9 +18,9 @@ from hyperframe.frame import PingFrame
 from tests.fakes import PATIENCE
 from tests.unit.frontends.grpc.raw import MANY, ONE, Answer, Desk, prefixed
 from tests.unit.frontends.http.raw import on_each_loop, run, until
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc.listener import GrpcListener
 from wherry.frontends.grpc.rpc import CannotListen, Rpc
-from wherry.frontends.http.exchange import Limits
 from wherry.frontends.http.listener import tls_context
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]

@@ -10,7 +10,8 @@ from typing import TypeVar
 import pytest
 import uvloop
 
-from wherry.frontends.http.exchange import Application, Exchange, Limits
+from wherry.frontends.connections.limits import Limits
+from wherry.frontends.http.exchange import Application, Exchange
 from wherry.frontends.http.protocol import Connection, Connections
 
 T = TypeVar("T")

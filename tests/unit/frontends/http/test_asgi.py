@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.unit.frontends.http.raw import Desk, echo, until
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.asgi import AsgiApp, Message, Scope, asgi_app
-from wherry.frontends.http.exchange import Exchange, Limits
+from wherry.frontends.http.exchange import Exchange
 
 
 def http_scope(path: str = "/", **more: Any) -> Scope:

@@ -18,8 +18,9 @@ from tests.unit.frontends.http.raw import (
     run,
 )
 from wherry.frontends.access.origins import Origins
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.cors import Cors
-from wherry.frontends.http.exchange import Application, Exchange, Limits
+from wherry.frontends.http.exchange import Application, Exchange
 from wherry.frontends.http.listener import Listener
 
 pytestmark = on_each_loop

@@ -13,7 +13,8 @@ from typing import cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wherry.frontends.http.exchange import Exchange, HttpRequest, Limits
+from wherry.frontends.connections.limits import Limits
+from wherry.frontends.http.exchange import Exchange, HttpRequest
 from wherry.frontends.http.protocol import Connection, Connections
 
 LIMITS = Limits(max_body_bytes=300_000, max_header_bytes=2000, max_pipelined=4)

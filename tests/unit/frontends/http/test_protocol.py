@@ -21,7 +21,8 @@ from tests.unit.frontends.http.raw import (
     until,
 )
 from wherry.frontends.connections.crowd import RESERVE
-from wherry.frontends.http.exchange import Exchange, Limits
+from wherry.frontends.connections.limits import Limits
+from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.protocol import PROGRESS_BYTES
 
 pytestmark = on_each_loop

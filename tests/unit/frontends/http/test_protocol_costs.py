@@ -6,7 +6,7 @@ import pytest
 
 from tests.costs import assert_linear
 from tests.unit.frontends.http.test_fuzz_parser import Wire, answer
-from wherry.frontends.http.exchange import Limits
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.protocol import Connection, Connections
 
 #: A body may be long here; a head is refused at its own bound.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.costs import assert_linear
-from wherry.frontends.http.compression import best_coding, compressed, decompressed
+from wherry.frontends.compression import best_coding, compressed, decompressed
 from wherry.frontends.v2.tensors import (
     InputCodec,
     OutputCodec,

@@ -9,7 +9,7 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE
-from wherry.frontends.common import Common
+from wherry.frontends.v2.common import Common
 from wherry.values.reply import Reply
 from wherry.values.request import InferResponse
 

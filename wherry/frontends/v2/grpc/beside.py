@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wherry.frontends.grpc.rpc import Buffer
 from wherry.frontends.grpc.wire import Message, Values
 from wherry.frontends.v2.grpc.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 
 
 class Beside:

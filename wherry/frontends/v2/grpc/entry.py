@@ -7,8 +7,8 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from wherry.frontends.admission import SMALL_BODY, Admission, tenant_of, timeout_of
-from wherry.frontends.common import Common
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
 from wherry.frontends.v2.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.models.model import Pipeline

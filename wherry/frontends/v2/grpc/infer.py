@@ -6,12 +6,13 @@ from functools import partial
 
 from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Buffer, Rpc
+from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
 from wherry.frontends.v2.grpc.beside import Beside, LargeRequest
 from wherry.frontends.v2.grpc.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 from wherry.values.errors import Unsupported
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse

@@ -19,9 +19,10 @@ from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.parameters import Parameters, checked_parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.tensors import Buffer, InputCodec, OutputCodec
+from wherry.frontends.v2.tensors import InputCodec, OutputCodec
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
+from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES, Form
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Array, Column, Columns, InferResponse

@@ -5,9 +5,9 @@ Decoded messages in, plain values out; which fields of them a message has is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
+from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.grpc.entry import Entry, checked_version
@@ -35,16 +35,18 @@ class KServe:
         self._entry = entry
         self._server = {"name": name, "version": version, "extensions": EXTENSIONS}
 
-    def calls(self) -> dict[str, Callable[[Values], Values]]:
+    def handlers(self) -> dict[str, MethodHandler]:
         """By the method's name."""
         return {
-            "ServerLive": lambda _: {"live": True},
-            "ServerReady": lambda _: {"ready": not self._entry.not_ready()},
-            "ServerMetadata": lambda _: self._server,
-            "ModelReady": self._model_ready,
-            "ModelMetadata": self._model_metadata,
-            "ModelConfig": self._model_config,
-            "ModelStatistics": self._model_statistics,
+            "ServerLive": at_once(lambda _: {"live": True}, "health", open=True),
+            "ServerReady": at_once(
+                lambda _: {"ready": not self._entry.not_ready()}, "health", open=True
+            ),
+            "ServerMetadata": at_once(lambda _: self._server, "metadata"),
+            "ModelReady": at_once(self._model_ready, "health"),
+            "ModelMetadata": at_once(self._model_metadata, "metadata"),
+            "ModelConfig": at_once(self._model_config, "model-config"),
+            "ModelStatistics": at_once(self._model_statistics, "statistics"),
         }
 
     def _model_ready(self, request: Values) -> Values:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.grpc.answers import fail
+from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
@@ -22,12 +23,13 @@ class RepositoryCalls:
         self._entry = entry
         self._control = entry.control
 
-    def calls(self) -> dict[str, Callable[[Method, Rpc], None]]:
-        return {
+    def handlers(self) -> dict[str, MethodHandler]:
+        calls = {
             "RepositoryIndex": partial(self._answer, self._index, loads=False),
             "RepositoryModelLoad": partial(self._answer, self._load, loads=True),
             "RepositoryModelUnload": partial(self._answer, self._unload, loads=False),
         }
+        return {name: MethodHandler(call, "model-repository") for name, call in calls.items()}
 
     def _index(self, request: Values) -> Values:
         return {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2.grpc.entry import Entry
 from wherry.values.errors import InvalidRequest, ModelNotFound
@@ -18,8 +18,11 @@ class SettingCalls:
         self._log = entry.common.log_settings
         self._trace = entry.common.trace_settings
 
-    def calls(self) -> dict[str, Callable[[Values], Values]]:
-        return {"TraceSetting": self._trace_setting, "LogSettings": self._log_settings}
+    def handlers(self) -> dict[str, MethodHandler]:
+        return {
+            "TraceSetting": at_once(self._trace_setting, "trace"),
+            "LogSettings": at_once(self._log_settings, "logging"),
+        }
 
     def _trace_setting(self, request: Values) -> Values:
         """A setting without a value goes back to what holds without it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 
+from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.values.errors import RegionNotFound, Unsupported
@@ -20,8 +21,8 @@ class SharedMemoryCalls:
     def __init__(self, regions: SharedMemory) -> None:
         self._regions = regions
 
-    def calls(self) -> dict[str, Callable[[Values], Values]]:
-        return {
+    def handlers(self) -> dict[str, MethodHandler]:
+        calls: dict[str, Callable[[Values], Values]] = {
             "SystemSharedMemoryStatus": self._status,
             "SystemSharedMemoryRegister": self._register,
             "SystemSharedMemoryUnregister": self._unregister,
@@ -29,6 +30,7 @@ class SharedMemoryCalls:
             "CudaSharedMemoryRegister": self._register_cuda,
             "CudaSharedMemoryUnregister": lambda _: {},
         }
+        return {name: at_once(call, "shared-memory") for name, call in calls.items()}
 
     def _status(self, request: Values) -> Values:
         regions = self._regions.status(request.get("name") or None)

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from wherry.frontends.grpc.answers import fail, status_of
 from wherry.frontends.grpc.proto import Method
-from wherry.frontends.grpc.rpc import Buffer, Rpc
+from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
 from wherry.frontends.v2.grpc.beside import Beside, LargeRequest
 from wherry.frontends.v2.grpc.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, Decoded, InferCodec
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from wherry.frontends.http.exchange import Buffer, HttpRequest
+from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.json_errors import malformed, mismatch
@@ -20,9 +21,10 @@ from wherry.frontends.v2.long_arrays import Folded, check_values, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.tensors import InputCodec, OutputCodec, encode_json, with_quoted_literals
+from wherry.frontends.v2.tensors import InputCodec, OutputCodec, with_quoted_literals
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
+from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Column, Columns
 

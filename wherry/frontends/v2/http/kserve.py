@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from wherry.frontends.compression import MAX_BYTES
 from wherry.frontends.http.answers import Headers, fail, packed, respond, respond_json
-from wherry.frontends.http.compression import MAX_BYTES
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.http.generate import generate, generate_stream
 from wherry.frontends.v2.http.infer_codec import (
@@ -23,7 +24,7 @@ from wherry.frontends.v2.http.infer_codec import (
     InferBody,
     ModelCodec,
 )
-from wherry.frontends.v2.http.model_path import Entry, Handlers, ModelPath
+from wherry.frontends.v2.http.model_path import Entry, ModelPath
 from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
@@ -57,16 +58,16 @@ class KServe:
         extensions = [e for e in EXTENSIONS if allowed or e != "system_shared_memory"]
         self._metadata = {"name": name, "version": version, "extensions": extensions}
 
-    def routes(self) -> dict[str, Handlers]:
+    def routes(self) -> dict[str, Route]:
         """The paths that name no model."""
         return {
-            "/v2": {"GET": lambda exchange: respond_json(exchange, self._metadata)},
-            "/v2/models": {"GET": self._list},
-            "/v2/models/stats": {"GET": self._all_statistics},
+            "/v2": Route({"GET": self._server_metadata}, "metadata"),
+            "/v2/models": Route({"GET": self._list}, "metadata"),
+            "/v2/models/stats": Route({"GET": self._all_statistics}, "statistics"),
         }
 
-    def handlers(self, path: str) -> Handlers | None:
-        """What a path below /v2/models does; None if that is nothing."""
+    def route(self, path: str) -> Route | None:
+        """The route of a path below /v2/models; None if there is none."""
         segments = path.split("/")
         if len(segments) < 4 or segments[:3] != ["", "v2", "models"] or not segments[3]:
             return None
@@ -78,27 +79,32 @@ class KServe:
             rest = rest[2:]
         model = ModelPath(self._entry, name, version)
         if rest == ["trace", "setting"] and version is None:
-            return {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
+            handlers = {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
+            return Route(handlers, "trace")
         if len(rest) > 1:
             return None
         action = rest[0] if rest else None
-        reads: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
-            None: self._model_metadata,
-            "config": _config,
-            "ready": _ready,
-            "stats": _statistics,
-            "batching": _batching,
-        }
-        writes: dict[str | None, Callable[[ModelPath, Exchange], None]] = {
-            "infer": infer,
-            "generate": generate,
-            "generate_stream": generate_stream,
-        }
-        if action in reads:
-            return {"GET": partial(reads[action], model)}
-        if action in writes:
-            return {"POST": partial(writes[action], model)}
+        match action:
+            case None:
+                return Route({"GET": partial(self._model_metadata, model)}, "metadata")
+            case "config":
+                return Route({"GET": partial(_config, model)}, "model-config")
+            case "ready":
+                return Route({"GET": partial(_ready, model)}, "health")
+            case "stats":
+                return Route({"GET": partial(_statistics, model)}, "statistics")
+            case "batching":
+                return Route({"GET": partial(_batching, model)}, "statistics")
+            case "infer":
+                return Route({"POST": partial(infer, model)}, "inference")
+            case "generate":
+                return Route({"POST": partial(generate, model)}, "inference")
+            case "generate_stream":
+                return Route({"POST": partial(generate_stream, model)}, "inference")
         return None
+
+    def _server_metadata(self, exchange: Exchange) -> None:
+        respond_json(exchange, self._metadata)
 
     def _list(self, exchange: Exchange) -> None:
         models = [describe.overview(loaded) for loaded in self._runtime.models()]

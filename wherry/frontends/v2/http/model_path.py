@@ -8,16 +8,17 @@ from typing import Any, TypeVar
 from weakref import ref
 
 from wherry.frontends.admission import SMALL_BODY, Admission, tenant_of, timeout_of
-from wherry.frontends.common import Common
+from wherry.frontends.compression import decompressed
 from wherry.frontends.http.answers import fail, given_request_id
-from wherry.frontends.http.compression import decompressed
-from wherry.frontends.http.exchange import Buffer, Exchange
+from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import LARGE_BYTES
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.infer_codec import InferBody, ModelCodec, parse_object
 from wherry.frontends.v2.parameters import HeaderForwarding, for_the_model, sequence_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.runtime import Runtime
+from wherry.values.buffer import Buffer
 from wherry.values.errors import RequestTooLarge
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
@@ -26,9 +27,6 @@ from wherry.values.request import InferRequest, InferResponse
 COMMAND_BYTES = 2**20
 
 T = TypeVar("T")
-Handler = Callable[[Exchange], None]
-#: What a path does for each method.
-Handlers = dict[str, Handler]
 
 
 class Entry:

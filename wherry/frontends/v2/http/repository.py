@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.http.route import Route
+from wherry.frontends.json_text import encode_json
+from wherry.frontends.v2.http.model_path import Entry
 from wherry.frontends.v2.repository import index_row, load_options, unload_dependents
-from wherry.frontends.v2.tensors import encode_json
 from wherry.runtime.control import ModelControl
 from wherry.values.errors import InvalidRequest, Unsupported
+
+GROUP: Final = "model-repository"
 
 
 class RepositoryRoutes:
@@ -26,19 +29,19 @@ class RepositoryRoutes:
         self._entry = entry
         self._control = control
 
-    def routes(self) -> dict[str, Handlers]:
-        return {"/v2/repository/index": {"POST": self._index}}
+    def routes(self) -> dict[str, Route]:
+        return {"/v2/repository/index": Route({"POST": self._index}, GROUP)}
 
-    def handlers(self, path: str) -> Handlers | None:
+    def route(self, path: str) -> Route | None:
         match path.split("/"):
             case ["", "v2", "repository", "models", name, "load"] if name:
-                return {"POST": partial(self._load, name)}
+                return Route({"POST": partial(self._load, name)}, GROUP)
             case ["", "v2", "repository", "models", name, "unload"] if name:
-                return {"POST": partial(self._unload, name)}
+                return Route({"POST": partial(self._unload, name)}, GROUP)
             case ["", "v2", "repository", _, "index"]:  # as Triton: of all of them
-                return {"POST": self._index}
+                return Route({"POST": self._index}, GROUP)
             case ["", "v2", "repository", _, "models", _, "load" | "unload"]:
-                return {"POST": _refuse_repository_name}
+                return Route({"POST": _refuse_repository_name}, GROUP)
         return None
 
     def _index(self, exchange: Exchange) -> None:

@@ -14,9 +14,10 @@ from typing import Final
 
 from wherry.frontends.http.answers import Headers
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.v2.http.infer_codec import HEADER_LENGTH
 from wherry.frontends.v2.http.kserve import InferCall, infer
-from wherry.frontends.v2.http.model_path import Entry, Handler, Handlers, ModelPath
+from wherry.frontends.v2.http.model_path import Entry, ModelPath
 from wherry.values.errors import InvalidRequest
 
 BINARY: Final = "application/vnd.sagemaker-triton.binary+json;json-header-size="
@@ -33,8 +34,11 @@ class SageMakerRoutes:
         #: The last one that was asked for, with its codec.
         self._model: ModelPath | None = None
 
-    def routes(self) -> dict[str, Handlers]:
-        return {"/ping": {"GET": self._ready}, "/invocations": {"POST": self._invoke}}
+    def routes(self) -> dict[str, Route]:
+        return {
+            "/ping": Route({"GET": self._ready}, "health", open=True),
+            "/invocations": Route({"POST": self._invoke}, "inference"),
+        }
 
     def _invoke(self, exchange: Exchange) -> None:
         headers = exchange.request.headers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.v2.http.model_path import Entry, Handlers, ModelPath
+from wherry.frontends.http.route import Route
+from wherry.frontends.v2.http.model_path import Entry, ModelPath
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 
@@ -16,10 +17,10 @@ class SettingRoutes:
         self._log = entry.common.log_settings
         self._trace = entry.common.trace_settings
 
-    def routes(self) -> dict[str, Handlers]:
+    def routes(self) -> dict[str, Route]:
         return {
-            "/v2/logging": {"GET": self._tell_log, "POST": self._set_log},
-            "/v2/trace/setting": {"GET": self._tell_trace, "POST": self._set_trace},
+            "/v2/logging": Route({"GET": self._tell_log, "POST": self._set_log}, "logging"),
+            "/v2/trace/setting": Route({"GET": self._tell_trace, "POST": self._set_trace}, "trace"),
         }
 
     def _tell_log(self, exchange: Exchange) -> None:

@@ -6,18 +6,19 @@ empty, to forget what is not there is no error, and to register some is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.infer_codec import parse_object
-from wherry.frontends.v2.http.model_path import Entry, Handlers
+from wherry.frontends.v2.http.model_path import Entry
 from wherry.values.errors import InvalidRequest, RegionNotFound, Unsupported
 
-SYSTEM: Final = "systemsharedmemory"
-CUDA: Final = "cudasharedmemory"
+NameT = TypeVar("NameT", bound=str | None)
 
 
 class SharedMemoryRoutes:
@@ -27,31 +28,33 @@ class SharedMemoryRoutes:
         self._entry = entry
         self._regions = entry.common.shared_memory
 
-    def routes(self) -> dict[str, Handlers]:
+    def routes(self) -> dict[str, Route]:
         """The paths that name no region."""
         return {
-            f"/v2/{kind}/{action}": self._handlers(kind, action, None)
-            for kind in (SYSTEM, CUDA)
-            for action in ("status", "unregister")
+            "/v2/systemsharedmemory/status": _get(self._status, None),
+            "/v2/systemsharedmemory/unregister": _post(self._unregister, None),
+            "/v2/cudasharedmemory/status": _get(self._cuda_status, None),
+            "/v2/cudasharedmemory/unregister": _post(self._forget, None),
         }
 
-    def handlers(self, path: str) -> Handlers | None:
-        """What the path of a region does; None if that is nothing."""
+    def route(self, path: str) -> Route | None:
+        """The route of a path that names a region; None if there is none."""
         match path.split("/"):
-            case ["", "v2", kind, "region", name, action] if name and kind in (SYSTEM, CUDA):
-                return self._handlers(kind, action, name) or None
+            case ["", "v2", "systemsharedmemory", "region", name, action] if name:
+                of_system = {
+                    "status": _get(self._status, name),
+                    "register": _post(self._register, name),
+                    "unregister": _post(self._unregister, name),
+                }
+                return of_system.get(action)
+            case ["", "v2", "cudasharedmemory", "region", name, action] if name:
+                of_cuda = {
+                    "status": _get(self._cuda_status, name),
+                    "register": _post(self._register_cuda, name),
+                    "unregister": _post(self._forget, name),
+                }
+                return of_cuda.get(action)
         return None
-
-    def _handlers(self, kind: str, action: str, name: str | None) -> Handlers:
-        system = kind == SYSTEM
-        match action:
-            case "status":
-                return {"GET": partial(self._status if system else self._cuda_status, name)}
-            case "unregister":
-                return {"POST": partial(self._unregister if system else self._forget, name)}
-            case "register" if name is not None:
-                return {"POST": partial(self._register if system else self._register_cuda, name)}
-        return {}
 
     def _status(self, name: str | None, exchange: Exchange) -> None:
         respond_json(exchange, [asdict(region) for region in self._regions.status(name)])
@@ -96,3 +99,11 @@ def _member(region: str, given: dict[str, Any], name: str, kind: type) -> Any:
 
 
 _KINDS: Final = {str: "a string", int: "a whole number", dict: "an object"}
+
+
+def _get(handler: Callable[[NameT, Exchange], None], name: NameT) -> Route:
+    return Route({"GET": partial(handler, name)}, "shared-memory")
+
+
+def _post(handler: Callable[[NameT, Exchange], None], name: NameT) -> Route:
+    return Route({"POST": partial(handler, name)}, "shared-memory")

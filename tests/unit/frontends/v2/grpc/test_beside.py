@@ -12,8 +12,8 @@ import wherry
 from tests.fakes import PATIENCE, until
 from tests.grpc_calls import Client, served
 from wherry.frontends import offload as offload_module
-from wherry.frontends.common import Common
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, Job, Offload, Port
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc.infer_codec import COPIED_BYTES, InferCodec
 from wherry.frontends.v2.tensors import pack_bytes
 

@@ -20,8 +20,9 @@ from tests.unit.frontends.http.raw import (
     run,
     until,
 )
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.asgi import asgi_app
-from wherry.frontends.http.exchange import Application, Exchange, Limits
+from wherry.frontends.http.exchange import Application, Exchange
 from wherry.frontends.http.listener import Listener
 
 LIMITS = Limits(max_body_bytes=1_000_000)

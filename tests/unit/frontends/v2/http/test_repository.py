@@ -13,8 +13,8 @@ from tests.fakes import PATIENCE
 from tests.http_exchange import Client, app_loop, served
 from tests.repositories import Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
-from wherry.frontends.common import Common
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.v2.common import Common
 from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.control import ModelControl
 

@@ -11,7 +11,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.http_exchange import Client, served
-from wherry.frontends.common import Common
+from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.tensors import pack_bytes
 
 SHM = Path("/dev/shm")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from wherry.frontends.http.exchange import Buffer
 from wherry.frontends.offload import SLICE_BYTES, give_way, join_in_slices
+from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge, Unsupported
 
 GZIP: Final = 16 + zlib.MAX_WBITS

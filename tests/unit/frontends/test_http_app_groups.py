@@ -1,10 +1,9 @@
-"""frontends/access/groups.py: the group of each path; a restriction must miss none of them."""
+"""frontends/http_app.py: the group of each path; a restriction must miss none of them."""
 
 import pytest
 
 import wherry
 from tests.http_exchange import served
-from wherry.frontends.access.groups import group_of
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 
 
@@ -51,13 +50,17 @@ def quiet(text: str) -> str:
 )
 def test_each_path_has_its_group(path: str, group: str) -> None:
     assert group in GROUPS
-    assert group_of(path) == group
+    with served(quiet, sagemaker=True) as client:
+        route = client.app.route(path)
+        assert route is not None
+        assert route.group == group
 
 
 def test_with_every_group_off_no_route_answers() -> None:
     with served(quiet, restrictions=Restrictions(off=GROUPS)) as client:
-        for path, handlers in client.app._routes.items():
-            for method in handlers:
+        for path, route in client.app._routes.items():
+            assert route.group in GROUPS
+            for method in route.handlers:
                 answer = client.ask(method, path)
                 assert answer.status == 403, path
                 assert "switched off" in answer.error

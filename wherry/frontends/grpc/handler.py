@@ -1,0 +1,33 @@
+"""What does a method do, and which clients may call it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from wherry.frontends.grpc.proto import Method
+from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.wire import Values
+
+
+@dataclass(frozen=True, slots=True)
+class MethodHandler:
+    """What one method calls, and the group of the API that it belongs to.
+
+    `group` is one of `restricted.GROUPS`: what an operator restricts or switches off. An `open`
+    method needs no key: load balancers probe these.
+    """
+
+    call: Callable[[Method, Rpc], object]
+    group: str
+    open: bool = False
+
+
+def at_once(answer: Callable[[Values], Values], group: str, *, open: bool = False) -> MethodHandler:
+    """The handler of a unary method whose answer follows from its request without waiting."""
+    return MethodHandler(partial(_respond, answer), group, open)
+
+
+def _respond(answer: Callable[[Values], Values], method: Method, rpc: Rpc) -> None:
+    rpc.respond(method.response.encode(answer(method.request.decode(rpc.message))))

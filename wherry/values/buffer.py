@@ -1,0 +1,3 @@
+"""What may the bytes of a message lie in?"""
+
+Buffer = bytes | bytearray | memoryview
