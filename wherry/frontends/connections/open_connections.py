@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Generic, Protocol, TypeVar
+from enum import Enum, auto
+from typing import Final, Generic, TypeVar
 
 from wherry.frontends.connections import descriptors
+from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.held import Held, Holdings
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.connections.open_connection import OpenConnection
 
 log = logging.getLogger("wherry")
 
@@ -19,34 +21,35 @@ DRAIN_SWEEP_INTERVAL: Final = 0.05
 """While the server waits for its connections to end."""
 
 
-class Client(Protocol):
-    """A connection, whatever its protocol."""
+class MayAsk(Enum):
+    """What a new connection may ask."""
 
-    @property
-    def owes(self) -> bool:
-        """Whether an answer is not complete, or not yet with the kernel."""
-
-    def end(self) -> None:
-        """Take no more requests; close when the last answer is written."""
-
-    def abort(self) -> None: ...
+    ANYTHING = auto()
+    HEALTH = auto()  # there are too many: it is for probes
+    NOTHING = auto()  # it is refused
 
 
-C = TypeVar("C", bound=Client)
+C = TypeVar("C", bound=OpenConnection)
 
 
-class OpenConnections(ABC, Generic[C]):
-    """Calls `sweep` twice a second while anything is open. With no connection there is no timer:
-    an idle server uses no CPU."""
+class OpenConnections(Generic[C]):
+    """The open connections of one listener. Sweeps over them twice a second.
+
+    With no connection there is no timer: an idle server uses no CPU.
+    """
 
     def __init__(
-        self, clock: Callable[[], float], limits: Limits, holdings: Holdings[Client] | None = None
+        self,
+        clock: Callable[[], float],
+        limits: Limits,
+        holdings: Holdings[OpenConnection] | None = None,
     ) -> None:
         self.clock = clock
         self._descriptors = descriptors.for_connections()
         self._never = descriptors.never_for_connections()
         self.limits = limits
         self.holdings = holdings or holdings_of(limits)
+        self.crowd = Crowd()
         self.open: set[C] = set()
         self.draining = False
         self._sweep_interval = SWEEP_INTERVAL
@@ -60,17 +63,25 @@ class OpenConnections(ABC, Generic[C]):
         if self._timer is None:
             self._schedule_sweep()
 
-    def are_too_many(self, newest: asyncio.BaseTransport, most: int) -> bool:
-        """Is the newest of them one more than there may be, or than there are descriptors for?"""
-        return len(self.open) > most or self.lacks_descriptors(newest)
+    def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
+        """Add a new connection. When there are too many, an idle one makes room."""
+        self.add(newest)
+        descriptor = _descriptor(transport)
+        lacks_descriptors = descriptor >= self._descriptors
+        if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
+            return MayAsk.ANYTHING
+        # The newest keeps its own descriptor even if another one makes room.
+        made_room = self.crowd.one_makes_room(newest, self.open, self.clock())
+        if made_room and descriptor < self._never:
+            return MayAsk.ANYTHING
+        if lacks_descriptors:
+            return MayAsk.NOTHING
+        self.crowd.reserve(newest, self.open)
+        return MayAsk.HEALTH
 
     def lacks_descriptors(self, newest: asyncio.BaseTransport) -> bool:
-        """Does it have one that is kept for something else?"""
+        """Whether it has a descriptor that is kept for something else."""
         return _descriptor(newest) >= self._descriptors
-
-    def may_not_stay(self, newest: asyncio.BaseTransport) -> bool:
-        """Does it have one that it may not keep, even if another connection makes room?"""
-        return _descriptor(newest) >= self._never
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
@@ -90,6 +101,8 @@ class OpenConnections(ABC, Generic[C]):
 
         For `last_call` seconds a client may still send what it has not heard that it should not.
         """
+        for connection in tuple(self.open):
+            connection.drain()
         self.draining = True
         self._sweep_interval = DRAIN_SWEEP_INTERVAL
         if self._timer is not None:
@@ -111,19 +124,25 @@ class OpenConnections(ABC, Generic[C]):
         for connection in tuple(self.open):
             connection.abort()
 
-    def note_unsent(self, connection: C, count: int) -> None:
-        """Record that `count` bytes of answers wait for this client."""
+    def note_unsent(self, connection: C, count: int) -> bool:
+        """Record that `count` bytes of answers wait for this client. Returns whether it must be
+        given no more."""
         for one in self.holdings.unsent.note(connection, count, self.clock()):
             cut_off(one, "answers that it does not take need more memory than max_unsent_bytes")
+        return self.holdings.unsent.is_full(connection)
 
-    def note_received(self, connection: C, count: int) -> None:
-        """Record that requests of this client that have not come in full hold `count` bytes."""
+    def note_received(self, connection: C, count: int) -> bool:
+        """Record that requests of this client that have not come in full hold `count` bytes.
+        Returns whether it must send no more."""
         for one in self.holdings.received.note(connection, count, self.clock()):
             cut_off(one, "requests that it does not end need more memory than max_received_bytes")
+        return self.holdings.received.is_full(connection)
 
-    @abstractmethod
     def sweep(self) -> None:
         """Enforce the time limits."""
+        now = self.clock()
+        for connection in tuple(self.open):
+            connection.check(now)
 
     def _schedule_sweep(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._sweep_interval, self._sweep_again)
@@ -135,14 +154,14 @@ class OpenConnections(ABC, Generic[C]):
         self.sweep()
 
 
-def holdings_of(limits: Limits) -> Holdings[Client]:
+def holdings_of(limits: Limits) -> Holdings[OpenConnection]:
     return Holdings(
         unsent=Held(limits.max_unsent_bytes, limits.max_connection_unsent_bytes),
         received=Held(limits.max_received_bytes, limits.max_connection_received_bytes),
     )
 
 
-def cut_off(connection: Client, why: str) -> None:
+def cut_off(connection: OpenConnection, why: str) -> None:
     """End a connection that costs too much; its client must open another."""
     log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
     connection.abort()

@@ -14,11 +14,11 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.gathered import gathered_write
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import Client, OpenConnections
+from wherry.frontends.connections.open_connection import OpenConnection
+from wherry.frontends.connections.open_connections import OpenConnections
 from wherry.frontends.connections.sockets import has_unread
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import CALL_WORK, STREAM_WINDOW, Call
@@ -90,7 +90,7 @@ class Connections(OpenConnections["Connection"]):
         coding: str = "identity",
         ended: Callable[[Connection, Call], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        holdings: Holdings[Client] | None = None,
+        holdings: Holdings[OpenConnection] | None = None,
         offload: Offload | None = None,
     ) -> None:
         super().__init__(clock, limits, holdings)
@@ -105,7 +105,6 @@ class Connections(OpenConnections["Connection"]):
         self.behind = 0
         self._spent = 0  # of TURN_WORK, about in this turn
         self._turn_ends = False
-        self.crowd = Crowd()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         # What is left of one read goes in front of the next: a part of a frame's head at most,
         # or of the preface.
@@ -139,16 +138,6 @@ class Connections(OpenConnections["Connection"]):
     def _next_turn(self) -> None:
         self._turn_ends = False
         self._spent = 0
-
-    def drain(self, last_call: float) -> None:
-        for connection in tuple(self.open):
-            connection.drain()
-        super().drain(last_call)
-
-    def sweep(self) -> None:
-        now = self.clock()
-        for connection in tuple(self.open):
-            connection.check(now)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -912,19 +901,15 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing is asked, nothing is owed, nothing is half read."""
+    def idle_since(self) -> float | None:
+        """When a sweep last saw a new call; None if something is asked, owed or half read."""
         half_read = self._unread or self._rest or self._frame_place or self._block
-        return not (self._over or self.owes or half_read or self._data_left)
-
-    @property
-    def idle_since(self) -> float:
-        """When a sweep last saw a new call."""
-        return self._called_at
+        busy = self._over or self.owes or half_read or self._data_left
+        return None if busy else self._called_at
 
     def make_room(self) -> bool:
         """Close now, if this is idle and no call has come in the last moment."""
-        makes_room = self.is_idle and not has_unread(self._transport)
+        makes_room = self.idle_since is not None and not has_unread(self._transport)
         if makes_room:
             self.write(frames.goaway(self._served_id, frames.NO_ERROR, "others need the room"))
             self._over = True

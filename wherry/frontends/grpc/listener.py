@@ -14,7 +14,7 @@ from wherry.frontends.access.origins import Binding, binding_of
 from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
 from wherry.frontends.connections.held import Holdings
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import Client
+from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.h2 import Connection, Connections
@@ -38,7 +38,7 @@ class GrpcListener:
         *,
         compression: str = "none",
         access_log: logging.Logger | None = None,
-        holdings: Holdings[Client] | None = None,
+        holdings: Holdings[OpenConnection] | None = None,
         offload: Offload | None = None,
     ) -> None:
         self._application = application

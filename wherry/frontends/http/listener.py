@@ -10,15 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from wherry.frontends.access.origins import Binding, OriginCheck, Origins, binding_of
-from wherry.frontends.connections.backlog import HANDSHAKES, Backlog
 from wherry.frontends.connections.held import Holdings
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import Client
+from wherry.frontends.connections.listening import Listening
+from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.protocol import Connection, Connections
-
-BACKLOG = 2048
 
 
 class Listener:
@@ -34,7 +32,7 @@ class Listener:
         application: Application,
         limits: Limits | None = None,
         origins: Origins | None = None,
-        holdings: Holdings[Client] | None = None,
+        holdings: Holdings[OpenConnection] | None = None,
         *,
         vital: frozenset[str] = frozenset(),
     ) -> None:
@@ -43,10 +41,7 @@ class Listener:
             application, limits or Limits(), vital=vital, holdings=holdings
         )
         self._origins = origins
-        self._server: asyncio.Server | None = None
-        self._backlog: Backlog | None = None
-        self._passed = False
-        self._reuse_port = False
+        self._listening = Listening(self._connections, self._connect)
         self._scheme = "http"
         self._unix_path: Path | None = None
         self._unix_inode = 0
@@ -72,48 +67,12 @@ class Listener:
         With `reuse_port` other processes of this user may listen on the same port. OSError if the
         address is taken.
         """
-        loop = asyncio.get_running_loop()
         self._scheme = "https" if ssl else "http"
-        handshake = self._connections.limits.header_timeout if ssl else None
-        self._passed = sock is not None
-        self._reuse_port = reuse_port and sock is None and uds is None
+        passed = sock is not None
         if uds is not None:
             sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
-        if sock is not None and sock.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(
-                self._connect,
-                sock=sock,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
-        elif sock is not None:
-            self._server = await loop.create_server(
-                self._connect,
-                sock=sock,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
-        else:
-            self._server = await loop.create_server(
-                self._connect,
-                host,
-                port,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                reuse_port=reuse_port or None,
-                start_serving=False,
-            )
-        self._backlog = Backlog(
-            self._server,
-            self._connect,
-            ssl=ssl,
-            ssl_handshake_timeout=handshake,
-            reuse_port=self._reuse_port,
+        await self._listening.bind(
+            host, port, sock=sock, passed=passed, ssl=ssl, reuse_port=reuse_port
         )
         if self._origins is not None:  # the first connection finds the rules in place
             self._connections.origin_check = OriginCheck(
@@ -124,21 +83,17 @@ class Listener:
 
     async def serve(self) -> None:
         """Accept connections from now on."""
-        if self._backlog is not None:
-            await self._backlog.open()
+        await self._listening.serve()
 
     @property
     def addresses(self) -> list[str]:
         """`host:port` of each socket, or the unix socket's path; empty when not listening."""
-        if self._server is None:
-            return []
-        return [address_text(s.getsockname()) or "" for s in self._server.sockets]
+        return [address_text(name) or "" for name in self._listening.names]
 
     @property
     def binding(self) -> Binding:
         """Where it can be reached from."""
-        sockets = self._server.sockets if self._server is not None else ()
-        return binding_of(s.getsockname() for s in sockets)
+        return binding_of(self._listening.names)
 
     @property
     def url(self) -> str:
@@ -160,37 +115,13 @@ class Listener:
         connection says that it is the last. Returns when every connection is closed: after
         `drain_timeout` seconds at the latest, or soon after `end`.
         """
-        if self._server is None:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_timeout):
-                busy = self.connections > 0
-                self._connections.drain(last_call)
-                if self._unix_path is not None:
-                    await asyncio.to_thread(self._remove_unix_socket)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(last_call):
-                        await self._connections.all_closed()
-                await self._close_backlog(self._handshakes(busy))
-                await self._connections.all_closed()
-        await self._close_backlog(0.0)
-        await self.end()
-        self._server = None
+        if self._unix_path is not None:
+            await asyncio.to_thread(self._remove_unix_socket)
+        await self._listening.drain(drain_timeout, last_call)
 
     async def end(self) -> None:
         """Give up what is not answered by now: the time to drain is over."""
-        await self._connections.end()
-
-    def _handshakes(self, busy: bool) -> float:
-        """Seconds for new connections to end their handshakes."""
-        # Those of a port that a successor has are not over with us.
-        wanted = self._reuse_port or (busy and not self._passed)
-        return HANDSHAKES if wanted else 0.0
-
-    async def _close_backlog(self, handshakes: float) -> None:
-        backlog, self._backlog = self._backlog, None
-        if backlog is not None:
-            await backlog.close(handshakes=handshakes)
+        await self._listening.end()
 
     def _connect(self) -> Connection:
         return Connection(self._connections)

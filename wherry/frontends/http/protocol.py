@@ -16,11 +16,11 @@ import httptools
 import numpy as np
 
 from wherry.frontends.access.origins import OriginCheck
-from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.gathered import gathered_write
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.connections.open_connections import Client, OpenConnections
+from wherry.frontends.connections.open_connection import OpenConnection
+from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
 from wherry.frontends.connections.sockets import address_text, has_unread, unacknowledged
 from wherry.frontends.http.exchange import (
     ANSWERED,
@@ -112,12 +112,11 @@ class Connections(OpenConnections["Connection"]):
         *,
         vital: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
-        holdings: Holdings[Client] | None = None,
+        holdings: Holdings[OpenConnection] | None = None,
     ) -> None:
         super().__init__(clock, limits, holdings)
         self.application = application
         self.turns = Turns()
-        self.crowd = Crowd()
         self.health_only = HealthOnly(application, vital, limits.max_connections)
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -127,7 +126,7 @@ class Connections(OpenConnections["Connection"]):
         self.targets = Memo(split_target)
         #: Which hosts and pages are answered; without it, any.
         self.origin_check: OriginCheck | None = None
-        self._waits = {
+        self.timeouts = {
             Wait.BEGIN: limits.idle_timeout,
             Wait.HEAD: limits.header_timeout,
             Wait.BODY: limits.body_timeout,
@@ -144,9 +143,7 @@ class Connections(OpenConnections["Connection"]):
         """The answer of the last request that has arrived says that it is the last; a connection
         that is idle for `last_call` seconds is closed."""
         self._last_call_until = self.clock() + last_call
-        self._waits[Wait.LAST] = last_call
-        for connection in self.open:
-            connection.drain()
+        self.timeouts[Wait.LAST] = last_call
         super().drain(last_call)
 
     @property
@@ -154,11 +151,8 @@ class Connections(OpenConnections["Connection"]):
         return self.clock() >= self._last_call_until
 
     def sweep(self) -> None:
-        """Enforce the time limits. A wait counts from the first sweep that sees it."""
-        now = self.clock()
         self.heads.clear()  # the Date in them has passed
-        for connection in tuple(self.open):
-            connection.check(now, self._waits)
+        super().sweep()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -277,26 +271,20 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._write_gathered = gathered_write(self._transport)
         self._peer = address_text(transport.get_extra_info("peername"))
-        self._waiting_since = now = self._shared.clock()
-        self._shared.add(self)
-        if self._shared.are_too_many(transport, self._limits.max_connections):
-            self._come_in_the_crowd(self._shared.crowd, now)
+        self._waiting_since = self._shared.clock()
+        may_ask = self._shared.admit(self, transport)
+        if may_ask is MayAsk.HEALTH:
+            self._application = self._shared.health_only
+        elif may_ask is MayAsk.NOTHING:
+            self._refuse_to_serve()
         if self._shared.draining:
             self.drain()
 
-    def _come_in_the_crowd(self, crowd: Crowd, now: float) -> None:
-        shared = self._shared
-        made_room = crowd.one_makes_room(self, shared.open, now)
-        if made_room and not shared.may_not_stay(self._transport):
-            return
-        if not shared.lacks_descriptors(self._transport):
-            crowd.reserve(self, shared.open)
-            self._application = shared.health_only
-            return
+    def _refuse_to_serve(self) -> None:
         self._refuse(
             Refused(
                 503,
-                f"the server has its limit of {len(shared.open) - 1} connections;"
+                f"the server has its limit of {len(self._shared.open) - 1} connections;"
                 " retry later, or raise max_connections and the limit of open files",
                 ("Retry-After", "1"),
             )
@@ -760,18 +748,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     @property
-    def is_idle(self) -> bool:
-        """Nothing is owed, nothing is half read."""
-        return self._reading is BETWEEN and not self.exchanges and not self._unparsed
-
-    @property
-    def idle_since(self) -> float:
-        """The time of the sweep that first saw it idle; there are two sweeps a second."""
-        return self._waiting_since
+    def idle_since(self) -> float | None:
+        idle = self._reading is BETWEEN and not self.exchanges and not self._unparsed
+        return self._waiting_since if idle else None
 
     def make_room(self) -> bool:
         """Close now, if this is idle and no request has come in the last moment."""
-        makes_room = self.is_idle and not self.owes and not has_unread(self._transport)
+        makes_room = (
+            self.idle_since is not None and not self.owes and not has_unread(self._transport)
+        )
         if makes_room:
             self._transport.abort()  # an end of file, as nothing is unread
         return makes_room
@@ -834,7 +819,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Time limits
 
-    def check(self, now: float, timeouts: dict[Wait, float]) -> None:
+    def check(self, now: float) -> None:
         """Act if the client has let us wait too long without any progress."""
         if self._owed_much:
             self._note_unsent()
@@ -842,7 +827,7 @@ class Connection(asyncio.BufferedProtocol):
         if wait != self._wait:
             self._wait, self._waiting_since = wait, now
         elif wait is not None:
-            if now - self._waiting_since >= timeouts[wait[0]]:
+            if now - self._waiting_since >= self._shared.timeouts[wait[0]]:
                 self._waited_too_long(wait[0])
             elif wait[0] is Wait.LEAVE and not self._lingering and self._has_all():
                 self._transport.abort()
