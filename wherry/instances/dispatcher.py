@@ -14,14 +14,22 @@ from math import inf
 from time import perf_counter_ns
 from typing import Any
 
-from wherry.instances.executable import RESCHEDULED, Executable, Failure, Outcome, model_errors
+from wherry.instances.executable import (
+    RESCHEDULED,
+    Executable,
+    Execution,
+    Failure,
+    Outcome,
+    model_errors,
+)
 from wherry.instances.instance import Instance
 from wherry.instances.life import ModelLife, ModelState
 from wherry.instances.resources import Resources
 from wherry.instances.sequence_inputs import SequenceInputs
+from wherry.instances.stream_run import StreamRun
 from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
-from wherry.observability.statistics import ModelStatistics, ResponseCount
+from wherry.observability.statistics import ModelStatistics
 from wherry.scheduler.arrival_order import ArrivalOrder
 from wherry.scheduler.device_share import Claim
 from wherry.scheduler.door import PATIENCE, refusal, too_slow
@@ -507,38 +515,90 @@ class Dispatcher(ModelLife[Instance]):
         with self._lock:
             handed = self._assign(self._clock())  # what came while it was loaded
         self._hand_over(handed)
-        while (batch := instance.wait()) is not None:
-            self.run(instance, batch)
-            del batch  # nothing of it is to live on until the next one comes
+        instance.serve()
 
-    def run(self, instance: Instance, batch: Batch) -> None:
-        """Run a batch, and give its instance the next. In its serving thread, or in an event loop
-        that has its place."""
+    def _stop(self, instance: Instance) -> None:
+        instance.give(None)
+
+    # What an instance tells
+
+    def prepared(self, batch: Batch) -> list[InferRequest]:
+        """The requests of a batch that must run, with all their inputs. Any thread."""
+        if self._sequence_inputs is None:
+            return [request for request in batch.requests if not request.reply.settled]
+        requests = list(batch.requests)  # no step is skipped unseen
+        self._sequence_inputs.fill(requests)
+        return requests
+
+    def finished(
+        self,
+        instance: Instance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        """`requests` of `batch` have run: count and answer them, and give the instance its next
+        batch. Any thread."""
         try:
-            self._run_batch(instance, batch)
-        except WorkerDied:
-            raise
-        except BaseException:  # our own bug: its requests must be answered all the same
-            log.exception("internal error", extra={"model": self.config.name})
-            for request in batch.requests:
-                self._fail(request, WherryError("internal error; see the server's log"))
+            if requests:
+                self._finished(instance, batch, requests, execution, started)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self.crashed(instance, batch)
+        else:
+            self._next(instance)
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        """The server's own code raised while it ran `batch`: its requests fail."""
+        log.exception("internal error", extra={"model": self.config.name})
+        for request in batch.requests:
+            self._fail(request, WherryError("internal error; see the server's log"))
         self._next(instance)
 
-    def _run_batch(self, instance: Instance, batch: Batch) -> None:
-        requests = list(batch.requests)
-        started = instance.begun_at
-        if started is None:
-            if self._sequence_inputs is None:  # else no step is skipped unseen, whoever has left
-                requests = [r for r in requests if not r.reply.settled]
-                if not requests:
-                    return
-            started = self._clock()
-        if self._sequence_inputs is not None:
-            self._sequence_inputs.fill(requests)
-        if not instance.outlives_batch and requests[-1].streams:
-            self._run_stream(instance, batch, requests, started)
-            return
-        execution = instance.execute(requests)
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        """Begin to run requests that stream. `streamed` ends it."""
+        inputs = self._sequence_inputs
+        return StreamRun(
+            instance,
+            batch,
+            requests,
+            started,
+            config=self.config,
+            statistics=self.statistics,
+            clock=self._clock,
+            kept=inputs.keep if inputs is not None else lambda _, columns: columns,
+            fail=self._fail,
+            failed=self._fail_with,
+        )
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        """All responses of `run` were handed on: end its streams, and give the instance its next
+        batch. Any thread."""
+        instance = run.instance
+        assert isinstance(instance, Instance)
+        try:
+            instance.good_batches += 1
+            if self._poisons.active:
+                self._poisons.survived(run.requests)
+            run.ended()
+            for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
+                if request.sequence is not NOT_READY and not self._reschedules(request, outcome):
+                    run.settle(index, outcome)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self.crashed(instance, run.batch)
+        else:
+            self._next(instance)
+
+    def _finished(
+        self,
+        instance: Instance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
         outcomes = execution.outcomes
         ran = requests
         if execution.later:
@@ -686,60 +746,6 @@ class Dispatcher(ModelLife[Instance]):
             extra={"model": self.config.name, "rows": rows, "from_now_on": rows // 2},
         )
 
-    def _run_stream(
-        self, instance: Instance, batch: Batch, requests: list[InferRequest], started: float
-    ) -> None:
-        lone = len(requests) == 1
-        counts = [ResponseCount(self.statistics, started) for _ in requests]
-
-        def respond(index: int, columns: Columns) -> bool:
-            request = requests[index]
-            instance.busy_since = self._clock()  # progress
-            if self._sequence_inputs is not None:
-                columns = self._sequence_inputs.keep(request, columns)
-            reply = request.reply
-            if not isinstance(reply, StreamReply):
-                return True  # a row that was not ready
-            counts[index].responded(self._clock())
-            if lone:
-                self._wait_for_reader(instance, reply)
-                counts[index].go_on(self._clock())
-            if reply.send(InferResponse(columns, request.rows), lone=lone):
-                return True
-            unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
-            self._fail(request, Cancelled(unread))
-            return False
-
-        clock = perf_counter_ns()
-        outcomes = instance.stream(requests, respond)
-        instance.good_batches += 1
-        if self._poisons.active:
-            self._poisons.survived(requests)
-        rows = [sum(r.rows for r in requests)]
-        self.statistics.executed(
-            requests, rows, batch.reason, started, 0, perf_counter_ns() - clock, 0
-        )
-        for request, outcome, count in zip(requests, outcomes, counts, strict=True):
-            if request.sequence is NOT_READY or self._reschedules(request, outcome):
-                continue
-            if isinstance(outcome, Failure):
-                left = request.reply.settled
-                reason = Cancelled.reason if left else outcome.as_exception().reason
-                count.ended(self._clock(), reason)
-                self._fail_with(request, outcome, instance.name)
-            elif request.reply.claim():
-                count.ended(self._clock())
-                self.statistics.succeeded([request], self._clock())
-                request.reply.deliver(InferResponse({}, 0))
-            else:
-                count.ended(self._clock(), Cancelled.reason)
-
-    def _wait_for_reader(self, instance: Instance, reply: StreamReply[InferResponse]) -> None:
-        """A slow reader slows its own stream for a while; the instance does not hang meanwhile."""
-        gives_up_at = self._clock() + self.config.stall_timeout
-        while not reply.wait_for_room(0.5) and self._clock() < gives_up_at:
-            instance.busy_since = self._clock()
-
     def _next(self, instance: Instance) -> None:
         """This instance is free: give it what it should run, if something waits."""
         handed: Sequence[tuple[Instance, Batch]] = ()
@@ -747,8 +753,8 @@ class Dispatcher(ModelLife[Instance]):
         with self._lock:
             self._ended(instance)
             instance.busy_since = None
-            if self._closing or instance not in self._alive:
-                instance.give(None)  # it ends, or its place is taken since it hung
+            ends = self._closing or instance not in self._alive  # or its place is taken: it hung
+            if ends:
                 self._return_grants()
             else:
                 if self.state is ModelState.UNLOADING:
@@ -760,6 +766,8 @@ class Dispatcher(ModelLife[Instance]):
                 else:
                     self._return_grants()
         self._hand_over(handed)
+        if ends:
+            instance.give(None)
         for request, error in given_up:
             self._fail(request, error)
 
@@ -784,9 +792,7 @@ class Dispatcher(ModelLife[Instance]):
     def _up(self, instance: Instance) -> None:
         if self._sequences is not None:
             self._sequences.instance_up(instance.number)
-        if self._closing:
-            instance.give(None)
-        else:
+        if not self._closing:
             self._idle.append(instance)  # at once: whoever hears that the model is ready calls it
 
     def _down(self, instance: Instance) -> None:

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.values.errors import WherryError
-from wherry.values.request import Batch, Columns, InferRequest, InferResponse
+from wherry.values.request import Batch, InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
 
-#: Called for each response of a stream: which request of the batch, and its rows. False: this
-#: caller is gone, spare yourself the rest.
-Respond = Callable[[int, Columns], bool]
 
-
-class Answers(Protocol):
-    """Whom an instance tells what comes of a request whose batch may long be over. Any thread."""
+class LateAnswers(Protocol):
+    """What an instance tells of requests that have outlived their batch. Any thread."""
 
     def now(self) -> float:
         """The runtime's clock."""
         ...
 
     def answer(self, request: InferRequest, response: InferResponse) -> None:
-        """Its only response; of a stream, its end."""
+        """Give a request its only response; a stream its end."""
         ...
 
     def respond(self, request: InferRequest, response: InferResponse) -> bool:
-        """One response of a stream. False: its caller is gone, spare yourself the rest."""
+        """Hand on one response of a stream. False: its caller is gone, send no more."""
         ...
 
     def fail(self, request: InferRequest, error: WherryError) -> None: ...
@@ -40,27 +37,58 @@ class Answers(Protocol):
         """`fail` for what the model itself has done wrong."""
         ...
 
-    def run(self, instance: Instance, batch: Batch) -> None:
-        """Run what the instance was given, and give it what is next. Raises WorkerDied.
 
-        Only for the thread that serves it at this moment.
-        """
+class Answers(LateAnswers, Protocol):
+    """What an instance tells its dispatcher. Any thread; nothing here waits for a model or a lock
+    that is held while a model runs.
+
+    A batch goes this way: the dispatcher calls `give(batch)`; just before it runs or is sent, the
+    instance calls `prepared(batch)`; in the end it calls exactly one of `finished`, `streamed` and
+    `crashed`, each of which gives it the next batch if one waits. Only if its worker has died it
+    calls none of them: `serve` raises.
+    """
+
+    def prepared(self, batch: Batch) -> list[InferRequest]:
+        """The requests of a batch that must run, with all their inputs: those settled meanwhile
+        are left out, unless they are steps of sequences. If none is left, `finished` follows."""
+        ...
+
+    def finished(
+        self,
+        instance: Instance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        """`requests` of `batch` have run; they began at `started` (runtime's clock)."""
+        ...
+
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        """Begin to run requests that stream. `streamed` ends it."""
+        ...
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        """All responses of `run` were handed on. The outcome of each request is None or a
+        Failure."""
+        ...
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        """The server's own code raised while it ran `batch`: its requests fail. Call this in the
+        `except` clause: the error is logged."""
         ...
 
 
 class Instance(ABC):
-    """One loaded copy of a model, served by one thread of this process.
+    """One loaded copy of a model. It tells `answers` what comes of the batches that it is given.
 
-    Everything but `give` and `abort` is called by that thread (or, for a local call that runs in
-    its caller's thread, by that one, while the serving thread waits).
+    One thread calls `load`, `serve` and `unload`, one after the other.
     """
 
-    #: May `execute` run in another thread than the one that called `load`?
+    #: Has it an `executable` that may run in a caller's thread while it is idle?
     runs_in_caller = False
-
-    #: Does `execute` also take requests that stream, and may requests outlive their batch? The
-    #: outcome of one that does is None: `answers` is told of it later.
-    outlives_batch = False
 
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
@@ -70,9 +98,6 @@ class Instance(ABC):
         self.batch: Batch | None = None
         self.busy_since: float | None = None
         self.good_batches = 0
-        #: When `give` itself began the batch that `wait` returned last (seconds of the runtime's
-        #: clock): then `execute` is to get all of its requests, and only its answer is awaited.
-        self.begun_at: float | None = None
 
     @property
     def number(self) -> int:
@@ -84,20 +109,14 @@ class Instance(ABC):
         """Load the model and warm it up. Raises what goes wrong."""
 
     @abstractmethod
+    def serve(self) -> None:
+        """Block until `give(None)`. What is given meanwhile runs here, or wherever the instance
+        runs its batches. Raises WorkerDied if its worker has ended."""
+
+    @abstractmethod
     def give(self, batch: Batch | None) -> None:
-        """Wake the serving thread with a batch, or with None to stop. Any thread."""
-
-    @abstractmethod
-    def wait(self) -> Batch | None:
-        """Wait for `give`. Raises WorkerDied if the worker ends meanwhile."""
-
-    @abstractmethod
-    def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        """Run a batch. Raises WorkerDied only; what the model raises is an outcome."""
-
-    @abstractmethod
-    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        """Run a generator model to its end. The outcome of each request is None or a Failure."""
+        """Begin a batch, or with None end `serve`. Any thread; never blocks. One batch at a
+        time: the next one comes after this one was told of."""
 
     @abstractmethod
     def abort(self, reason: str) -> bool:

@@ -255,8 +255,11 @@ class ModelLife(ABC, Generic[InstanceT]):
                 self._starting -= 1
             else:
                 self.statistics.worker_restarts += 1
+            ends = self._closing
             self._up(instance)
             self._changed.notify_all()
+        if ends:
+            self._stop(instance)
         if not first:
             log.warning(
                 "instance is back", extra={"model": self.config.name, "instance": instance.name}
@@ -401,6 +404,10 @@ class ModelLife(ABC, Generic[InstanceT]):
     @abstractmethod
     def _lost(self, instance: InstanceT, error: WorkerDied) -> bool:
         """Its worker died: see to the requests that it had. Is one of them to blame?"""
+
+    @abstractmethod
+    def _stop(self, instance: InstanceT) -> None:
+        """Have `_work` return soon. No lock is held."""
 
     @abstractmethod
     def _up(self, instance: InstanceT) -> None:

@@ -17,9 +17,9 @@ import msgspec
 
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, Part
-from wherry.instances.instance import Respond
 from wherry.instances.messages import Failed
 from wherry.instances.restart import shortage
+from wherry.instances.serving import Respond
 from wherry.instances.source import refuse_while_importing, source_of
 from wherry.instances.transport import (
     SLAB_BYTES,

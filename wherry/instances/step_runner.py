@@ -395,9 +395,10 @@ class StepRunner(ModelLife[StepInstance]):
 
     def _up(self, instance: StepInstance) -> None:
         self._active[instance] = {}
-        if self._closing:
-            instance.close()
         self._assign(self._clock())
+
+    def _stop(self, instance: StepInstance) -> None:
+        instance.close()
 
     def _down(self, instance: StepInstance) -> None:
         self._active.pop(instance, None)

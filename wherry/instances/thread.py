@@ -11,13 +11,13 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 
 from wherry.instances.executable import Executable, Execution, Outcome, model_errors
-from wherry.instances.instance import Instance, Respond
+from wherry.instances.serving import Respond, ServedInstance
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.values.request import Batch, Columns, InferRequest, gather, rows_of
 
 
-class ThreadInstance(Instance):
+class ThreadInstance(ServedInstance):
     """A model called by its serving thread."""
 
     def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wherry.instances.instance import Instance
 from wherry.instances.reading import OFTEN, Reading
+from wherry.instances.serving import ServedInstance
 from wherry.instances.worker_process import Bell, Connects, WorkerProcess
 from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
@@ -24,7 +24,7 @@ from wherry.values.request import Batch, InferRequest, Reader
 SMALL_BYTES = 16 << 10
 
 
-class WorkerInstance(Instance):
+class WorkerInstance(ServedInstance):
     """An inbox with a bell, and a process that any thread may kill.
 
     A small batch is sent to the worker by the very thread that gives it. The serving thread need
@@ -97,7 +97,7 @@ class WorkerInstance(Instance):
                     self._reading.failed(self.answers.now())
                     self._hand_back()
                 elif (batch := self._inbox.popleft()) is not None:
-                    self.answers.run(self, batch)
+                    self.run(batch)
             except WorkerDied as died:
                 self._death = died
                 self._hand_back()

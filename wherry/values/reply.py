@@ -84,6 +84,7 @@ class StreamReply(Reply[T]):
     __slots__ = (
         "_changed",
         "_on_response",
+        "_on_room",
         "_sizes",
         "_unread_bytes",
         "limit",
@@ -104,16 +105,29 @@ class StreamReply(Reply[T]):
         self._sizes: deque[int] = deque()
         self._unread_bytes = 0
         self.measure: Callable[[T], int] | None = None
+        self._on_room: Callable[[], None] | None = None
         self._changed = threading.Condition()
         self.window = window
         self.limit = limit
 
+    def has_room(self) -> bool:
+        """Is the reader less than a window behind, or gone? Any thread."""
+        return self._has_room(self.window, WINDOW_BYTES) or self.settled
+
     def wait_for_room(self, timeout: float) -> bool:
-        """Wait until the reader is less than a window behind, or gone. False: `timeout` is over."""
+        """Block until `has_room`, for `timeout` seconds at most; False if they are over."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self._has_room(self.window, WINDOW_BYTES) or self.settled, timeout
-            )
+            return self._changed.wait_for(self.has_room, timeout)
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Have `callback()` called once as soon as `has_room`, maybe at once: in this thread, the
+        reader's, or the one that settles the reply. A later callback takes the place of one that
+        was not called yet."""
+        with self._changed:
+            if not self.has_room():
+                self._on_room = callback
+                return
+        callback()
 
     @property
     def unread(self) -> int:
@@ -142,6 +156,9 @@ class StreamReply(Reply[T]):
         with self._changed:
             self._unread_bytes -= self._sizes.popleft()
             self._changed.notify()
+            told = self._taken_on_room()
+        if told is not None:
+            told()
 
     def _has_room(self, responses: int, nbytes: int) -> bool:
         return len(self._sizes) < responses and self._unread_bytes < nbytes
@@ -150,3 +167,13 @@ class StreamReply(Reply[T]):
         super().deliver(outcome)
         with self._changed:  # wake a sender that waits for a reader that has just left
             self._changed.notify_all()
+            told = self._taken_on_room()
+        if told is not None:
+            told()
+
+    def _taken_on_room(self) -> Callable[[], None] | None:
+        """Under the lock: what must be called now that there may be room."""
+        if self._on_room is None or not self.has_room():
+            return None
+        told, self._on_room = self._on_room, None
+        return told

@@ -19,8 +19,9 @@ import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Execution, Failure, Outcome
-from wherry.instances.instance import Instance, Respond
+from wherry.instances.instance import Instance
 from wherry.instances.life import ModelState
+from wherry.instances.serving import Respond, ServedInstance
 from wherry.instances.thread import ThreadInstance
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
@@ -588,7 +589,7 @@ def test_one_stuck_instance_of_two_leaves_the_model_ready(gate: Gate) -> None:
 # Workers that die, played by a fake instance
 
 
-class Worker(Instance):
+class Worker(ServedInstance):
     """An instance whose life and death the test decides."""
 
     def __init__(self, name: str, deaths: list[str]) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import wherry
 from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, obedient, plus_one
 from wherry.instances import process, worker_instance
-from wherry.instances.executable import Failure
+from wherry.instances.executable import Execution, Failure
 from wherry.instances.process import ProcessInstance
 from wherry.instances.source import MAIN, import_model, source_of
 from wherry.instances.worker_instance import SMALL_BYTES
@@ -296,13 +296,20 @@ class Loop:
 
 
 class Answers(Clock):
-    """Runs what it is asked to, and remembers what came of it."""
+    """Remembers what came of the batches."""
 
     def __init__(self) -> None:
         self.outcomes: list[Any] = []
 
-    def run(self, instance: ProcessInstance, batch: Batch) -> None:
-        self.outcomes += instance.execute(batch.requests).outcomes
+    def finished(
+        self,
+        instance: ProcessInstance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        self.outcomes += execution.outcomes
 
 
 @pytest.fixture
@@ -431,7 +438,7 @@ def test_a_death_that_a_loop_meets_in_the_answer_is_raised_in_the_serving_thread
     def run(*_: object) -> None:
         raise died
 
-    monkeypatch.setattr(answers, "run", run)
+    monkeypatch.setattr(instance, "run", run)
     instance.give(of_loop(loop, "a"))
     loop.turn()
 

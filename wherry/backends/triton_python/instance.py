@@ -32,9 +32,10 @@ from wherry.backends.triton_python.stub.pb_utils import TritonError
 from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing
 from wherry.backends.triton_python.tensors import get, put
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
-from wherry.instances.instance import Answers, Instance, Respond
+from wherry.instances.instance import LateAnswers
 from wherry.instances.restart import shortage
 from wherry.instances.sequence_inputs import WARM_UP
+from wherry.instances.serving import Respond
 from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
 from wherry.instances.worker_process import WorkerProcess, seconds_until
@@ -137,6 +138,8 @@ class PythonInstance(WorkerInstance):
         self._outcomes: list[Outcome] = []
         self._parameters: dict[InferRequest, Mapping[str, Any]] = {}
         self._begun_ns = 0
+        #: While it warms up: what is told of its requests, instead of `answers`.
+        self._warming: LateAnswers | None = None
         self._later: set[InferRequest] = set()
         #: The answer to what has one.
         self._answer: list[Any] | None = None
@@ -315,7 +318,7 @@ class PythonInstance(WorkerInstance):
         else:
             each = [(columns, rows)]
         requests = [self._warmup_request(columns, rows) for columns, rows in each]
-        later, self.answers = self.answers, _Unnoticed()
+        self._warming = _Unnoticed()
         try:
             outcomes = self.execute(requests).outcomes
             for request, outcome in zip(requests, outcomes, strict=True):
@@ -326,7 +329,7 @@ class PythonInstance(WorkerInstance):
             while any(request in self._numbers for request in requests):
                 self._turn()
         finally:
-            self.answers = later
+            self._warming = None
         for request in requests:
             if request.reply.settled and isinstance(request.reply.outcome, WherryError):
                 failed = request.reply.outcome
@@ -651,9 +654,10 @@ class PythonInstance(WorkerInstance):
         self._numbers.pop(self._open.pop(number), None)
         self._between.discard(number)
 
-    def _tell(self) -> Answers:
-        assert self.answers is not None
-        return self.answers
+    def _tell(self) -> LateAnswers:
+        told = self._warming or self.answers
+        assert told is not None
+        return told
 
     def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
         assert self._worker is not None
@@ -693,9 +697,6 @@ class _Unnoticed:
 
     def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
         request.reply.settle(failure.as_exception())
-
-    def run(self, instance: Instance, batch: Batch) -> None:
-        raise NotImplementedError  # a warm-up has no batches
 
 
 def load_failed(message: Sequence[Any]) -> LoadFailed:
