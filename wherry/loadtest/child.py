@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from wherry.loadtest.engine import Engine
+from wherry.loadtest.load_run import LoadRun
 from wherry.loadtest.messages import (
     Begin,
     Done,
@@ -74,47 +74,47 @@ async def _listen(reader: asyncio.StreamReader, inbox: asyncio.Queue[ToChild | N
 
 
 async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> None:
-    engine = Engine(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
-    await engine.prepare()
+    load = LoadRun(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
+    await load.prepare()
     _say(output, Ready())
     message = await inbox.get()
     at = message.at if isinstance(message, Begin) else time.perf_counter()
     await asyncio.sleep(at - time.perf_counter())
     cpu = time.process_time()
-    running = asyncio.ensure_future(engine.run(at))
+    running = asyncio.ensure_future(load.run(at))
     if not isinstance(message, Begin):
-        engine.stop(message.because if isinstance(message, Stop) else "the command ended")
+        load.stop(message.because if isinstance(message, Stop) else "the command ended")
     seen = 0
     asked = asyncio.ensure_future(inbox.get())
     while not running.done():
         await asyncio.wait([running, asked], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             stop = asked.result()
-            engine.stop(stop.because if isinstance(stop, Stop) else "the command ended")
+            load.stop(stop.because if isinstance(stop, Stop) else "the command ended")
             asked = asyncio.ensure_future(inbox.get())
             await running
-        _say(output, _progress(engine, seen))
-        seen = len(engine.recorder)
+        _say(output, _progress(load, seen))
+        seen = len(load.recorder)
     asked.cancel()
     await running
     _say(
         output,
         Done(
-            records=engine.recorder.packed(),
-            samples=engine.samples,
-            stopped_because=engine.stopped_because,
+            records=load.recorder.packed(),
+            samples=load.samples,
+            stopped_because=load.stopped_because,
             cpu_seconds=time.process_time() - cpu,
             seconds=time.perf_counter() - at,
         ),
     )
 
 
-def _progress(engine: Engine, seen: int) -> Progress:
-    recorder = engine.recorder
+def _progress(load: LoadRun, seen: int) -> Progress:
+    recorder = load.recorder
     return Progress(
         answered=len(recorder),
         failed=recorder.failures,
-        in_flight=engine.in_flight,
+        in_flight=load.in_flight,
         recent=recorder.latencies(seen, RECENT),
     )
 

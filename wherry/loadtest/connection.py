@@ -60,8 +60,8 @@ class Owner(Protocol):
     def closed(self, connection: Connection) -> None:
         """The connection is gone while it had nothing to do."""
 
-    def keep(self, farewell: asyncio.Future[Any]) -> None:
-        """Wait for this at the end of the run: a connection takes its time to close."""
+    def closing(self, closed: asyncio.Future[Any]) -> None:
+        """A connection takes time to close: wait for this at the end of the run."""
 
 
 class Connection(asyncio.Protocol):

@@ -160,7 +160,7 @@ class GrpcConnection(Connection):
 
     def __init__(self, owner: Owner, caller: int, channel: grpc.aio.Channel, wire: Wire) -> None:
         super().__init__(owner, caller)
-        self._keep = owner.keep
+        self._closing = owner.closing
         self._channel: grpc.aio.Channel | None = channel
         self._call = channel.unary_unary(INFER)
         self._metadata = wire.metadata
@@ -182,7 +182,7 @@ class GrpcConnection(Connection):
             self._running.cancel()
         if self._channel is not None:
             channel, self._channel = self._channel, None
-            self._keep(asyncio.ensure_future(channel.close()))
+            self._closing(asyncio.ensure_future(channel.close()))
 
     async def _answer(self, data: bytes) -> str:
         await self._call(data, metadata=self._metadata)

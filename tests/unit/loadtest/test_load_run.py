@@ -13,11 +13,11 @@ import pytest
 import uvloop
 
 from tests.unit.loadtest.script import Answer, Scripted, events, ok, raw, silence
-from wherry.loadtest import engine as engine_module
+from wherry.loadtest import load_run
 from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.encode import http
-from wherry.loadtest.engine import Engine
 from wherry.loadtest.figures import Table
+from wherry.loadtest.load_run import LoadRun
 from wherry.loadtest.plan import Bursts, Closed, Load, Plan, Rate, Replay
 from wherry.loadtest.record import OK
 
@@ -27,11 +27,11 @@ BODIES = [http("POST", "/", "test", {}, b"body %d" % n) for n in range(3)]
 class Ran:
     """A run that is over, and what the server has seen of it."""
 
-    def __init__(self, engine: Engine, server: Scripted, began: float) -> None:
-        self.engine = engine
+    def __init__(self, running: LoadRun, server: Scripted, began: float) -> None:
+        self.load = running
         self.began = began
         self.server = server
-        self.records = Table.of(engine.recorder)
+        self.records = Table.of(running.recorder)
         self.outcomes = Counter(self.records.outcomes[index] for index in self.records.outcome)
 
 
@@ -41,20 +41,22 @@ def run(
     *,
     reads: Any = "status",
     requests_of: Sequence[Encoded] = BODIES,
-    during: Callable[[Engine, Scripted], Any] | None = None,
+    during: Callable[[LoadRun, Scripted], Any] | None = None,
     **plan: Any,
 ) -> Ran:
     async def main() -> Ran:
         async with Scripted(answer) as server:
             wire = Wire(port=server.port, reads=reads)
-            engine = Engine(Plan(load=load, **{"timeout": 10.0, **plan}).check(), wire, requests_of)
-            await engine.prepare()
-            other = asyncio.ensure_future(during(engine, server)) if during else None
+            running = LoadRun(
+                Plan(load=load, **{"timeout": 10.0, **plan}).check(), wire, requests_of
+            )
+            await running.prepare()
+            other = asyncio.ensure_future(during(running, server)) if during else None
             began = perf_counter()
-            await engine.run(began)
+            await running.run(began)
             if other is not None:
                 await other
-            return Ran(engine, server, began)
+            return Ran(running, server, began)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
@@ -85,7 +87,7 @@ def test_count_mode_sends_exactly_so_many_whoever_sends_them() -> None:
 def test_the_load_ends_with_its_duration_and_what_is_in_flight_is_waited_for() -> None:
     ran = run(ok(), Closed(callers=3), duration=0.1)
     assert ran.outcomes[OK] == len(ran.server.bodies)
-    assert ran.engine.in_flight == 0
+    assert ran.load.in_flight == 0
 
 
 def test_thinking_callers_pause_after_their_answer() -> None:
@@ -120,7 +122,7 @@ def test_requests_that_find_no_free_connection_wait_and_are_charged_for_it() -> 
         await gate.wait()
         await ok()(server, writer, number)
 
-    async def open_when_all_are_due(engine: Engine, server: Scripted) -> None:
+    async def open_when_all_are_due(running: LoadRun, server: Scripted) -> None:
         await server.seen(1)
         gate.set()
 
@@ -170,7 +172,7 @@ def test_what_is_no_answer_is_an_error_of_its_kind(
 ) -> None:
     ran = run(answer, Closed(callers=2, loops=3))
     assert ran.outcomes == {outcome: 6}
-    assert message in ran.engine.samples[outcome]
+    assert message in ran.load.samples[outcome]
 
 
 def test_an_answer_may_end_with_its_connection() -> None:
@@ -221,7 +223,7 @@ def test_a_second_answer_is_not_taken_for_the_next_request_s() -> None:
 def test_a_server_that_stalls_gives_timeouts_and_the_run_ends() -> None:
     ran = run(silence, Closed(callers=3), duration=0.05, timeout=2.0)
     assert ran.outcomes == {"timeout": 3}
-    assert "2 s" in ran.engine.samples["timeout"]
+    assert "2 s" in ran.load.samples["timeout"]
 
 
 def test_a_stalled_server_does_not_hold_the_backlog_of_an_open_load_forever() -> None:
@@ -238,46 +240,48 @@ def test_a_caller_goes_on_after_its_timeout() -> None:
 
 
 def test_a_server_that_is_gone_ends_the_run_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "GIVE_UP", 1.0)
+    monkeypatch.setattr(load_run, "GIVE_UP", 1.0)
 
-    async def leave(engine: Engine, server: Scripted) -> None:
+    async def leave(running: LoadRun, server: Scripted) -> None:
         await server.seen(20)
         await server.stop()
 
     ran = run(ok(), Closed(callers=2), duration=60, during=leave)
     assert ran.outcomes[OK] >= 10
     assert ran.outcomes["cannot connect: refused"] >= 2
-    assert ran.engine.stopped_because == "no connection for 1 s (refused)"
+    assert ran.load.stopped_because == "no connection for 1 s (refused)"
 
 
 def test_nobody_there_from_the_beginning_ends_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "GIVE_UP", 0.1)
+    monkeypatch.setattr(load_run, "GIVE_UP", 0.1)
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
 
-        async def main(load: Load) -> Engine:
-            engine = Engine(Plan(load=load, duration=60), Wire(port=taken.getsockname()[1]), BODIES)
-            await engine.prepare()
-            await engine.run()
-            return engine
+        async def main(load: Load) -> LoadRun:
+            running = LoadRun(
+                Plan(load=load, duration=60), Wire(port=taken.getsockname()[1]), BODIES
+            )
+            await running.prepare()
+            await running.run()
+            return running
 
         for load in (Closed(callers=3), Rate(rate=200)):
-            engine = asyncio.run(main(load))
-            assert "refused" in engine.stopped_because
-            assert set(engine.recorder.outcomes) == {OK, "cannot connect: refused"}
+            running = asyncio.run(main(load))
+            assert "refused" in running.stopped_because
+            assert set(running.recorder.outcomes) == {OK, "cannot connect: refused"}
 
 
 def test_to_stop_is_at_once_and_keeps_what_there_is() -> None:
-    async def stop_soon(engine: Engine, server: Scripted) -> None:
+    async def stop_soon(running: LoadRun, server: Scripted) -> None:
         await server.seen(6)
-        engine.stop("interrupted")
+        running.stop("interrupted")
 
     async def five_then_none(server: Scripted, writer: asyncio.StreamWriter, number: int) -> None:
         await (ok() if number <= 5 else silence)(server, writer, number)
 
     ran = run(five_then_none, Closed(callers=1), duration=60, during=stop_soon)
     assert ran.outcomes == {OK: 5}
-    assert ran.engine.stopped_because == "interrupted"
+    assert ran.load.stopped_because == "interrupted"
 
 
 def test_a_stream_is_timed_piece_by_piece() -> None:
@@ -291,9 +295,9 @@ def test_a_stream_is_timed_piece_by_piece() -> None:
             await gate.wait()
         writer.write(b"0\r\n\r\n")
 
-    async def open_gates(engine: Engine, server: Scripted) -> None:
+    async def open_gates(running: LoadRun, server: Scripted) -> None:
         await server.seen(1)
-        (connection,) = engine._connections
+        (connection,) = running._connector.waiting_since(float("inf"))
         for n, gate in enumerate(gates, 1):
             # Two that come in one read have no time between them.
             while not connection.reader or connection.reader.tokens_out < n:  # noqa: ASYNC110
@@ -316,7 +320,7 @@ def test_an_error_in_a_stream_is_an_error() -> None:
         reads="v2_events",
     )
     assert ran.outcomes == {"error in the answer": 2}
-    assert ran.engine.samples["error in the answer"] == "out of memory"
+    assert ran.load.samples["error in the answer"] == "out of memory"
 
 
 def test_openai_streams_count_their_tokens_by_usage() -> None:

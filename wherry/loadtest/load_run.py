@@ -1,0 +1,235 @@
+"""How does one event loop put a plan's load on a server?
+
+Everything happens in callbacks of the loop: an answer is recorded and the next request sent in
+the same turn. When a request is sent is its source's decision (`sources.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+from wherry.loadtest.connection import Connection, Encoded, Wire
+from wherry.loadtest.connector import Connector, reason
+from wherry.loadtest.plan import Closed, Plan
+from wherry.loadtest.record import OK, Recorder
+from wherry.loadtest.sources import Arrivals, Callers, Source
+
+#: Seconds after which a run ends if nothing but failing to connect has happened.
+GIVE_UP = 5.0
+
+
+class LoadRun:
+    """One run. Make it in the loop that runs it; `recorder` can be read at any moment.
+
+    `offset` is the request that it begins with, and `phase` (0 to 1) shifts a constant rate:
+    several processes send different requests at different moments.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        wire: Wire,
+        requests: Sequence[Encoded],
+        *,
+        offset: int = 0,
+        phase: float = 0.0,
+    ) -> None:
+        self.recorder = Recorder()
+        #: Why it ended before its time; empty if it did not.
+        self.stopped_because = ""
+        #: A message for each kind of error.
+        self.samples: dict[str, str] = {}
+        self.in_flight = 0
+        self._plan = plan
+        self._requests = itertools.cycle([*requests[offset:], *requests[:offset]])
+        #: Requests that may still be sent.
+        self._left = plan.requests if plan.requests is not None else float("inf")
+        self._stopping = False
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._connector = Connector(wire, plan.timeout)
+        load = plan.load
+        self._source: Source
+        if isinstance(load, Closed):
+            self._source = Callers(load, self, seed=plan.seed)
+        else:
+            self._source = Arrivals(
+                load,
+                self,
+                seed=plan.seed,
+                phase=phase,
+                duration=plan.duration,
+                connections=plan.connections,
+            )
+        #: Callers send again at once until time is up: there is nothing to count or to wait for.
+        self._at_once = (
+            isinstance(load, Closed) and plan.requests is load.loops is None and not load.think
+        )
+
+    def __repr__(self) -> str:
+        return f"<LoadRun: {len(self.recorder)} answered, {self.in_flight} in flight>"
+
+    async def prepare(self) -> None:
+        """Connect the callers that begin at once, so that their first requests need not."""
+        load, source = self._plan.load, self._source
+        if not isinstance(load, Closed) or not isinstance(source, Callers) or load.ramp:
+            return
+
+        async def one(caller: int) -> None:
+            # A failure here comes again, and is counted, when the run has begun.
+            with contextlib.suppress(OSError, TimeoutError):
+                source.connected(await self._connector.connect(self, caller))
+
+        await asyncio.gather(*(one(n) for n in range(load.callers)))
+
+    async def run(self, begin_at: float | None = None) -> Recorder:
+        """Put the load on the server, from `begin_at` (perf_counter) on, until it is over."""
+        at = perf_counter() if begin_at is None else begin_at
+        try:
+            if self._plan.duration is not None:
+                self.later(at + self._plan.duration - perf_counter(), self._time_is_up)
+            self._source.begin(at)
+            self._sweep()
+            await self._done
+        finally:
+            self._source.close()
+            for timer in self._timers:
+                timer.cancel()
+            for task in self._connecting:
+                task.cancel()
+            await asyncio.gather(*self._connecting, return_exceptions=True)
+            await self._connector.close()
+        return self.recorder
+
+    def stop(self, because: str) -> None:
+        """End now. What is in flight is neither answered nor failed: it is not recorded."""
+        self.stopped_because = self.stopped_because or because
+        if not self._done.done():
+            self._done.set_result(None)
+
+    # For the source
+
+    def take(self) -> bool:
+        if self._stopping or self._left <= 0:
+            return False
+        self._left -= 1
+        return True
+
+    def send(
+        self, caller: int, connection: Connection | None, intended: float | None = None
+    ) -> None:
+        request = next(self._requests)
+        self.in_flight += 1
+        now = perf_counter()
+        if intended is None:
+            intended = now
+        if connection is not None and connection.usable:
+            connection.send(request, intended, now)
+            return
+        if connection is not None:
+            connection.abandon()
+            self._connector.forget(connection)
+        connecting = self._connect_and_send(caller, request, intended, now)
+        task = asyncio.get_running_loop().create_task(connecting)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def later(self, wait: float, call: Callable[..., None], *arguments: object) -> None:
+        def happens() -> None:
+            self._timers.discard(timer)
+            call(*arguments)
+
+        timer = asyncio.get_running_loop().call_later(max(0.0, wait), happens)
+        self._timers.add(timer)
+
+    def end_if_over(self) -> None:
+        sends_no_more = self._stopping or self._left <= 0 or self._source.exhausted
+        idle = not self.in_flight and not self._source.waiting
+        if sends_no_more and idle and not self._done.done():
+            self._done.set_result(None)
+
+    async def _connect_and_send(
+        self, caller: int, request: Encoded, intended: float, started: float
+    ) -> None:
+        try:
+            connection = await self._connector.connect(self, caller)
+        except (OSError, TimeoutError) as error:
+            self._not_connected(caller, request, intended, started, error)
+            return
+        if connection.usable:
+            connection.send(request, intended, started)
+        else:
+            connection.request, connection.intended, connection.sent = request, intended, started
+            self.answered(connection, "connection closed before the answer", perf_counter())
+
+    def _not_connected(
+        self, caller: int, request: Encoded, intended: float, started: float, error: Exception
+    ) -> None:
+        now = perf_counter()
+        outcome = f"cannot connect: {reason(error)}"
+        self.samples.setdefault(outcome, str(error))
+        self.recorder.add(intended, started, now, now, outcome, request.rows)
+        self.in_flight -= 1
+        if self._connector.failing_for(now) > GIVE_UP:
+            self.stop(f"no connection for {GIVE_UP:g} s ({reason(error)})")
+        else:
+            self._source.not_connected(caller)
+
+    # For the connections
+
+    def answered(self, connection: Connection, outcome: str, now: float) -> None:
+        request, reader = connection.request, connection.reader
+        intended, sent = connection.intended, connection.sent
+        assert request is not None
+        connection.request = connection.reader = None
+        # The next request goes out first: the server works on it while we write this one down.
+        if self._at_once and not self._stopping and connection.usable:
+            connection.send(next(self._requests), now, now)
+        else:
+            self.in_flight -= 1
+            if not connection.usable:
+                self._connector.forget(connection)
+            self._source.free(connection)
+        if reader is None:
+            self.recorder.add(intended, sent, now, now, outcome, request.rows)
+        else:
+            first = now if reader.first is None else reader.first
+            self.recorder.add(
+                intended, sent, first, now, outcome, request.rows, reader.tokens_in,
+                reader.tokens_out, reader.gaps,
+            )  # fmt: skip
+        if outcome != OK:
+            self.samples.setdefault(outcome, connection.message)
+
+    def closed(self, connection: Connection) -> None:
+        self._connector.forget(connection)
+        self._source.lost(connection)
+
+    def closing(self, closed: asyncio.Future[Any]) -> None:
+        self._connector.closing(closed)
+
+    # Time
+
+    def _time_is_up(self) -> None:
+        self._stopping = True
+        self.end_if_over()
+
+    def _sweep(self) -> None:
+        """Fail the requests that have had their time; an open load's begins when it was meant."""
+        now = perf_counter()
+        late = now - self._plan.timeout
+        text = f"no answer within {self._plan.timeout:g} s"
+        for connection in self._connector.waiting_since(late):
+            connection.fail("timeout", text)
+        for intended in self._source.overdue(late):
+            self.recorder.add(intended, now, now, now, "timeout", next(self._requests).rows)
+            self.samples.setdefault("timeout", text)
+        if not self._done.done():
+            self.later(min(0.25, self._plan.timeout / 4), self._sweep)
+            self.end_if_over()
