@@ -22,7 +22,7 @@ from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeader
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
 from wherry.frontends.v2.http.infer_codec import ModelCodec
-from wherry.loadtest.answers import OpenAiEvents, V2Events, Whole
+from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import WherryError
@@ -106,7 +106,7 @@ def _keys(data: bytes) -> None:
 
 
 def _answers(data: bytes) -> None:
-    for reader in (OpenAiEvents(), V2Events(), Whole()):
+    for reader in (OpenAiEvents(), V2Events(), WholeAnswer()):
         for at in range(0, len(data), 100):
             reader.feed(data[at : at + 100], 0.0)
         reader.ended()

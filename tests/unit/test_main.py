@@ -23,7 +23,8 @@ runpy.run_module("wherry", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    "module", ["wherry.cli", "wherry.cli.settings", "wherry.cli.bench", "wherry.loadtest.plan"]
+    "module",
+    ["wherry.cli", "wherry.cli.settings", "wherry.cli.bench.command", "wherry.loadtest.plan"],
 )
 def test_ctrl_c_while_the_command_is_read_ends_it_quietly(module: str) -> None:
     ran = subprocess.run(

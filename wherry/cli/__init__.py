@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wherry import __version__
-from wherry.cli import bench_flags
+from wherry.cli.bench import flags as bench_flags
 from wherry.cli.settings import OPTIONS, PREFIX, REPEATED, ServerSettings, flag_of
 from wherry.cli.triton_options import in_our_words
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return _failed(str(error), USAGE)
     except BrokenPipeError:
-        # Whoever read our output has enough: `wherry models | head -1`. Not an error, but
+        # The reader of our output has enough: `wherry models | head -1`. Not an error, but
         # Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -203,7 +203,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from wherry.cli.bench import bench
+    from wherry.cli.bench.command import bench
 
     return bench(args)
 

@@ -156,7 +156,7 @@ def _rows(size: int) -> str:
 
 
 def _some(points: list[Any], most: int = 16) -> list[Any]:
-    """At most so many of many points, evenly spread, with both ends."""
+    """At most `most` of the points, evenly spread, with both ends."""
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]

@@ -129,7 +129,7 @@ class ServerSettings:
         64 * 2**20, "largest body, in bytes or as 64MiB; less by default below 16 GiB", "SIZE"
     )
     cache_size: int = option(
-        0, "remember answers of models with `response_cache` in so many bytes; 0: none", "SIZE"
+        0, "memory for answers of models with `response_cache`; 0: none", "SIZE"
     )
     max_connections: int = option(
         4096, "connections at once; the longest idle makes room; fewer by default below 13 GiB", "N"

@@ -1,7 +1,7 @@
 """What do tritonserver's options mean here, so that its command line serves as it is?
 
 An option that has a flag of ours is put in its words; one that changes nothing here is taken and
-said so; one that nobody knows is left, for the parser to refuse.
+said so; an unknown one is left for the parser to refuse.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ class Client:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._unix_path is not None:
-            return _UnixConnection(self._unix_path, self.timeout, self._tls)
+            return UnixConnection(self._unix_path, self.timeout, self._tls)
         if self._tls is not None:
             return http.client.HTTPSConnection(
                 self._host, self._port, timeout=self.timeout, context=self._tls
@@ -314,8 +314,10 @@ class Client:
         return http.client.HTTPConnection(self._host, self._port, timeout=self.timeout)
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None) -> None:
+class UnixConnection(http.client.HTTPConnection):
+    """A connection to a unix socket, with TLS if `tls` is given."""
+
+    def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
         self._tls = tls

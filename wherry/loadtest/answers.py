@@ -71,7 +71,7 @@ class _OpenAi(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_OpenAi)
 
 
-class Whole(AnswerReader):
+class WholeAnswer(AnswerReader):
     """A whole OpenAI answer: its usage counts the tokens."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Events(AnswerReader):
 class OpenAiEvents(Events):
     """Chat and completion chunks. The stream's own usage, if it sends one, counts the tokens.
 
-    It is whole with its finish_reason, too: not everybody says [DONE].
+    It is complete with its finish_reason, too: some servers send no [DONE].
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ def _error_text(error: Any) -> str:
 
 #: By what a target's `Wire.reads` says.
 READERS: Final[Mapping[str, Callable[[], AnswerReader]]] = {
-    "openai": Whole,
+    "openai": WholeAnswer,
     "openai_events": OpenAiEvents,
     "v2_events": V2Events,
 }

@@ -1,4 +1,4 @@
-"""Which certificates are trusted, and what if any one will do?"""
+"""Which certificates does a load test trust?"""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def tls_context(ssl_ca: str | None, *, insecure: bool) -> ssl.SSLContext:
 
 
 def shown_by(host: str, port: int) -> Shown:
-    """Ask the server for it, for a client that cannot accept any: it trusts this one alone.
+    """Ask the server for its certificate: for grpcio, which cannot accept any, to trust it alone.
 
-    OSError if it shows none, ConfigError if nobody could trust it.
+    OSError if it shows none, ConfigError if no client could trust it.
     """
     pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
     # Once more, as Python reads a certificate only if it trusts it.

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from wherry.loadtest.load_run import LoadRun
 from wherry.loadtest.messages import (
     Begin,
+    ChildFailed,
     Done,
-    Failed,
     Frames,
     FromChild,
-    Progress,
-    Ready,
-    Run,
-    Stop,
+    LoadProgress,
+    LoadReady,
+    RunLoad,
+    StopLoad,
     ToChild,
     frame,
 )
@@ -57,11 +57,11 @@ async def _serve(output: int) -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     inbox: asyncio.Queue[ToChild | None] = asyncio.Queue()
     listening = loop.create_task(_listen(reader, inbox))
-    while isinstance(message := await inbox.get(), Run):
+    while isinstance(message := await inbox.get(), RunLoad):
         try:
             await _run(message, inbox, output)
         except Exception:  # noqa: BLE001 - the command shows it
-            _say(output, Failed(traceback.format_exc()))
+            _say(output, ChildFailed(traceback.format_exc()))
     listening.cancel()
 
 
@@ -73,24 +73,24 @@ async def _listen(reader: asyncio.StreamReader, inbox: asyncio.Queue[ToChild | N
     inbox.put_nowait(None)
 
 
-async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> None:
+async def _run(run: RunLoad, inbox: asyncio.Queue[ToChild | None], output: int) -> None:
     load = LoadRun(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
     await load.prepare()
-    _say(output, Ready())
+    _say(output, LoadReady())
     message = await inbox.get()
     at = message.at if isinstance(message, Begin) else time.perf_counter()
     await asyncio.sleep(at - time.perf_counter())
     cpu = time.process_time()
     running = asyncio.ensure_future(load.run(at))
     if not isinstance(message, Begin):
-        load.stop(message.because if isinstance(message, Stop) else "the command ended")
+        load.stop(message.because if isinstance(message, StopLoad) else "the command ended")
     seen = 0
     asked = asyncio.ensure_future(inbox.get())
     while not running.done():
         await asyncio.wait([running, asked], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             stop = asked.result()
-            load.stop(stop.because if isinstance(stop, Stop) else "the command ended")
+            load.stop(stop.because if isinstance(stop, StopLoad) else "the command ended")
             asked = asyncio.ensure_future(inbox.get())
             await running
         _say(output, _progress(load, seen))
@@ -109,9 +109,9 @@ async def _run(run: Run, inbox: asyncio.Queue[ToChild | None], output: int) -> N
     )
 
 
-def _progress(load: LoadRun, seen: int) -> Progress:
+def _progress(load: LoadRun, seen: int) -> LoadProgress:
     recorder = load.recorder
-    return Progress(
+    return LoadProgress(
         answered=len(recorder),
         failed=recorder.failures,
         in_flight=load.in_flight,

@@ -1,7 +1,7 @@
 """How does one prepared request become one answered request, at little cost?
 
 An asyncio protocol over httptools: the request's bytes are ready before the run, the answer is
-only read as far as somebody needs it. One request at a time, no task, no future.
+only read as far as it is needed. One request at a time, no task, no future.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Owner(Protocol):
-    def answered(self, connection: Connection, outcome: str, now: float) -> None:
+    def answered(self, connection: LoadConnection, outcome: str, now: float) -> None:
         """The connection's request has ended; its figures stand in the connection."""
 
-    def closed(self, connection: Connection) -> None:
-        """The connection is gone while it had nothing to do."""
+    def closed(self, connection: LoadConnection) -> None:
+        """The connection is closed, and had no request."""
 
     def closing(self, closed: asyncio.Future[Any]) -> None:
         """A connection takes time to close: wait for this at the end of the run."""
 
 
-class Connection(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection, one request at a time.
 
     Outcomes are `record.OK` or the kind of error; `message` then says more.
@@ -86,14 +86,14 @@ class Connection(asyncio.Protocol):
 
     def __repr__(self) -> str:
         state = "gone" if self.transport is None else "busy" if self.request else "idle"
-        return f"<Connection of caller {self.caller}: {state}>"
+        return f"<LoadConnection of caller {self.caller}: {state}>"
 
     @property
     def usable(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
 
     def send(self, request: Encoded, intended: float, sent: float) -> None:
-        """Send it. `sent` is now, or when somebody began to connect for it."""
+        """Send it. `sent` is now, or when connecting for it began."""
         assert self.transport is not None
         self.request = request
         self.intended = intended
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self.owner.answered(self, outcome, now)
 
 
-class ReadingConnection(Connection):
+class ReadingConnection(LoadConnection):
     """One whose answers are read: whole ones for their usage, streams event by event."""
 
     def __init__(self, owner: Owner | None, caller: int, reader: Callable[[], AnswerReader]):
@@ -210,9 +210,13 @@ class ReadingConnection(Connection):
             self.reader.feed(body, perf_counter())
 
 
-def make_connection(wire: Wire, owner: Owner | None, caller: int) -> Connection:
+def make_connection(wire: Wire, owner: Owner | None, caller: int) -> LoadConnection:
     reader = READERS.get(wire.reads)
-    return Connection(owner, caller) if reader is None else ReadingConnection(owner, caller, reader)
+    return (
+        LoadConnection(owner, caller)
+        if reader is None
+        else ReadingConnection(owner, caller, reader)
+    )
 
 
 class _TooLarge(Exception):

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from wherry.loadtest.certificate import tls_context
-from wherry.loadtest.connection import Connection, Owner, Wire, make_connection
+from wherry.loadtest.connection import LoadConnection, Owner, Wire, make_connection
 
 #: Connections being made at the same moment: a server's backlog is finite.
 CONNECTING_AT_ONCE = 64
@@ -23,14 +23,14 @@ class Connector:
         self._timeout = timeout
         self._tls = tls_context(wire.ssl_ca, insecure=wire.insecure) if wire.tls else None
         self._gate = asyncio.Semaphore(CONNECTING_AT_ONCE)
-        self._open: set[Connection] = set()
+        self._open: set[LoadConnection] = set()
         self._closing: set[asyncio.Future[Any]] = set()
         self._failing_since: float | None = None
 
     def __repr__(self) -> str:
         return f"<Connector: {len(self._open)} open>"
 
-    async def connect(self, owner: Owner, caller: int) -> Connection:
+    async def connect(self, owner: Owner, caller: int) -> LoadConnection:
         """A connection of this caller that is open. OSError or TimeoutError if there is none."""
         began = perf_counter()
         try:
@@ -43,10 +43,10 @@ class Connector:
         self._open.add(connection)
         return connection
 
-    async def _made(self, owner: Owner, caller: int) -> Connection:
+    async def _made(self, owner: Owner, caller: int) -> LoadConnection:
         wire, loop = self._wire, asyncio.get_running_loop()
 
-        def protocol() -> Connection:
+        def protocol() -> LoadConnection:
             return make_connection(wire, owner, caller)
 
         if wire.reads.startswith("grpc"):
@@ -71,11 +71,11 @@ class Connector:
         """Seconds in which every connection has failed, or 0."""
         return 0.0 if self._failing_since is None else now - self._failing_since
 
-    def waiting_since(self, moment: float) -> list[Connection]:
+    def waiting_since(self, moment: float) -> list[LoadConnection]:
         """The connections whose request was meant to start before this moment."""
         return [c for c in self._open if c.request is not None and c.intended < moment]
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: LoadConnection) -> None:
         """It is closed."""
         self._open.discard(connection)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from wherry.client.client import UnixConnection
 from wherry.loadtest.certificate import tls_context
 from wherry.loadtest.connection import Wire
 from wherry.values.errors import ConfigError, WherryError
@@ -68,7 +68,7 @@ def address(url: str) -> Address:
 
 
 @dataclass(slots=True)
-class Control:
+class HttpControl:
     """Small requests to one server, each on a connection of its own. Blocks; any thread."""
 
     address: Address
@@ -101,21 +101,10 @@ class Control:
     def _connection(self) -> http.client.HTTPConnection:
         where = self.address
         if where.uds is not None:
-            return _UnixConnection(where.uds, self.timeout)
+            return UnixConnection(where.uds, self.timeout)
         if where.scheme == "https":
             context = tls_context(self.ssl_ca, insecure=self.insecure)
             return http.client.HTTPSConnection(
                 where.host, where.port, timeout=self.timeout, context=context
             )
         return http.client.HTTPConnection(where.host, where.port, timeout=self.timeout)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)

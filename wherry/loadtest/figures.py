@@ -87,7 +87,7 @@ class Interval(msgspec.Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MeasuredWindow:
     """The measured part of a run, by the machine's monotonic clock."""
 
     begin: float
@@ -126,14 +126,14 @@ class Table:
 
 def window(
     table: Table, begin: float, ended_at: float, *, warmup: float, duration: float | None
-) -> Window:
+) -> MeasuredWindow:
     """What is measured: from the end of the warm-up until the load ended, not its last answer."""
     if duration is not None and begin + duration <= ended_at:
         stop = begin + duration
     else:
         stop = float(table.ended.max()) if len(table.ended) else ended_at
     start = begin + warmup
-    return Window(begin, start if start < stop else begin, stop)
+    return MeasuredWindow(begin, start if start < stop else begin, stop)
 
 
 def spread(values: npt.NDArray[Any]) -> Spread | None:
@@ -155,7 +155,7 @@ def spread(values: npt.NDArray[Any]) -> Spread | None:
     )
 
 
-def figures(table: Table, seen: Window, *, open_load: bool, streams: bool) -> Figures:
+def figures(table: Table, seen: MeasuredWindow, *, open_load: bool, streams: bool) -> Figures:
     """The figures of the window."""
     ok = table.outcome == 0
     meant = (table.intended >= seen.start) & (table.intended < seen.stop)
@@ -192,7 +192,7 @@ def figures(table: Table, seen: Window, *, open_load: bool, streams: bool) -> Fi
     return result
 
 
-def timeline(table: Table, seen: Window) -> list[Interval]:
+def timeline(table: Table, seen: MeasuredWindow) -> list[Interval]:
     """The run in pieces, from its beginning (warm-up included) to the end of its load."""
     length = seen.stop - seen.begin
     width = next((w for w in WIDTHS if length / w <= MOST_INTERVALS), WIDTHS[-1])

@@ -84,7 +84,7 @@ def lengths(text: str) -> Lengths:
 
 
 def text_of(length: int, unit: str, draw: random.Random) -> str:
-    """Words in random order, `length` of them or so many characters."""
+    """Words in random order, `length` of them, or of characters."""
     if unit == "words":
         return " ".join(draw.choices(WORDS, k=length))
     # an average word and its space have 4.6 characters; the shortest, 2

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.messages import (
     Begin,
+    ChildFailed,
     Done,
-    Failed,
     Frames,
     FromChild,
-    Progress,
-    Ready,
-    Run,
-    Stop,
+    LoadProgress,
+    LoadReady,
+    RunLoad,
+    StopLoad,
     ToChild,
     frame,
 )
@@ -77,7 +77,7 @@ class Child:
         assert self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
         self.frames = Frames(FromChild)
-        self.progress = Progress()
+        self.progress = LoadProgress()
 
     def say(self, message: ToChild) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is gone; reading from it says so
@@ -92,7 +92,7 @@ class Child:
             raise LoadFailure(f"a load process ended with code {code}")
         messages = self.frames.feed(data)
         for message in messages:
-            if isinstance(message, Failed):
+            if isinstance(message, ChildFailed):
                 raise LoadFailure(f"a load process failed:\n{message.traceback}")
         return messages
 
@@ -128,7 +128,7 @@ class LoadProcesses:
         return self
 
     def __exit__(self, kind: object, *exc: object) -> None:
-        # With an error nobody reads what they have to say: they might wait for that.
+        # After an error nothing reads their messages: they might wait for that.
         self._close(2.0 if kind is None else 0.0)
 
     def _close(self, patience: float) -> None:
@@ -158,7 +158,7 @@ class LoadProcesses:
         for part, (child, share) in enumerate(parts):
             offset = part * step % max(1, len(requests))
             child.say(
-                Run(
+                RunLoad(
                     plan=share,
                     wire=wire,
                     requests=[*requests],
@@ -169,7 +169,7 @@ class LoadProcesses:
         children = [child for child, _ in parts]
         with selectors.DefaultSelector() as selector:
             for child in children:
-                child.progress = Progress()
+                child.progress = LoadProgress()
                 selector.register(child.output, selectors.EVENT_READ, child)
             return self._watch(children, selector, tell, interrupted)
 
@@ -186,13 +186,13 @@ class LoadProcesses:
             for key, _ in selector.select(0.1):
                 for message in key.data.read():
                     match message:
-                        case Ready():
+                        case LoadReady():
                             ready += 1
                             if ready == len(children) and not stopped:
                                 began_at = time.perf_counter() + HEAD_START
                                 for child in children:
                                     child.say(Begin(began_at))
-                        case Progress():
+                        case LoadProgress():
                             key.data.progress = message
                         case Done():
                             done.append(message)
@@ -201,7 +201,7 @@ class LoadProcesses:
             if interrupted() and not stopped:
                 stopped = True
                 for child in children:
-                    child.say(Stop("interrupted"))
+                    child.say(StopLoad("interrupted"))
         return _joined(done, began_at, stopped)
 
 

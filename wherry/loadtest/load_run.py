@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from wherry.loadtest.connection import Connection, Encoded, Wire
+from wherry.loadtest.connection import Encoded, LoadConnection, Wire
 from wherry.loadtest.connector import Connector, reason
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.record import OK, Recorder
-from wherry.loadtest.sources import Arrivals, Callers, Source
+from wherry.loadtest.sources import Arrivals, Callers, LoadSource
 
 #: Seconds after which a run ends if nothing but failing to connect has happened.
 GIVE_UP = 5.0
@@ -55,7 +55,7 @@ class LoadRun:
         self._connecting: set[asyncio.Task[None]] = set()
         self._connector = Connector(wire, plan.timeout)
         load = plan.load
-        self._source: Source
+        self._source: LoadSource
         if isinstance(load, Closed):
             self._source = Callers(load, self, seed=plan.seed)
         else:
@@ -122,7 +122,7 @@ class LoadRun:
         return True
 
     def send(
-        self, caller: int, connection: Connection | None, intended: float | None = None
+        self, caller: int, connection: LoadConnection | None, intended: float | None = None
     ) -> None:
         request = next(self._requests)
         self.in_flight += 1
@@ -183,7 +183,7 @@ class LoadRun:
 
     # For the connections
 
-    def answered(self, connection: Connection, outcome: str, now: float) -> None:
+    def answered(self, connection: LoadConnection, outcome: str, now: float) -> None:
         request, reader = connection.request, connection.reader
         intended, sent = connection.intended, connection.sent
         assert request is not None
@@ -207,7 +207,7 @@ class LoadRun:
         if outcome != OK:
             self.samples.setdefault(outcome, connection.message)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: LoadConnection) -> None:
         self._connector.forget(connection)
         self._source.lost(connection)
 

@@ -1,4 +1,4 @@
-"""What does a process of this machine cost, and who listens on a port? (Linux; else unknown.)"""
+"""What does a process of this machine cost, and which one listens on a port? (Linux only.)"""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def listener(port: int) -> int | None:
 
 
 def _open_files(process: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # somebody else's, or gone
+    with contextlib.suppress(OSError):  # of another user, or ended
         for name in os.listdir(process / "fd"):
             with contextlib.suppress(OSError):  # closed in the meantime
                 yield os.readlink(process / "fd" / name)

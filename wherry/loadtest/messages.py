@@ -11,8 +11,8 @@ from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.plan import Plan
 
 
-class Run(msgspec.Struct, tag=True, kw_only=True):
-    """Get ready for this; answered by `Ready`."""
+class RunLoad(msgspec.Struct, tag=True, kw_only=True):
+    """Get ready for this; answered by `LoadReady`."""
 
     plan: Plan
     wire: Wire
@@ -27,17 +27,17 @@ class Begin(msgspec.Struct, tag=True):
     at: float
 
 
-class Stop(msgspec.Struct, tag=True):
+class StopLoad(msgspec.Struct, tag=True):
     """End now, and say what there is."""
 
     because: str
 
 
-class Ready(msgspec.Struct, tag=True):
+class LoadReady(msgspec.Struct, tag=True):
     pass
 
 
-class Progress(msgspec.Struct, tag=True, kw_only=True):
+class LoadProgress(msgspec.Struct, tag=True, kw_only=True):
     """How far it is; `recent` are some latencies since the last one."""
 
     answered: int = 0
@@ -47,7 +47,7 @@ class Progress(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Done(msgspec.Struct, tag=True, kw_only=True):
-    """The run is over; answers the run, or a `Stop`."""
+    """The run is over; answers the run, or a `StopLoad`."""
 
     records: dict[str, Any]
     samples: dict[str, str] = {}
@@ -57,14 +57,14 @@ class Done(msgspec.Struct, tag=True, kw_only=True):
     seconds: float = 0.0
 
 
-class Failed(msgspec.Struct, tag=True):
+class ChildFailed(msgspec.Struct, tag=True):
     """It could not be run: our mistake."""
 
     traceback: str
 
 
-ToChild = Run | Begin | Stop
-FromChild = Ready | Progress | Done | Failed
+ToChild = RunLoad | Begin | StopLoad
+FromChild = LoadReady | LoadProgress | Done | ChildFailed
 
 _LENGTH: Final = struct.Struct("<Q")
 

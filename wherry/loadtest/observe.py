@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from wherry.loadtest.control import Control, NotThere, Unreachable
+from wherry.loadtest.control import HttpControl, NotThere, Unreachable
 from wherry.loadtest.machine import cpu_seconds
 
 #: Seconds between two looks.
@@ -127,7 +127,7 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
 
 
 def over_http(
-    control: Control, stats_path: str | None, batching_path: str | None, pid: int | None
+    control: HttpControl, stats_path: str | None, batching_path: str | None, pid: int | None
 ) -> Observer:
     """Of a server that has these pages; what it does not have is asked for only once."""
     control = dataclasses.replace(control, timeout=PATIENCE)

@@ -110,7 +110,7 @@ class Offline:
         interrupted: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> Cell | None:
-        """Run all rows in batches of `size`, again and again for about so many seconds but at
+        """Run all rows in batches of `size`, again and again for about `seconds`, but at
         least once: cells are comparable because they have done the same work. The first batch is
         run once before, unmeasured. None if it was interrupted before there was anything to say.
         """

@@ -19,7 +19,7 @@ from wherry.client.wire import ModelDescription, infer_body
 from wherry.frontends.grpc.proto import Schema, load
 from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.certificate import shown_by, tls_context
-from wherry.loadtest.connection import Connection, Encoded, Owner, Wire
+from wherry.loadtest.connection import Encoded, LoadConnection, Owner, Wire
 from wherry.loadtest.control import Address, NotThere, Unreachable
 from wherry.loadtest.encode import columns_of
 from wherry.loadtest.inputs import Row
@@ -155,7 +155,7 @@ def _duration(told: Mapping[str, Any] | None) -> dict[str, Any]:
     return {"count": 0, "ns": 0, **(told or {})}  # protobuf leaves zeros out
 
 
-class GrpcConnection(Connection):
+class GrpcConnection(LoadConnection):
     """One channel, one call at a time."""
 
     def __init__(self, owner: Owner, caller: int, channel: grpc.aio.Channel, wire: Wire) -> None:

@@ -72,7 +72,7 @@ class Recorder:
         )
 
     def _index(self, outcome: str) -> int:
-        # A server may put a new text into each error: beyond so many kinds they are one.
+        # A server may put a new text into each error: beyond 200 kinds they are one.
         if len(self.outcomes) >= 200 and outcome not in self.outcomes:
             outcome = "other errors"
         return self.outcomes.setdefault(outcome, len(self.outcomes))

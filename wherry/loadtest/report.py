@@ -69,7 +69,7 @@ class TargetFacts(msgspec.Struct, kw_only=True):
     inputs: str = ""
 
 
-class Search(msgspec.Struct, kw_only=True):
+class SearchResult(msgspec.Struct, kw_only=True):
     """What `--find-max` looked for, and found."""
 
     by: str
@@ -90,7 +90,7 @@ class Report(msgspec.Struct, kw_only=True):
     machine: dict[str, Any] = {}
     target: TargetFacts
     points: list[Point] = []
-    searches: list[Search] = []
+    searches: list[SearchResult] = []
     interrupted: bool = False
 
     @property

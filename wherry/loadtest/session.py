@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from wherry.loadtest import observe
 from wherry.loadtest.connection import Encoded
-from wherry.loadtest.figures import Interval, Table, Window, figures, timeline, window
+from wherry.loadtest.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.loadtest.load import LoadProcesses, Raw, Told
 from wherry.loadtest.machine import is_here, listener
 from wherry.loadtest.plan import Closed, Plan
@@ -134,7 +134,7 @@ def measure(
     return Measured(point, table, raw.began_at)
 
 
-def _with_server(line: list[Interval], observer: observe.Observer, seen: Window) -> None:
+def _with_server(line: list[Interval], observer: observe.Observer, seen: MeasuredWindow) -> None:
     for at, queued, size in observer.over_time():
         for interval in line:
             if interval.at <= at - seen.begin < interval.at + interval.seconds:
@@ -142,7 +142,7 @@ def _with_server(line: list[Interval], observer: observe.Observer, seen: Window)
                 interval.batch_size = size if size is not None else interval.batch_size
 
 
-def _cores(raw: Raw, observer: observe.Observer, seen: Window) -> float | None:
+def _cores(raw: Raw, observer: observe.Observer, seen: MeasuredWindow) -> float | None:
     if raw.process is not None:
         used, seconds = raw.process
         return used / max(1e-9, seconds)

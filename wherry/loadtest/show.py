@@ -17,7 +17,7 @@ from wherry.loadtest.figures import Spread
 from wherry.loadtest.load import Told
 from wherry.loadtest.offline import Cell, OfflineReport, recommended
 from wherry.loadtest.plan import Plan, describe
-from wherry.loadtest.report import Point, Report, Search, number, shown
+from wherry.loadtest.report import Point, Report, SearchResult, number, shown
 
 #: Width of a table that goes to a file or a pipe.
 PIPED_WIDTH = 200
@@ -123,7 +123,7 @@ def print_report(report: Report, out: Console | None = None) -> None:
         out.print(Text(search_line(search)), soft_wrap=True)
 
 
-def search_line(search: Search) -> str:
+def search_line(search: SearchResult) -> str:
     """What a search has found, in a sentence."""
     where = "".join(f", {name} {shown(value)}" for name, value in search.settings.items())
     if search.found is None:
@@ -215,7 +215,7 @@ def print_offline(report: OfflineReport, out: Console | None = None) -> None:
 
 
 def console(file: Any) -> Console:
-    """Wide enough for the table where nobody's window is meant; NO_COLOR is honoured."""
+    """Wide enough for the table where it is no terminal; NO_COLOR is honoured."""
     made = Console(file=file, highlight=False)
     return made if made.is_terminal else Console(file=file, highlight=False, width=PIPED_WIDTH)
 

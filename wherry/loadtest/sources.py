@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
-from wherry.loadtest.connection import Connection
+from wherry.loadtest.connection import LoadConnection
 from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
 from wherry.loadtest.schedule import joins, moments, thinks
 from wherry.loadtest.timer import PreciseTimer
@@ -30,7 +30,7 @@ class Sender(Protocol):
         """Take one of the requests that the run may still send; False if it sends no more."""
 
     def send(
-        self, caller: int, connection: Connection | None, intended: float | None = None
+        self, caller: int, connection: LoadConnection | None, intended: float | None = None
     ) -> None:
         """Send a request that was taken, meant to start at `intended` (None: now)."""
 
@@ -41,7 +41,7 @@ class Sender(Protocol):
         """Call this when the source has sent what it could."""
 
 
-class Source(Protocol):
+class LoadSource(Protocol):
     @property
     def exhausted(self) -> bool:
         """It sends no more, whatever comes."""
@@ -49,13 +49,13 @@ class Source(Protocol):
     def begin(self, at: float) -> None:
         """Send the first requests; moments count from `at`."""
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: LoadConnection) -> None:
         """A connection's request has ended."""
 
     def not_connected(self, caller: int) -> None:
         """A caller's connection could not be made; its request has failed."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: LoadConnection) -> None:
         """A connection without a request was closed."""
 
     def overdue(self, before: float) -> list[float]:
@@ -79,14 +79,14 @@ class Callers:
         self._thinks = thinks(load, seed=seed) if load.think else None
         #: Requests that each caller may still send.
         self._left = [float("inf") if load.loops is None else load.loops] * load.callers
-        self._connected: dict[int, Connection] = {}
+        self._connected: dict[int, LoadConnection] = {}
         self._pauses: dict[int, float] = {}
 
     @property
     def exhausted(self) -> bool:
         return not any(self._left)
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: LoadConnection) -> None:
         """Before the run: the caller begins on this connection."""
         self._connected[connection.caller] = connection
 
@@ -99,7 +99,7 @@ class Callers:
             else:
                 self._sender.later(wait, self._next, caller, connection)
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: LoadConnection) -> None:
         self._pauses.pop(connection.caller, None)
         if self._thinks is None:
             self._next(connection.caller, connection)
@@ -111,7 +111,7 @@ class Callers:
         self._pauses[caller] = min(2 * pause, LONGEST_PAUSE)
         self._sender.later(pause, self._next, caller, None)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: LoadConnection) -> None:
         """Its caller makes a new one for its next request."""
 
     def overdue(self, before: float) -> list[float]:
@@ -120,7 +120,7 @@ class Callers:
     def close(self) -> None:
         pass
 
-    def _next(self, caller: int, connection: Connection | None) -> None:
+    def _next(self, caller: int, connection: LoadConnection | None) -> None:
         if self._left[caller] > 0 and self._sender.take():
             self._left[caller] -= 1
             self._sender.send(caller, connection)
@@ -150,7 +150,7 @@ class Arrivals:
         self._duration = float("inf") if duration is None else duration
         self._connections = connections
         self.exhausted = False
-        self._idle: list[Connection] = []
+        self._idle: list[LoadConnection] = []
         self._backlog: deque[float] = deque()
         self._timer: PreciseTimer | None = None
         self._began_at = 0.0
@@ -166,7 +166,7 @@ class Arrivals:
         self._next = self._moment()
         self._due()
 
-    def free(self, connection: Connection) -> None:
+    def free(self, connection: LoadConnection) -> None:
         if connection.usable:
             self._idle.append(connection)
         self._send_backlog()
@@ -175,7 +175,7 @@ class Arrivals:
     def not_connected(self, caller: int) -> None:
         self._sender.end_if_over()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: LoadConnection) -> None:
         if connection in self._idle:
             self._idle.remove(connection)
 

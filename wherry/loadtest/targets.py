@@ -13,7 +13,7 @@ import msgspec
 from wherry.client.wire import ModelDescription, describe
 from wherry.loadtest import encode, inputs, over_grpc
 from wherry.loadtest.connection import Encoded, Wire
-from wherry.loadtest.control import Address, Control, NotThere, Unreachable, address
+from wherry.loadtest.control import Address, HttpControl, NotThere, Unreachable, address
 from wherry.loadtest.inputs import Lengths
 from wherry.values.errors import ConfigError
 
@@ -77,8 +77,8 @@ class Target:
     address: Address
     wire: Wire
     #: For small questions over HTTP; None over gRPC.
-    control: Control | None
-    #: Requests of so many rows each.
+    control: HttpControl | None
+    #: Makes the requests, of the given number of rows each.
     requests: Callable[[int], list[Encoded]]
     model: str | None = None
     #: Where the rows come from, in a few words.
@@ -96,7 +96,7 @@ def find(url: str, sending: Sending) -> Target:
     where = address(url)
     if where.scheme.startswith("grpc"):
         return _grpc(where, sending)
-    control = Control(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
+    control = HttpControl(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
     protocol = sending.protocol or _by_path(where.path) or _by_asking(control, sending)
     if protocol == "http":
         return _plain(where, control, sending)
@@ -113,7 +113,7 @@ def _by_path(path: str) -> Protocol | None:
     return "http" if bare and not bare.startswith("/v2") else None
 
 
-def _by_asking(control: Control, sending: Sending) -> Protocol:
+def _by_asking(control: HttpControl, sending: Sending) -> Protocol:
     if sending.body is not None or sending.method is not None:
         return "http"
     for path, protocol in (("/v2", "infer"), ("/v1/models", "chat")):
@@ -128,7 +128,7 @@ def _by_asking(control: Control, sending: Sending) -> Protocol:
 # V2
 
 
-def _v2(where: Address, control: Control, sending: Sending, protocol: Protocol) -> Target:
+def _v2(where: Address, control: HttpControl, sending: Sending, protocol: Protocol) -> Target:
     name = sending.model or _model_in(where.path) or _only_model(control)
     name, _, version = name.partition(":")
     path = f"/v2/models/{quote(name, safe='')}"
@@ -182,7 +182,7 @@ def _model_in(path: str) -> str | None:
     return None
 
 
-def _only_model(control: Control) -> str:
+def _only_model(control: HttpControl) -> str:
     names = model_names(control)
     if len(names) == 1:
         return names[0]
@@ -194,7 +194,7 @@ def _which_model(url: str, names: list[str]) -> ConfigError:
     return ConfigError(f"{url}: say which --model is meant; {found}")
 
 
-def model_names(control: Control) -> list[str]:
+def model_names(control: HttpControl) -> list[str]:
     """The server's models, as wherry and as Triton list them."""
     try:
         return sorted({entry["name"] for entry in control.json("/v2/models")["models"]})
@@ -206,7 +206,7 @@ def model_names(control: Control) -> list[str]:
         return []
 
 
-def model_of(control: Control, path: str) -> ModelDescription:
+def model_of(control: HttpControl, path: str) -> ModelDescription:
     """From Triton's configuration, or else from the protocol's own metadata."""
     try:
         return describe(control.json(f"{path}/config"))
@@ -242,7 +242,7 @@ def described_by(metadata: Mapping[str, Any]) -> ModelDescription:
     )
 
 
-def examples_of(control: Control, name: str) -> list[inputs.Row]:
+def examples_of(control: HttpControl, name: str) -> list[inputs.Row]:
     """The model's own examples, where the server is wherry."""
     try:
         entries = control.json("/v2/models")["models"]
@@ -307,7 +307,7 @@ def _grpc(where: Address, sending: Sending) -> Target:
 # OpenAI
 
 
-def _openai(where: Address, control: Control, sending: Sending, protocol: Protocol) -> Target:
+def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Protocol) -> Target:
     model = sending.model or _first_openai_model(control)
     bare = where.path.partition("?")[0].rstrip("/")
     path = where.path if _by_path(bare) == protocol else _below_v1(bare, OPENAI[protocol])
@@ -346,7 +346,7 @@ def _below_v1(base: str, path: str) -> str:
     return base.removesuffix("/v1") + path
 
 
-def _first_openai_model(control: Control) -> str:
+def _first_openai_model(control: HttpControl) -> str:
     try:
         return str(control.json("/v1/models")["data"][0]["id"])
     except (NotThere, KeyError, IndexError, TypeError):
@@ -358,7 +358,7 @@ def _first_openai_model(control: Control) -> str:
 # A plain URL
 
 
-def _plain(where: Address, control: Control, sending: Sending) -> Target:
+def _plain(where: Address, control: HttpControl, sending: Sending) -> Target:
     bodies, source = _bodies(sending)
     method = sending.method or ("POST" if bodies != [b""] else "GET")
     headers = sending.all_headers()

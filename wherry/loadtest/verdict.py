@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from wherry.loadtest.figures import Table, Window
+from wherry.loadtest.figures import MeasuredWindow, Table
 from wherry.loadtest.report import Point, number
 from wherry.loadtest.search import Objective
 
@@ -21,7 +21,7 @@ REFUSALS: Final = frozenset({
 })  # fmt: skip
 
 
-def silence(table: Table, seen: Window) -> float:
+def silence(table: Table, seen: MeasuredWindow) -> float:
     """Seconds at the end of a run in which requests failed and none was answered, or 0."""
     answered = table.ended[table.outcome == 0]
     last = max(float(answered.max(initial=seen.begin)), seen.begin)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.costs import assert_linear
-from wherry.loadtest.answers import OpenAiEvents, V2Events, Whole
+from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
 
 CHAT = (
     b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n'
@@ -77,12 +77,12 @@ def test_a_v2_event_may_speak_of_an_error_without_being_one() -> None:
 
 
 def test_a_whole_answer_has_its_usage() -> None:
-    reader = Whole()
+    reader = WholeAnswer()
     reader.feed(b'{"choices":[{"message":{"content":"x"}}],"usa', 1.0)
     reader.feed(b'ge":{"prompt_tokens":3,"completion_tokens":2}}', 2.0)
     assert reader.ended() == ""
     assert (reader.tokens_in, reader.tokens_out) == (3, 2)
-    bad = Whole()
+    bad = WholeAnswer()
     bad.feed(b"<html>", 1.0)
     assert "not an OpenAI answer" in bad.ended()
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.loadtest.figures import Table, Window, figures, spread, timeline, window
+from wherry.loadtest.figures import MeasuredWindow, Table, figures, spread, timeline, window
 from wherry.loadtest.record import OK, Recorder
 
 
@@ -23,7 +23,7 @@ def test_the_warm_up_is_left_out_of_latency_and_throughput() -> None:
     slow_at_first = [(100 + 0.1 * n, 100.5 + 0.1 * n) for n in range(10)]
     then_quick = [(101 + 0.1 * n, 101.01 + 0.1 * n) for n in range(10)]
     seen = window(table([*slow_at_first, *then_quick]), 100, 102, warmup=1, duration=2)
-    assert seen == Window(100, 101, 102)
+    assert seen == MeasuredWindow(100, 101, 102)
     told = figures(table([*slow_at_first, *then_quick]), seen, open_load=False, streams=False)
     assert told.latency is not None
     assert told.latency.max == pytest.approx(0.01)
@@ -34,7 +34,9 @@ def test_the_warm_up_is_left_out_of_latency_and_throughput() -> None:
 
 
 def test_latency_counts_from_the_intended_start() -> None:
-    told = figures(table([(0.0, 1.0)], late=0.9), Window(0, 0, 2), open_load=True, streams=False)
+    told = figures(
+        table([(0.0, 1.0)], late=0.9), MeasuredWindow(0, 0, 2), open_load=True, streams=False
+    )
     assert told.latency is not None
     assert told.lateness is not None
     assert told.latency.p50 == pytest.approx(1.0)
@@ -42,7 +44,9 @@ def test_latency_counts_from_the_intended_start() -> None:
 
 
 def test_an_answer_after_the_end_is_in_the_latency_and_not_in_the_throughput() -> None:
-    told = figures(table([(0.5, 0.6), (0.9, 3.0)]), Window(0, 0, 1), open_load=False, streams=False)
+    told = figures(
+        table([(0.5, 0.6), (0.9, 3.0)]), MeasuredWindow(0, 0, 1), open_load=False, streams=False
+    )
     assert told.requests_per_second == 1
     assert told.latency is not None
     assert told.latency.max == pytest.approx(2.1)
@@ -52,7 +56,7 @@ def test_errors_are_counted_by_kind_the_most_frequent_first() -> None:
     recorder = Recorder()
     for n, outcome in enumerate(["timeout", "HTTP 503", "HTTP 503", OK]):
         recorder.add(n, n, n, n + 0.5, outcome, 1)
-    told = figures(Table.of(recorder), Window(0, 0, 5), open_load=False, streams=False)
+    told = figures(Table.of(recorder), MeasuredWindow(0, 0, 5), open_load=False, streams=False)
     assert list(told.errors.items()) == [("HTTP 503", 2), ("timeout", 1)]
     assert (told.ok, told.failed, told.error_share) == (1, 3, 0.75)
 
@@ -78,7 +82,7 @@ def test_streams_have_their_first_token_and_the_gaps_of_their_own_requests_only(
     recorder.add(0.0, 0.0, 0.9, 1.0, OK, 1, 0, 2, gaps=[9.0])  # in the warm-up
     recorder.add(2.0, 2.0, 2.1, 2.5, OK, 1, 7, 5, gaps=[0.1, 0.1, 0.1, 0.1])
     recorder.add(2.0, 2.0, 2.9, 2.9, "timeout", 1, 0, 3, gaps=[5.0, 5.0])
-    told = figures(Table.of(recorder), Window(0, 1.5, 3.5), open_load=False, streams=True)
+    told = figures(Table.of(recorder), MeasuredWindow(0, 1.5, 3.5), open_load=False, streams=True)
     assert told.first_token is not None
     assert told.inter_token is not None
     assert told.tokens_per_second_of_a_stream is not None
@@ -117,13 +121,13 @@ def test_the_time_line_holds_every_answer_once(
 
 def test_in_flight_is_what_has_been_sent_and_not_answered() -> None:
     made = table([(0.0, 0.95), (0.05, 0.15), (0.45, 0.95), (0.9, 1.0)])
-    pieces = timeline(made, Window(0, 0, 1.0))
+    pieces = timeline(made, MeasuredWindow(0, 0, 1.0))
     assert [piece.in_flight for piece in pieces][:6] == [2, 1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(("length", "last"), [(1.03, 0.13), (0.97, 0.07), (0.02, 0.02)])
 def test_a_short_rest_belongs_to_the_piece_before_it(length: float, last: float) -> None:
     made = table([(0.0, length)])
-    pieces = timeline(made, Window(0, 0, length))
+    pieces = timeline(made, MeasuredWindow(0, 0, length))
     assert pieces[-1].seconds == pytest.approx(last)
     assert pieces[-1].at + pieces[-1].seconds == pytest.approx(length)

@@ -12,7 +12,7 @@ from wherry.loadtest.connection import Wire
 from wherry.loadtest.encode import http
 from wherry.loadtest.figures import Table
 from wherry.loadtest.load import LoadFailure, LoadProcesses, Told
-from wherry.loadtest.messages import Begin, Frames, Stop, ToChild, frame
+from wherry.loadtest.messages import Begin, Frames, StopLoad, ToChild, frame
 from wherry.loadtest.plan import Bursts, Closed, Plan
 from wherry.testing import local_server
 
@@ -83,8 +83,8 @@ def test_our_own_mistake_in_a_load_process_comes_with_its_traceback() -> None:
 
 
 def test_messages_survive_being_cut_anywhere() -> None:
-    data = b"".join(frame(message) for message in (Begin(1.5), Stop("x" * 1000), Begin(2.0)))
+    data = b"".join(frame(message) for message in (Begin(1.5), StopLoad("x" * 1000), Begin(2.0)))
     for step in (1, 7, 100, len(data)):
         frames = Frames(ToChild)
         found = [m for n in range(0, len(data), step) for m in frames.feed(data[n : n + step])]
-        assert found == [Begin(1.5), Stop("x" * 1000), Begin(2.0)]
+        assert found == [Begin(1.5), StopLoad("x" * 1000), Begin(2.0)]

@@ -8,7 +8,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.loadtest.connection import Connection
+from wherry.loadtest.connection import LoadConnection
 from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
 from wherry.loadtest.sources import LONGEST_PAUSE, PAUSE, Arrivals, Callers
 
@@ -30,7 +30,7 @@ class Sent:
         return True
 
     def send(
-        self, caller: int, connection: Connection | None, intended: float | None = None
+        self, caller: int, connection: LoadConnection | None, intended: float | None = None
     ) -> None:
         self.in_flight += 1
         self.sent.append((caller, connection))
@@ -41,7 +41,7 @@ class Sent:
     def end_if_over(self) -> None:
         self.asked_if_over += 1
 
-    def answer(self, source: Callers | Arrivals, connection: Connection) -> None:
+    def answer(self, source: Callers | Arrivals, connection: LoadConnection) -> None:
         self.in_flight -= 1
         source.free(connection)
 
@@ -51,7 +51,7 @@ class Sent:
         return wait
 
 
-class Open(Connection):
+class Open(LoadConnection):
     """A connection that is open, or not, as the test says."""
 
     def __init__(self, caller: int = 0, *, is_open: bool = True) -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.unit.loadtest.reports import point
-from wherry.loadtest.figures import Table, Window
+from wherry.loadtest.figures import MeasuredWindow, Table
 from wherry.loadtest.record import OK, Recorder
 from wherry.loadtest.report import Point
 from wherry.loadtest.search import Objective
@@ -19,7 +19,7 @@ def table(*ended: tuple[float, str]) -> Table:
     return Table.of(made)
 
 
-SEEN = Window(0.0, 1.0, 10.0)
+SEEN = MeasuredWindow(0.0, 1.0, 10.0)
 STEADY = [(float(at), OK) for at in np.arange(0.5, 10, 0.5)]
 
 

@@ -18,7 +18,7 @@ from wherry.values.errors import WherryError
 
 #: Seconds for the models to load. Ctrl-C ends the waiting.
 LOADING = 3600.0
-#: Seconds for a server to end: what it still does is of no use to anybody.
+#: Seconds for a server to end: what it still does is of no use.
 STOPPING = 10.0
 
 
@@ -33,7 +33,7 @@ def serving(
     """`wherry serve TARGET FLAGS` on a free port with these settings of the model, over those of
     the file that it would read anyhow. WherryError with the server's log if it does not start.
 
-    In a block of `undisturbed` no Ctrl-C raises: it would leave a process that nobody knows of."""
+    In a block of `undisturbed` no Ctrl-C raises: it would leave a process that nothing stops."""
     with tempfile.TemporaryDirectory(prefix="wherry-bench-") as folder:
         if model is not None and settings:
             path = Path(folder) / "wherry.toml"
@@ -66,7 +66,7 @@ def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> st
     }
     models = {name: dict(table) for name, table in known.models.items()}
     models[model] = {**models.get(model, {}), **settings}
-    # "auto" is what there is when nobody says anything.
+    # "auto" is the value of a setting that is not given.
     models[model] = {name: value for name, value in models[model].items() if value != "auto"}
     lines = ["[server]", *_keys(server)]
     for name, table in models.items():

@@ -25,7 +25,7 @@ DEFAULT_WARMUP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchOptions:
     """The command line as values."""
 
     sending: Sending
@@ -41,7 +41,7 @@ class Asked:
     caller: Closed
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Asked:
+    def of(cls, args: argparse.Namespace) -> BenchOptions:
         """ConfigError says which flag is wrong."""
         counted = args.requests is not None or args.loops is not None or args.replay
         duration = seconds_of("--duration", args.duration)

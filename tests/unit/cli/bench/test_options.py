@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from wherry.cli import parser
-from wherry.cli.bench_asked import Asked, counts, replay, seconds
+from wherry.cli.bench.options import BenchOptions, counts, replay, seconds
 from wherry.loadtest.plan import Bursts, Closed, Rate, Replay
 from wherry.values.errors import ConfigError
 
 
-def asked(*words: str) -> Asked:
-    return Asked.of(parser().parse_args(["bench", "http://x", *words]))
+def asked(*words: str) -> BenchOptions:
+    return BenchOptions.of(parser().parse_args(["bench", "http://x", *words]))
 
 
 def test_by_default_callers_are_swept_for_five_seconds_each() -> None:

@@ -11,6 +11,11 @@ from pathlib import Path
 import msgspec
 
 from wherry import __version__
+from wherry.cli.bench.exit_code import INTERRUPTED
+from wherry.cli.bench.interrupts import Interrupts
+from wherry.cli.bench.options import counts_of, seconds_of, shape_of
+from wherry.cli.bench.outputs import OUTPUTS, Outputs
+from wherry.cli.bench.run import without_secrets
 from wherry.cli.targets import load_targets
 from wherry.client.wire import ModelDescription, Tensor
 from wherry.instances.devices import Gpus
@@ -25,7 +30,23 @@ from wherry.values.errors import ConfigError
 ROWS = 64
 
 
-def offline(
+def measure_offline(args: argparse.Namespace) -> int:
+    """Seconds per row of the model's own code, and what a server can reach at most."""
+    Outputs(args)
+    for name in OUTPUTS:
+        if name != "json" and getattr(args, name):
+            raise ConfigError(f"--{name} is for loads; --offline has --json")
+    seconds_each = seconds_of("--duration", args.duration) or 1.0
+    sizes = counts_of("--batch-sizes", args.batch_sizes)
+    shapes = dict(shape_of(text) for text in args.shape)
+    with Interrupts() as interrupts:
+        command = without_secrets(["wherry", *sys.argv[1:]])
+        report = _offline(args, sizes, shapes, seconds_each, command, interrupts.asked)
+    _write(report, args.json)
+    return INTERRUPTED if report.interrupted else 0
+
+
+def _offline(
     args: argparse.Namespace,
     sizes: list[int],
     shapes: dict[str, tuple[int, ...]],
@@ -67,7 +88,7 @@ def offline(
     return report
 
 
-def write(report: OfflineReport, path: str | None) -> None:
+def _write(report: OfflineReport, path: str | None) -> None:
     show.print_offline(report, show.console(sys.stdout))
     if path:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
@@ -119,5 +140,5 @@ def _kinds(
 
 
 def _enough(rows: list[inputs.Row], most: int) -> list[inputs.Row]:
-    """So many rows, each as often as any other: every cell of the table runs them all."""
+    """`most` rows, each as often as any other: every cell of the table runs them all."""
     return [rows[n % len(rows)] for n in range(most)]

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from wherry.cli.bench import Interrupts, Outputs, Run, exit_code
-from wherry.cli.bench_asked import Asked
+from wherry.cli.bench.exit_code import exit_code
+from wherry.cli.bench.interrupts import Interrupts
+from wherry.cli.bench.options import BenchOptions
+from wherry.cli.bench.outputs import Outputs
+from wherry.cli.bench.run import BenchRun
 from wherry.loadtest import compare as comparing
 from wherry.loadtest import report as reports
 from wherry.loadtest.interval import turns
@@ -51,12 +54,12 @@ def _is_target(word: str) -> bool:
 def _in_turns(args: argparse.Namespace) -> int:
     if args.find_max or args.target or args.offline:
         raise ConfigError("--compare of two targets has no other TARGET, --find-max or --offline")
-    asked, out = Asked.of(args), Outputs(args)
+    asked, out = BenchOptions.of(args), Outputs(args)
     failure = ""
     with Interrupts() as interrupts:
         with Display(quiet=args.quiet) as display:
             runs = [
-                Run(
+                BenchRun(
                     argparse.Namespace(**{**vars(args), "target": one}),
                     asked,
                     display,
@@ -85,7 +88,7 @@ def _in_turns(args: argparse.Namespace) -> int:
     return exit_code(interrupts, [failure, *wrong], missed)
 
 
-def _measure(runs: list[Run], pairs: int, seed: int) -> None:
+def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
     asked, interrupts = runs[0].asked, runs[0].interrupts
     for settings in asked.settings:
         with ExitStack() as stack:

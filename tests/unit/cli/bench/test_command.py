@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.loadtest.reports import point, report
 from wherry.cli import main
-from wherry.cli.bench import Interrupts, _without_secrets
-from wherry.cli.bench_flags import add_flags
+from wherry.cli.bench.flags import add_flags
+from wherry.cli.bench.interrupts import Interrupts
+from wherry.cli.bench.run import without_secrets
 from wherry.loadtest import report as reports
 from wherry.loadtest.figures import Figures
 from wherry.loadtest.report import Report
@@ -76,7 +77,7 @@ def test_a_wrong_flag_is_exit_code_2_and_says_what_to_write(
 
 def test_keys_and_headers_do_not_stand_in_a_report() -> None:
     command = ["wherry", "bench", "u", "--api-key", "k", "--header=A:b", "--serve=--api-key=k", "x"]
-    shown = _without_secrets(command)
+    shown = without_secrets(command)
     assert shown == [
         "wherry",
         "bench",
@@ -277,7 +278,7 @@ def test_a_server_that_is_not_there_is_exit_code_2(
 
 
 def test_every_flag_has_its_row_in_the_reference() -> None:
-    page = (Path(__file__).parents[3] / "docs/reference/bench.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/reference/bench.md").read_text()
     rows = dict(re.findall(r"^\| `(--[a-z0-9-]+)[^`]*` \| (.*) \|$", page, re.M))
     made = argparse.ArgumentParser()
     add_flags(made)
@@ -289,7 +290,7 @@ def test_every_flag_has_its_row_in_the_reference() -> None:
 
 
 def test_every_figure_of_the_json_report_is_explained() -> None:
-    page = (Path(__file__).parents[3] / "docs/reference/bench.md").read_text()
-    for kind in (Report, reports.Point, reports.ClientSide, Figures, reports.Search):
+    page = (Path(__file__).parents[4] / "docs/reference/bench.md").read_text()
+    for kind in (Report, reports.Point, reports.ClientSide, Figures, reports.SearchResult):
         for name in kind.__struct_fields__:
             assert f"`{name}`" in page or f".{name}`" in page, f"{kind.__name__}.{name}"

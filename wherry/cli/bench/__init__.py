@@ -1,0 +1,1 @@
+"""`wherry bench`: from the command line to runs and their report."""

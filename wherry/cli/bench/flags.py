@@ -1,0 +1,122 @@
+"""What does `wherry bench` take? (Flags only: this is read for --help.)"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+EPILOG = """\
+Seconds may be written 200ms, 5s or 2m; several values of a sweep 1,4,16 or 1..64 (doubling).
+TARGET is a URL, or what `wherry serve` takes: then the server is started (and, with --set,
+started again), or with --local called in this process. Without TARGET: WHERRY_URL.
+"""
+
+
+class Flag(NamedTuple):
+    """A flag with a value, or a switch if it has neither `metavar` nor `more`."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+    default: Any = None
+    more: Mapping[str, Any] = {}
+
+    def options(self) -> dict[str, Any]:
+        """For argparse's `add_argument`."""
+        if self.metavar is None and not self.more:
+            return {"help": self.help, "action": "store_true"}
+        metavar = {"metavar": self.metavar} if self.metavar else {}
+        return {"help": self.help, "default": self.default, **metavar, **self.more}
+
+
+INT: Final = {"type": int}
+FLOAT: Final = {"type": float}
+REPEATED: Final = {"action": "append"}
+PROTOCOLS: Final = (
+    "infer", "generate", "generate_stream", "chat", "completions", "embeddings", "http", "grpc"
+)  # fmt: skip
+
+GROUPS: Final = {
+    "what is sent": (
+        Flag("--model", "name, or name:version", "NAME"),
+        Flag("--protocol", "by default what the URL's path or the server says",
+             more={"choices": PROTOCOLS}),
+        Flag("--local", "in this process, without a server"),
+        Flag("--inputs", "rows: a JSONL or text file, or file.py:function", "PATH"),
+        Flag("--rows", "rows of each request [1]", "N,..", "1"),
+        Flag("--length", "texts are made up: 300, 100-800, 5-120w, normal:300,80 (several:"
+             " --offline)", "L", [], REPEATED),
+        Flag("--shape", "a row's shape, for tensors that are made up", "NAME=N,..", [], REPEATED),
+        Flag("--json-tensors", "V2: numbers as JSON, not as binary tensors"),
+        Flag("--max-tokens", "OpenAI [128]", "N", 128, INT),
+        Flag("--no-stream", "OpenAI: whole answers"),
+        Flag("--method", "of a plain URL [GET, POST with a body]", "METHOD"),
+        Flag("--body", "of a plain URL; @PATH reads it from a file", "TEXT"),
+        Flag("--header", "one more header", "NAME:VALUE", [], REPEATED),
+        Flag("--api-key", "bearer key, or WHERRY_API_KEY", "KEY"),
+        Flag("--ssl-ca", "CA certificates to trust", "PATH"),
+        Flag("--insecure", "accept any certificate"),
+    ),
+    "load (closed: callers wait for their answers; open: a rate)": (
+        Flag("--callers", "callers at once [1,4,16,64]", "N,.."),
+        Flag("--think", "a caller's pause before its next request", "SECONDS"),
+        Flag("--think-random", "exponential around --think"),
+        Flag("--ramp", "callers join, or the rate grows, over this time", "SECONDS"),
+        Flag("--rate", "requests/s, however long answers take", "R,.."),
+        Flag("--arrivals", "[poisson]", None, "poisson", {"choices": ("poisson", "constant")}),
+        Flag("--burst", "N requests at once, every so often", "N/SECONDS"),
+        Flag("--replay", "a trace: one moment (seconds) a line", "PATH"),
+        Flag("--speed", "of the replay: 2 is twice as fast", "X", 1.0, FLOAT),
+        Flag("--duration", "of each run [5s]", "SECONDS"),
+        Flag("--requests", "end after this number in all", "N", None, INT),
+        Flag("--loops", "end after this number of each caller", "N", None, INT),
+        Flag("--warmup", "not measured [1s, 0 with --requests or --loops]", "SECONDS"),
+        Flag("--timeout", "of a request [30s]", "SECONDS", "30s"),
+        Flag("--repeat", "runs of each point [1, or 10 of each target with --compare]", "N", None,
+             INT),
+        Flag("--pause", "between two runs [0]", "SECONDS", "0"),
+        Flag("--processes", "load processes [1]", "N", 1, INT),
+        Flag("--connections", "of an open load, at most [1000]", "N", 1000, INT),
+        Flag("--seed", "of all that is random [0]", "N", 0, INT),
+    ),
+    "the server, where TARGET is app.py": (
+        Flag("--set", "a model setting to sweep: max_batch_size=8,32, max_queue_delay=0,5ms,"
+             " instances=1,2", "NAME=V,..", [], REPEATED),
+        Flag("--serve", "a flag for `wherry serve`: --serve=--isolation=thread", "FLAG", [],
+             REPEATED),
+    ),
+    "thresholds (exit code 1 where one is missed), and search": (
+        Flag("--p50", "p50 at most", "SECONDS"),
+        Flag("--p95", "p95 at most", "SECONDS"),
+        Flag("--p99", "p99 at most", "SECONDS"),
+        Flag("--max-errors", "failed requests at most [1%% with --find-max]", "SHARE"),
+        Flag("--find-max", "the highest load that meets these thresholds",
+             more={"nargs": "?", "const": "callers", "choices": ("callers", "rate")}),
+    ),
+    "other modes": (
+        Flag("--compare", "two targets, measured in turns, or two reports: what differs beyond"
+             " noise", more={"nargs": 2, "metavar": ("A", "B")}),
+        Flag("--offline", "no callers: seconds per row over batch sizes and lengths, in this"
+             " process"),
+        Flag("--batch-sizes", "offline [1..64]", "N,..", "1..64"),
+    ),
+    "results (the table goes to stdout)": (
+        Flag("--json", "the report, for --compare and programs", "PATH"),
+        Flag("--html", "the report as one page with charts", "PATH"),
+        Flag("--csv", "a line for each point", "PATH"),
+        Flag("--jsonl", "a line for each request", "PATH"),
+        Flag("--quiet", "nothing meanwhile, on stderr"),
+    ),
+}  # fmt: skip
+
+
+def add_flags(to: argparse.ArgumentParser) -> None:
+    """Add all of them, in their groups."""
+    to.add_argument(
+        "target", nargs="?", metavar="TARGET", help="a URL, or app.py, or module:object"
+    )
+    for title, flags in GROUPS.items():
+        group = to.add_argument_group(title)
+        for flag in flags:
+            group.add_argument(flag.name, **flag.options())

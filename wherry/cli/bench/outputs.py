@@ -1,0 +1,66 @@
+"""Which files does `wherry bench` write, and can they be written?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from wherry.loadtest import report as reports
+from wherry.loadtest.page import render
+from wherry.loadtest.report import Report
+from wherry.loadtest.session import Measured
+from wherry.values.errors import ConfigError
+
+#: What stands in each file that is written at the end, by its flag.
+CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "json": lambda report: reports.encode(report).decode(),
+    "html": render,
+    "csv": lambda report: reports.as_csv([*reports.csv_rows(report)]),
+}
+
+
+OUTPUTS: Final = (*CONTENTS, "jsonl")
+
+
+@dataclass(slots=True)
+class Outputs:
+    """The files that were asked for. Made before the measurement: what cannot be is known then."""
+
+    args: argparse.Namespace
+    _begun: bool = False
+
+    def __post_init__(self) -> None:
+        for name in OUTPUTS:
+            if path := getattr(self.args, name):
+                _can_be_written(f"--{name} {path}", Path(path).absolute())
+
+    def requests(self, measured: Measured) -> None:
+        if not self.args.jsonl:
+            return
+        with open(self.args.jsonl, "ab" if self._begun else "wb") as file:
+            self._begun = True
+            for line in reports.jsonl(measured.table, measured.begin, measured.point.settings):
+                file.write(line + b"\n")
+
+    def write(self, report: Report) -> str:
+        """All of them, even if one cannot be written; what is wrong with those, or nothing."""
+        problems = []
+        for name, content in CONTENTS.items():
+            path = getattr(self.args, name)
+            try:
+                if path:
+                    Path(path).write_text(content(report), encoding="utf-8")
+            except OSError as error:
+                problems.append(f"--{name} {path}: {error}")
+        return "; ".join(problems)
+
+
+def _can_be_written(what: str, path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{what}: there is no such folder")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigError(f"{what}: this cannot be written")
