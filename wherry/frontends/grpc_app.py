@@ -21,7 +21,7 @@ from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
-from wherry.frontends.v2.grpc.entry import Entry
+from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer import infer
 from wherry.frontends.v2.grpc.kserve import KServe
 from wherry.frontends.v2.grpc.repository import RepositoryCalls
@@ -58,7 +58,7 @@ class GrpcApp:
     ) -> None:
         self._keys = ApiKeys(api_keys)
         self._restrictions = restrictions or None
-        self._entry = entry = Entry(
+        self._entry = entry = GrpcEntry(
             runtime,
             admission or Admission(),
             control=control or ModelControl(runtime),

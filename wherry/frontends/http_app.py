@@ -25,8 +25,8 @@ from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.kserve import KServe
-from wherry.frontends.v2.http.model_path import Entry
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
 from wherry.frontends.v2.http.settings import SettingRoutes
@@ -79,7 +79,7 @@ class HttpApp:
         self._control = control = control or ModelControl(runtime)
         self._keys = ApiKeys(api_keys)
         self._restrictions = restrictions or None
-        self._entry = entry = Entry(
+        self._entry = entry = HttpEntry(
             runtime, self.admission, max_body_bytes, common=common, forwarding=forwarding
         )
         self._kserve = KServe(entry, name=name, version=version)

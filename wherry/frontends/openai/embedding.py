@@ -16,7 +16,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way, is_large
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields import EmbeddingRequest
-from wherry.frontends.v2.http.model_path import Entry
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
@@ -31,7 +31,7 @@ class Embedding:
     """Texts on their way to vectors."""
 
     def __init__(
-        self, entry: Entry, exchange: Exchange, loaded: LoadedModel, wanted: EmbeddingRequest
+        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: EmbeddingRequest
     ) -> None:
         self._entry = entry
         self._exchange = exchange

@@ -18,7 +18,7 @@ from wherry.frontends.openai.answers import Answer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.fields import Conversion, Request
 from wherry.frontends.openai.responses import ResponsesRequest
-from wherry.frontends.v2.http.model_path import Entry
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
@@ -29,7 +29,7 @@ class Generation:
 
     def __init__(
         self,
-        entry: Entry,
+        entry: HttpEntry,
         exchange: Exchange,
         loaded: LoadedModel,
         wanted: Request | Conversion | ResponsesRequest,

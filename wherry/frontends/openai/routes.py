@@ -33,7 +33,7 @@ from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
-from wherry.frontends.v2.http.model_path import Entry
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
@@ -50,7 +50,7 @@ MODELS: Final = "/v1/models/"
 class OpenAI:
     """The routes of one server."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._created = int(time.time())
 

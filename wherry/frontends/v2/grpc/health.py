@@ -7,7 +7,7 @@ from typing import Final
 
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
-from wherry.frontends.v2.grpc.entry import Entry
+from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.values.errors import ModelNotFound
 
 #: "" is the server as a whole.
@@ -16,7 +16,7 @@ SERVICES: Final = ("", "inference.GRPCInferenceService", "grpc.health.v1.Health"
 WATCH_INTERVAL: Final = 1.0
 
 
-def check(entry: Entry, method: Method, rpc: Rpc) -> None:
+def check(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
     service = method.request.decode(rpc.message).get("service", "")
     if service not in SERVICES:
         raise ModelNotFound(f"unknown service '{service}'")
@@ -26,7 +26,7 @@ def check(entry: Entry, method: Method, rpc: Rpc) -> None:
 class Watch:
     """A client that is told at once, and again whenever it is another."""
 
-    def __init__(self, entry: Entry, method: Method, rpc: Rpc) -> None:
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
         self._entry = entry
         self._method = method
         self._rpc = rpc
@@ -57,7 +57,7 @@ class Watch:
         self._entry.watches.discard(self)
 
 
-def _status(entry: Entry, service: str) -> str:
+def _status(entry: GrpcEntry, service: str) -> str:
     if service not in SERVICES:
         return "SERVICE_UNKNOWN"
     return "NOT_SERVING" if entry.not_ready() else "SERVING"

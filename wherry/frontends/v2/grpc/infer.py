@@ -8,17 +8,18 @@ from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
-from wherry.frontends.v2.grpc.beside import Beside, LargeRequest
-from wherry.frontends.v2.grpc.entry import Entry
-from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
+from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.grpc.entry import GrpcEntry
+from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
+from wherry.frontends.v2.grpc.large_request import LargeRequest
+from wherry.frontends.v2.infer_call import InferCall
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.errors import Unsupported
-from wherry.values.reply import Reply
-from wherry.values.request import InferRequest, InferResponse
+from wherry.values.request import InferResponse
 
 
-def infer(entry: Entry, method: Method, rpc: Rpc) -> None:
+def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
     """The hot path: one object for a request besides the core's own."""
     entry.admission.check()
     if len(rpc.message) > LARGE_BYTES:
@@ -31,7 +32,7 @@ def infer(entry: Entry, method: Method, rpc: Rpc) -> None:
     if loaded.signature.streams:
         raise no_single_answer()
     decoded = codec.decode(wire)
-    call = InferCall(entry, method, rpc, loaded, codec, decoded)
+    call = GrpcInferCall(entry, method, rpc, loaded, codec, decoded)
     call.request = entry.submit(rpc, loaded, decoded, call)
     rpc.on_leave = call.cancel
 
@@ -45,7 +46,7 @@ def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | Non
         entry, loaded, decoded = request.entry, request.loaded, request.decoded
         if loaded.signature.streams:
             raise no_single_answer()
-        call = InferCall(entry, method, rpc, loaded, request.codec, decoded)
+        call = GrpcInferCall(entry, method, rpc, loaded, request.codec, decoded)
         call.request = entry.submit(rpc, loaded, decoded, call)
         rpc.message = b""  # free it: the columns hold what is needed
         rpc.on_leave = call.cancel
@@ -57,63 +58,43 @@ def no_single_answer() -> Unsupported:
     return Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
-class InferCall(Reply[InferResponse]):
-    """The reply of one ModelInfer, with all that its answer needs."""
+class GrpcInferCall(InferCall):
+    """A ModelInfer."""
 
-    __slots__ = ("codec", "decoded", "entry", "loaded", "method", "port", "request", "rpc")
-
-    request: InferRequest | None
+    __slots__ = ("codec", "decoded", "method", "rpc")
 
     def __init__(
         self,
-        entry: Entry,
+        entry: GrpcEntry,
         method: Method,
         rpc: Rpc,
         loaded: LoadedModel,
         codec: InferCodec,
-        decoded: Decoded,
+        decoded: InferMessage,
     ) -> None:
-        super().__init__(hand_over)  # type: ignore[arg-type]  # it gets this very object
-        self.entry = entry
+        super().__init__(entry, loaded)
         self.method = method
         self.rpc = rpc
-        self.loaded = loaded
         self.codec = codec
         self.decoded = decoded
-        self.port = entry.port()
-        self.request = None
 
-    def cancel(self) -> None:
-        """The client has left."""
-        if self.request is not None:
-            self.loaded.cancel(self.request)
+    def forget(self) -> None:
+        self.rpc.on_leave = None
 
-
-def hand_over(call: InferCall) -> None:
-    """In the thread that settled it: the answer is the loop's business."""
-    call.port.call(answer, call)
-
-
-def answer(call: InferCall) -> None:
-    rpc, outcome, decoded = call.rpc, call.outcome, call.decoded
-    call.entry.admission.leave()
-    # Cut the circles here: else the garbage collector would have to find each of them.
-    rpc.on_leave = call.request = None
-    try:
-        if isinstance(outcome, Exception):
-            fail(rpc, outcome)
+    def write(self, response: InferResponse) -> None:
+        decoded, rpc = self.decoded, self.rpc
+        if self.codec.is_large(response, decoded.wanted):
+            work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
+            rpc.on_leave = work.cancel
             return
-        if call.codec.is_large(outcome, decoded.wanted):
-            write = Beside(call.entry, partial(written, call, outcome), partial(respond, rpc))
-            rpc.on_leave = write.cancel
-            return
-        encoded = call.codec.encode(outcome, decoded.id, decoded.wanted)
-        rpc.respond(call.method.response.encode(encoded))
-    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
-        fail(rpc, error)
+        encoded = self.codec.encode(response, decoded.id, decoded.wanted)
+        rpc.respond(self.method.response.encode(encoded))
+
+    def fail(self, error: Exception) -> None:
+        fail(self.rpc, error)
 
 
-def written(call: InferCall, response: InferResponse) -> Buffer:
+def written(call: GrpcInferCall, response: InferResponse) -> Buffer:
     """The message of a large answer, in another thread."""
     encoded = call.codec.encode(response, call.decoded.id, call.decoded.wanted)
     return join_in_slices(call.method.response.parts(encoded))

@@ -68,7 +68,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Decoded:
+class InferMessage:
     """A decoded request."""
 
     columns: Columns
@@ -113,7 +113,7 @@ class InferCodec:
 
     # The request
 
-    def decode(self, wire: Values) -> Decoded:
+    def decode(self, wire: Values) -> InferMessage:
         """InvalidRequest names the field that is wrong."""
         columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
         parameters: Parameters = {}
@@ -123,7 +123,7 @@ class InferCodec:
             wants_end = _wants_end(parameters)
             _unsign(parameters)
             checked_parameters(parameters)
-        return Decoded(
+        return InferMessage(
             columns,
             rows,
             wire.get("id", ""),
@@ -132,7 +132,7 @@ class InferCodec:
             wants_end,
         )
 
-    def decode_in_slices(self, wire: Values) -> Decoded:
+    def decode_in_slices(self, wire: Values) -> InferMessage:
         """`decode` for another thread, and count what it has made."""
         decoded = self.decode(wire)
         decoded.held_bytes = held_bytes(decoded.columns)

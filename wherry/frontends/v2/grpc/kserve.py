@@ -10,7 +10,7 @@ from typing import Any, Final
 from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2 import describe
-from wherry.frontends.v2.grpc.entry import Entry, checked_version
+from wherry.frontends.v2.grpc.entry import GrpcEntry, checked_version
 from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady
 
 EXTENSIONS: Final = (
@@ -31,7 +31,7 @@ EXTENSIONS: Final = (
 class KServe:
     """The calls of one server that answer at once."""
 
-    def __init__(self, entry: Entry, *, name: str, version: str) -> None:
+    def __init__(self, entry: GrpcEntry, *, name: str, version: str) -> None:
         self._entry = entry
         self._server = {"name": name, "version": version, "extensions": EXTENSIONS}
 

@@ -11,7 +11,7 @@ from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.v2.grpc.entry import Entry
+from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.repository import index_row, load_options, unload_dependents
 from wherry.values.errors import Unsupported
 
@@ -19,7 +19,7 @@ from wherry.values.errors import Unsupported
 class RepositoryCalls:
     """The calls by the method's name. They read files and wait for models: in a thread each."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: GrpcEntry) -> None:
         self._entry = entry
         self._control = entry.control
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.v2.grpc.entry import Entry
+from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 
 class SettingCalls:
     """The calls by the method's name: change what is given, then tell all."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: GrpcEntry) -> None:
         self._entry = entry
         self._log = entry.common.log_settings
         self._trace = entry.common.trace_settings

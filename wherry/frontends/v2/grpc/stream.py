@@ -19,9 +19,10 @@ from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
-from wherry.frontends.v2.grpc.beside import Beside, LargeRequest
-from wherry.frontends.v2.grpc.entry import Entry
-from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, Decoded, InferCodec
+from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.grpc.entry import GrpcEntry
+from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec, InferMessage
+from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.reply import Reply, StreamReply
@@ -34,7 +35,7 @@ MAX_OWED: Final = 1024
 class InferStream:
     """One ModelStreamInfer call."""
 
-    def __init__(self, entry: Entry, method: Method, rpc: Rpc) -> None:
+    def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
         self.entry = entry
         self.rpc = rpc
         self._method = method
@@ -89,7 +90,7 @@ class InferStream:
         self._hold_back()
         self._end_if_done()
 
-    def _submit(self, loaded: LoadedModel, codec: InferCodec, decoded: Decoded) -> None:
+    def _submit(self, loaded: LoadedModel, codec: InferCodec, decoded: InferMessage) -> None:
         turn = None if loaded.signature.streams else self.turn()
         try:
             request = StreamedRequest(self, loaded, codec, decoded, turn)
@@ -251,7 +252,7 @@ class StreamedRequest:
         stream: InferStream,
         loaded: LoadedModel,
         codec: InferCodec,
-        decoded: Decoded,
+        decoded: InferMessage,
         turn: Turn | None,
     ) -> None:
         self._stream = stream

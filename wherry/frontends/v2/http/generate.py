@@ -61,9 +61,7 @@ class Call(ABC):
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
         self.id = decoded.id
-        self._request = self.entry.submit(
-            self.exchange, self.loaded, decoded, self._reply, self._port
-        )
+        self._request = self.entry.submit(self.exchange, self.loaded, decoded, self._reply)
         self.exchange.on_disconnect = self.cancel
 
     def cancel(self) -> None:

@@ -7,7 +7,6 @@ application/json for every error, 503 with the reason where something is not rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -16,6 +15,7 @@ from wherry.frontends.http.answers import Headers, fail, packed, respond, respon
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.generate import generate, generate_stream
 from wherry.frontends.v2.http.infer_codec import (
     HEADER_LENGTH,
@@ -24,12 +24,12 @@ from wherry.frontends.v2.http.infer_codec import (
     InferBody,
     ModelCodec,
 )
-from wherry.frontends.v2.http.model_path import Entry, ModelPath
+from wherry.frontends.v2.http.model_path import ModelPath
 from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
+from wherry.frontends.v2.infer_call import InferCall
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
-from wherry.values.reply import Reply
-from wherry.values.request import InferRequest, InferResponse
+from wherry.values.request import InferResponse
 
 EXTENSIONS: Final = (
     "classification",
@@ -51,7 +51,7 @@ EXTENSIONS: Final = (
 class KServe:
     """The V2 routes of one server."""
 
-    def __init__(self, entry: Entry, *, name: str, version: str) -> None:
+    def __init__(self, entry: HttpEntry, *, name: str, version: str) -> None:
         self._entry = entry
         self._runtime = entry.runtime
         allowed = entry.common.shared_memory.allowed
@@ -127,9 +127,7 @@ class KServe:
         respond_json(exchange, describe.metadata(loaded, versions))
 
 
-def infer(
-    model: ModelPath, exchange: Exchange, kind: Callable[..., InferCall] | None = None
-) -> None:
+def infer(model: ModelPath, exchange: Exchange, kind: type[HttpInferCall] | None = None) -> None:
     """The hot path: one object for a request besides the core's own; no task, no future."""
     entry = model.entry
     entry.admission.check()
@@ -140,7 +138,7 @@ def infer(
             f" '{model.name}' streams its responses, which infer cannot carry; POST to"
             f" /v2/models/{model.name}/generate_stream"
         )
-    call = (kind or InferCall)(entry, exchange, loaded, codec)
+    call = (kind or HttpInferCall)(entry, exchange, loaded, codec)
     request = exchange.request
     header_length = request.headers.get(HEADER_LENGTH)
     body = entry.small_body(exchange)
@@ -154,31 +152,30 @@ def infer(
     )
 
 
-class InferCall(Reply[InferResponse]):
-    """The reply of one infer request, with all that its answer needs."""
+class HttpInferCall(InferCall):
+    """An infer request of an exchange."""
 
-    __slots__ = ("codec", "entry", "exchange", "id", "loaded", "port", "request", "wanted")
+    __slots__ = ("codec", "exchange", "id", "wanted")
 
-    request: InferRequest | None
+    entry: HttpEntry
 
     def __init__(
-        self,
-        entry: Entry,
-        exchange: Exchange,
-        loaded: LoadedModel,
-        codec: ModelCodec,
+        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, codec: ModelCodec
     ) -> None:
-        super().__init__(hand_over)  # type: ignore[arg-type]  # it gets this very object
-        self.entry = entry
+        super().__init__(entry, loaded)
         self.exchange = exchange
-        self.loaded = loaded
         self.codec = codec
-        self.port = entry.port()
 
     def submit(self, decoded: InferBody) -> None:
         self.id, self.wanted = decoded.id, decoded.wanted
-        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self, self.port)
+        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
         self.exchange.on_disconnect = self.cancel
+
+    def forget(self) -> None:
+        self.exchange.on_disconnect = None
+
+    def fail(self, error: Exception) -> None:
+        fail(self.exchange, error)
 
     def write(self, outcome: InferResponse) -> None:
         """In the loop, or at the end of what another thread does."""
@@ -213,30 +210,6 @@ class InferCall(Reply[InferResponse]):
     def binary_head(self, json_bytes: int) -> tuple[str, Headers]:
         """Content type and headers of an answer with binary data behind so much JSON."""
         return OCTET_STREAM, [("Inference-Header-Content-Length", str(json_bytes))]
-
-    def cancel(self) -> None:
-        """The client has left."""
-        if self.request is not None:
-            self.loaded.cancel(self.request)
-
-
-def hand_over(call: InferCall) -> None:
-    """In the thread that settled it: the answer is the loop's business."""
-    call.port.call(answer, call)
-
-
-def answer(call: InferCall) -> None:
-    exchange, outcome = call.exchange, call.outcome
-    call.entry.admission.leave()
-    # Cut the circles here: else the garbage collector would have to find each of them.
-    exchange.on_disconnect = call.request = None
-    try:
-        if isinstance(outcome, Exception):
-            fail(exchange, outcome)
-            return
-        call.write(outcome)
-    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
-        fail(exchange, error)
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:

@@ -14,7 +14,7 @@ from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.v2.http.model_path import Entry
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.repository import index_row, load_options, unload_dependents
 from wherry.runtime.control import ModelControl
 from wherry.values.errors import InvalidRequest, Unsupported
@@ -25,7 +25,7 @@ GROUP: Final = "model-repository"
 class RepositoryRoutes:
     """/v2/repository/*"""
 
-    def __init__(self, entry: Entry, control: ModelControl) -> None:
+    def __init__(self, entry: HttpEntry, control: ModelControl) -> None:
         self._entry = entry
         self._control = control
 

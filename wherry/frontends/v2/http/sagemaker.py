@@ -15,9 +15,10 @@ from typing import Final
 from wherry.frontends.http.answers import Headers
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Handler, Route
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.infer_codec import HEADER_LENGTH
-from wherry.frontends.v2.http.kserve import InferCall, infer
-from wherry.frontends.v2.http.model_path import Entry, ModelPath
+from wherry.frontends.v2.http.kserve import HttpInferCall, infer
+from wherry.frontends.v2.http.model_path import ModelPath
 from wherry.values.errors import InvalidRequest
 
 BINARY: Final = "application/vnd.sagemaker-triton.binary+json;json-header-size="
@@ -27,7 +28,7 @@ _BINARY: Final = re.compile(re.escape(BINARY).replace(";", r"\s*;\s*") + r"(.*)"
 class SageMakerRoutes:
     """The two paths; `model` is the model's name, if there may be several."""
 
-    def __init__(self, entry: Entry, ready: Handler, model: str | None = None) -> None:
+    def __init__(self, entry: HttpEntry, ready: Handler, model: str | None = None) -> None:
         self._entry = entry
         self._ready = ready
         self._name = model
@@ -63,7 +64,7 @@ class SageMakerRoutes:
         return self._model
 
 
-class Invocation(InferCall):
+class Invocation(HttpInferCall):
     """An infer request whose answer is told in SageMaker's way."""
 
     __slots__ = ()

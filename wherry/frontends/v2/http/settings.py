@@ -5,14 +5,15 @@ from __future__ import annotations
 from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.v2.http.model_path import Entry, ModelPath
+from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.frontends.v2.http.model_path import ModelPath
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 
 class SettingRoutes:
     """/v2/logging and /v2/trace/setting; a model's trace settings are a path of the model."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._log = entry.common.log_settings
         self._trace = entry.common.trace_settings

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
+from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.infer_codec import parse_object
-from wherry.frontends.v2.http.model_path import Entry
 from wherry.values.errors import InvalidRequest, RegionNotFound, Unsupported
 
 NameT = TypeVar("NameT", bound=str | None)
@@ -24,7 +24,7 @@ NameT = TypeVar("NameT", bound=str | None)
 class SharedMemoryRoutes:
     """/v2/systemsharedmemory and /v2/cudasharedmemory, with their regions."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._regions = entry.common.shared_memory
 

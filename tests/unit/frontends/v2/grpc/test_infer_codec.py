@@ -10,7 +10,7 @@ import pytest
 import wherry
 from wherry.frontends.grpc.proto import load
 from wherry.frontends.grpc.wire import Malformed, Values
-from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, Decoded, InferCodec
+from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec, InferMessage
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.tensors import pack_bytes
 from wherry.values.errors import BadModelOutput, InvalidRequest, RegionNotFound, Unsupported
@@ -65,7 +65,7 @@ def echo_of(datatype: str, shape: Any = 3, **options: Any) -> InferCodec:
 PAIR = codec_of(pair)
 
 
-def over_the_wire(codec: InferCodec, request: Values, **how: Any) -> Decoded:
+def over_the_wire(codec: InferCodec, request: Values, **how: Any) -> InferMessage:
     """As it comes in a call: through bytes."""
     return codec.decode(REQUEST.decode(REQUEST.encode(request)), **how)
 

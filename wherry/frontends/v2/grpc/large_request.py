@@ -1,4 +1,4 @@
-"""How is a large request read, and a large answer written, while the event loop goes on?"""
+"""How is a large message of a request read while the event loop goes on?"""
 
 from __future__ import annotations
 
@@ -7,41 +7,11 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.grpc.wire import Message, Values
-from wherry.frontends.v2.grpc.entry import Entry
-from wherry.frontends.v2.grpc.infer_codec import Decoded, InferCodec
+from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.grpc.entry import GrpcEntry
+from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
-
-
-class Beside:
-    """Work of one call in another thread. `done` is told here what it returned or raised.
-
-    Counts as a request in flight meanwhile. ServerBusy if too much is being read already; work
-    without bytes of its own, which writes an answer, is never refused.
-    """
-
-    __slots__ = ("_admission", "_done", "_job")
-
-    def __init__(
-        self,
-        entry: Entry,
-        work: Callable[[], Any],
-        done: Callable[[Any], None],
-        nbytes: int = 0,
-    ) -> None:
-        self._admission = entry.admission
-        self._done = done
-        self._job = entry.common.offload.submit(work, nbytes, entry.port(), self._ended)
-        self._admission.enter_body()
-
-    def _ended(self, outcome: Any) -> None:
-        self._admission.leave()
-        self._done(outcome)
-
-    def cancel(self) -> None:
-        """End the work: the client has left."""
-        self._job.cancel()
-        self._admission.leave()
 
 
 class LargeRequest:
@@ -53,11 +23,11 @@ class LargeRequest:
 
     loaded: LoadedModel
     codec: InferCodec
-    decoded: Decoded
+    decoded: InferMessage
 
     def __init__(
         self,
-        entry: Entry,
+        entry: GrpcEntry,
         kind: Message,
         message: Buffer,
         done: Callable[[LargeRequest, Exception | None], None],
@@ -96,7 +66,7 @@ class LargeRequest:
             return self._take(self.codec.decode(wire))
         return self._beside(partial(self.codec.decode_in_slices, wire), self._take)
 
-    def _take(self, decoded: Decoded) -> bool:
+    def _take(self, decoded: InferMessage) -> bool:
         self.decoded = decoded
         return True
 

@@ -1,0 +1,151 @@
+"""How is the body of an HTTP request read, and how does its request enter the runtime?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from wherry.frontends.admission import SMALL_BODY, Admission
+from wherry.frontends.compression import decompressed
+from wherry.frontends.http.answers import fail, given_request_id
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.offload import LARGE_BYTES
+from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.entry import Entry
+from wherry.frontends.v2.http.infer_codec import InferBody, parse_object
+from wherry.frontends.v2.parameters import HeaderForwarding
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.values.buffer import Buffer
+from wherry.values.errors import RequestTooLarge
+from wherry.values.reply import Reply
+from wherry.values.request import InferRequest, InferResponse
+
+#: Bytes of an operator's command, inflated.
+COMMAND_BYTES: Final = 2**20
+
+T = TypeVar("T")
+
+
+class HttpEntry(Entry):
+    """What the HTTP routes of one server share: the way into the runtime, and to a body."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        admission: Admission,
+        max_body_bytes: int,
+        *,
+        common: Common | None = None,
+        forwarding: HeaderForwarding | None = None,
+    ) -> None:
+        super().__init__(runtime, admission, common=common, forwarding=forwarding)
+        self.max_body_bytes = max_body_bytes
+
+    def body(self, exchange: Exchange) -> Buffer:
+        """The request's body without its Content-Encoding."""
+        request = exchange.request
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return request.body
+        return decompressed(request.body, coding, self.max_body_bytes)
+
+    def small_body(self, exchange: Exchange) -> Buffer | None:
+        """`body` if it costs little; None if it is work for another thread."""
+        request = exchange.request
+        body = request.body
+        if len(body) > LARGE_BYTES:
+            return None
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return body
+        try:
+            return decompressed(body, coding, min(LARGE_BYTES, self.max_body_bytes))
+        except RequestTooLarge:
+            if self.max_body_bytes <= LARGE_BYTES:
+                raise
+            return None
+
+    def read_off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        fail: Callable[[Exchange, Exception], None] = fail,
+    ) -> None:
+        """Have `work()`, which reads the request, done by another thread, and then `done` called
+        in the loop with its result. An error of either is the answer. The work of a client that
+        leaves is cancelled. ServerBusy if too much is being read at once."""
+        # Also a small body may be much, once it is inflated.
+        self._off_loop(exchange, work, done, max(len(exchange.request.body), LARGE_BYTES), fail)
+
+    def write_off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        fail: Callable[[Exchange, Exception], None] = fail,
+    ) -> None:
+        """The same for work that writes the answer, which is never refused."""
+        self._off_loop(exchange, work, done, 0, fail)
+
+    def _off_loop(
+        self,
+        exchange: Exchange,
+        work: Callable[[], T],
+        done: Callable[[T], None],
+        nbytes: int,
+        fail: Callable[[Exchange, Exception], None],
+    ) -> None:
+        def ended(outcome: Any) -> None:
+            exchange.on_disconnect = None
+            if isinstance(outcome, Exception):
+                fail(exchange, outcome)
+                return
+            try:
+                done(outcome)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+                fail(exchange, error)
+
+        exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
+
+    def members(self, exchange: Exchange) -> dict[str, Any]:
+        """What stands in the JSON object of the request's body; an empty body has no members."""
+        body = self.command(exchange)
+        return parse_object(body) if len(body) else {}
+
+    def command(self, exchange: Exchange) -> Buffer:
+        """The body of a request that is read in the loop, however large: compressed, it may not be
+        much larger than small."""
+        request = exchange.request
+        coding = request.headers.get("content-encoding")
+        if coding is None:
+            return request.body
+        return decompressed(request.body, coding, min(COMMAND_BYTES, self.max_body_bytes))
+
+    def submit(
+        self,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        decoded: InferBody,
+        reply: Reply[InferResponse],
+    ) -> InferRequest:
+        """`send` the request of an exchange, and free its body."""
+        http_request = exchange.request
+        headers = http_request.headers
+        request_id = decoded.id
+        if not request_id and "x-request-id" in headers:
+            request_id = given_request_id(headers)
+        packed = "content-encoding" in headers
+        size = SMALL_BODY + 1 if packed else len(http_request.body)
+        http_request.body = b""  # the columns hold what is needed
+        return self.send(
+            loaded,
+            decoded,
+            reply,
+            headers,
+            caller=http_request.caller,
+            id=request_id,
+            body_bytes=size,
+        )
