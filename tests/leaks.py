@@ -76,9 +76,15 @@ def _children() -> Iterator[str]:
 
 
 def _child_ids(of: str = "self") -> Iterator[str]:
-    for task in (PROC / of / "task").glob("*/children"):
-        with contextlib.suppress(OSError):  # the thread ended while we were looking
-            yield from task.read_text().split()
+    # Twice a test: os and open take a third of the time that pathlib takes.
+    folder = f"{PROC}/{of}/task"
+    try:
+        tasks = os.listdir(folder)
+    except OSError:
+        return  # no Linux, or it ended while we were looking
+    for task in tasks:
+        with contextlib.suppress(OSError), open(f"{folder}/{task}/children") as children:
+            yield from children.read().split()
 
 
 def _descendant_ids(of: str = "self") -> Iterator[str]:
@@ -94,14 +100,14 @@ def _open_files() -> Iterator[str]:
 
 
 def _open_targets(pid: str) -> Iterator[str]:
-    folder = PROC / pid / "fd"
+    folder = f"{PROC}/{pid}/fd"
     try:
         names = os.listdir(folder)
     except OSError:
         return  # no Linux, or it ended while we were looking
     for name in names:
         with contextlib.suppress(OSError):  # the descriptor that listed the folder
-            yield os.readlink(folder / name)
+            yield os.readlink(f"{folder}/{name}")
 
 
 def _shared_memory() -> Iterator[str]:

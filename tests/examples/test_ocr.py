@@ -113,6 +113,7 @@ def test_served_it_reads_the_same_and_says_where_the_time_went() -> None:
     assert tree["total_ms"] >= max(call["total_ms"] for call in tree["calls"])
 
 
+@pytest.mark.full
 def test_the_demo_shows_what_was_read_and_the_tree_of_times() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.ocr.demo"],

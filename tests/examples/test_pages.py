@@ -15,6 +15,9 @@ PAGES = [
     if any(block.language in ("python", "console") for block in blocks_of(page))
 ]
 
+#: What these show is a load of many seconds.
+LONG = {"load-test.md"}
+
 #: FastAPI is not among our test tools: this much of it is Starlette with two decorators.
 FASTAPI = """
 from starlette.applications import Starlette
@@ -33,7 +36,11 @@ class FastAPI(Starlette):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(page, marks=[pytest.mark.full] if page.name in LONG else []) for page in PAGES],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
 def test_the_blocks_of_a_page_run_in_order(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

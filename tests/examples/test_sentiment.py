@@ -91,7 +91,7 @@ def test_a_package_that_is_missing_is_named_with_the_remedy() -> None:
         app._verified("no_such_package", "model.onnx", "")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_the_demo_ends_by_itself_and_shows_what_it_promises() -> None:
     done = subprocess.run(

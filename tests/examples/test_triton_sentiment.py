@@ -53,6 +53,7 @@ def test_every_instance_was_warmed_up_before_the_model_was_ready(url: str) -> No
     client.close()
 
 
+@pytest.mark.full
 def test_the_seeds_loops_run_and_no_batch_is_too_large(url: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE / "client.py"), "--url", url],

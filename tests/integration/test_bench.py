@@ -119,6 +119,7 @@ def test_a_server_is_measured_over_http_and_its_own_account_agrees(
     assert "requests/s" in made.out
 
 
+@pytest.mark.full
 def test_settings_are_tried_on_servers_that_it_starts_itself(app: str, tmp_path: Path) -> None:
     (tmp_path / "wherry.toml").write_text(
         '[server]\nlog_level = "error"\n[models.echo]\nversion = "3"\n'
@@ -151,6 +152,7 @@ def test_a_stream_and_a_full_queue_are_measured(app: str, tmp_path: Path) -> Non
     assert "retry later" in refused["samples"]["HTTP 429"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "timeout", "kinds"),
     [
@@ -236,6 +238,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.full
 def test_the_highest_load_is_searched(app: str, tmp_path: Path) -> None:
     with ServerProcess(app) as server:
         made = ran(

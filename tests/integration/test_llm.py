@@ -57,6 +57,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.full
 def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(
     runtime: wherry.Runtime,
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_killed_worker_ends_its_streams_with_an_error_and_comes_back(
     assert runtime.model("tiny").statistics.worker_restarts == 1
 
 
+@pytest.mark.full
 def test_one_who_waits_for_the_first_token_outlives_a_killed_worker(folder: Path) -> None:
     model = LLM(folder, cache_gb=0.02, threads=1, max_running=1)
     with wherry.Runtime(model, isolation="process") as runtime:
@@ -110,6 +112,7 @@ def test_one_who_waits_for_the_first_token_outlives_a_killed_worker(folder: Path
         first.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.full
 def test_what_leaves_gives_its_blocks_back(runtime: wherry.Runtime) -> None:
     streams = [
         runtime.stream("tiny", prompt=f"Stream {number}", parameters=ENDLESS) for number in range(8)
@@ -126,6 +129,7 @@ def test_what_leaves_gives_its_blocks_back(runtime: wherry.Runtime) -> None:
     until(lambda: gauges()["running"] == gauges()["kv_cache_usage"] == 0)
 
 
+@pytest.mark.full
 def test_memory_is_after_many_requests_what_it_was_after_few(folder: Path) -> None:
     """`python -m benchmarks.llm_memory` asks ten thousand times."""
     with ServerProcess(f"llm:{folder}") as server:
@@ -191,6 +195,7 @@ PROMPTS = [
 ]
 
 
+@pytest.mark.full
 def test_a_real_model_gives_transformers_tokens_alone_and_together(smollm2: Path) -> None:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

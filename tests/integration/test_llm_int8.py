@@ -18,7 +18,7 @@ from wherry.llm.runner import Network, attention_for, load_network
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

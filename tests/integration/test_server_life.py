@@ -467,6 +467,7 @@ def test_an_api_key_covers_everything_but_health(tmp_path: Path) -> None:
 # Under load
 
 
+@pytest.mark.full
 def test_a_killed_worker_loses_no_request(gate: Gate) -> None:
     """None of them meets two deaths: a worker is killed when all have outlived the one before."""
     gate.open()

@@ -147,7 +147,7 @@ def held(pid: int) -> dict[str, int]:
     return {"threads": threads, "children": children, "files": files}
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_models_that_came_and_went_leave_nothing_in_the_server(tmp_path: Path) -> None:
     """benchmarks/load_cycles.py does it a thousand times, and looks at the memory, too."""

@@ -11,6 +11,7 @@ def test_a_linear_cost_passes() -> None:
     assert_linear(lambda text: text.upper().count("A"), lambda n: "a" * n, largest=2**24)
 
 
+@pytest.mark.slow
 def test_a_quadratic_cost_fails() -> None:
     # From every quote, the whole rest is searched for an end that is not there.
     string = re.compile(r'"[^x]*x')

@@ -95,7 +95,7 @@ def student(probability: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while _below(high, freedom) < probability and high < 1e9:
         low, high = high, 2 * high
-    for _ in range(80):
+    for _ in range(40):  # 12 digits
         middle = (low + high) / 2
         low, high = (middle, high) if _below(middle, freedom) < probability else (low, middle)
     return (low + high) / 2

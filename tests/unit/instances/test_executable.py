@@ -7,10 +7,11 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import wherry
+from tests.properties import examples
 from wherry.instances.executable import MAX_RERUNS, Executable, Execution, Failure
 from wherry.models.model import Device, FunctionModel
 from wherry.values.datatypes import BF16, DATATYPES, FP16, FP32, INT8, INT64, UINT8
@@ -389,7 +390,7 @@ def test_callers_are_isolated_not_rows() -> None:
     assert outcomes(execution) == [[0, 10], "model 'm' failed: ValueError: bad 3", [50]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(0.6)
 @given(st.integers(1, 64), st.data())
 def test_every_good_caller_of_a_small_batch_is_answered(count: int, data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.integers(0, count - 1), max_size=2))

@@ -32,6 +32,8 @@ from wherry.values.request import Batch, InferRequest
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
 
+pytestmark = pytest.mark.slow
+
 
 def instance_of(model: Model, **overrides: Any) -> ProcessInstance:
     config = model.config(**overrides)

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from wherry.instances import transport
 from wherry.instances.transport import (
     ALIGNMENT,
@@ -244,7 +245,7 @@ def test_garbage_is_known_as_such(pair: Pair, garbage: bytes) -> None:
 
 
 @given(st.binary(min_size=8, max_size=200))
-@settings(max_examples=200, deadline=None)
+@examples(2)
 def test_random_bytes_never_become_a_message(garbage: bytes) -> None:
     pair = Pair()
     try:
@@ -300,7 +301,7 @@ values = st.recursive(
     counts=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     width=st.integers(0, 3000),
 )
-@settings(max_examples=50, deadline=None)
+@examples(0.5)
 def test_any_columns_cross_and_come_back(rows: list[Any], counts: list[int], width: int) -> None:
     pair = Pair(64 << 10)
     try:

@@ -81,7 +81,12 @@ def answers(folder: Path, prompts: list[list[int]]) -> list[tuple[Sequence, dict
 
 
 @pytest.mark.parametrize(
-    ("kind", "form"), [(kind, form) for kind, forms in FORMS.items() for form in forms]
+    ("kind", "form"),
+    [
+        pytest.param(kind, form, marks=[pytest.mark.full] if number else [])
+        for kind, forms in FORMS.items()
+        for number, form in enumerate(forms)
+    ],
 )
 def test_the_logits_are_those_of_transformers(kind: str, form: str, tmp_path: Path) -> None:
     folder = saved(kind, FORMS[kind][form], tmp_path / "tiny")

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from wherry.loadtest.interval import paired, student, turns, unpaired
 
 Noise = Callable[[np.random.Generator, int], Any]
-COMPARISONS = 300
+#: 100, and 400 in `make test-full`; what is drawn is the same each time.
+COMPARISONS = 4 * settings().max_examples
 PAIRS = 10
 #: Figures of one run: they share the machine's noise and have a little of their own.
 FIGURES = 6
@@ -61,6 +63,7 @@ def comparisons(noise: Noise, share: float, *, in_turns: bool) -> list[list[tupl
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_turns", [True, False], ids=["in turns", "one after the other"])
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 def test_a_thing_does_not_differ_from_itself_in_19_of_20_comparisons(

@@ -17,6 +17,8 @@ from wherry.repository.triton_config import (
     TritonTransactionPolicy,
 )
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[int], str]
 
 

@@ -168,6 +168,7 @@ def test_a_model_is_replaced_at_once_and_what_the_old_one_runs_is_finished(tmp_p
         assert answers == [5]
 
 
+@pytest.mark.slow
 def test_loading_again_leaves_no_gap(tmp_path: Path) -> None:
     save(tmp_path, "a", 1)
     stop = threading.Event()

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.batching.simulator import Arrivals, Curve, Result, simulate
 from tests.fakes import Call
+from tests.properties import examples
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.values.errors import Cancelled
@@ -318,7 +319,7 @@ class Story:
     expired: set[int] = field(default_factory=set)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(
     arrivals=arrivals,
     max_batch_size=st.sampled_from([1, 3, 8, 16]),
@@ -504,7 +505,7 @@ def learnt_loop(b: DynamicBatcher) -> float:
     return now
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(
     gaps=st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.004, 0.02]), min_size=1, max_size=60),
     seconds=st.sampled_from([0.0001, 0.003, 0.05]),

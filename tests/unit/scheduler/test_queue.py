@@ -199,6 +199,7 @@ def test_cancelling_a_long_queue_looks_at_each_request_a_few_times_only(
     assert Counting.looked_at < 8 * count
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_cancelled_requests_leave_nothing_behind() -> None:
     head = request("head")
     queue = filled(head)
@@ -384,6 +385,7 @@ def test_a_full_queue_has_room_for_a_tenant_below_its_share() -> None:
     assert not queue.is_full(10, follower)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_tenants_leave_nothing_behind_and_fill_no_queue_without_end() -> None:
     queue = RequestQueue()
     for n in range(100_000):

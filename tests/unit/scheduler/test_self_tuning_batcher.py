@@ -8,11 +8,12 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.batching.simulator import CURVES, MS, Arrivals, Curve, Result, simulate
 from tests.fakes import Call
+from tests.properties import examples
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
 from wherry.scheduler.returns import AGES
@@ -575,7 +576,7 @@ worlds = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(1.5)
 @given(world=worlds)
 def test_every_request_leaves_once_and_no_instance_idles_longer_than_was_decided(
     world: World,

@@ -25,7 +25,7 @@ from wherry.frontends.v2.tensors import pack_bytes
 from wherry.values.errors import InvalidRequest
 from wherry.values.request import InferResponse
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
 
 Bytes = Callable[[int], bytes]
 

@@ -10,9 +10,10 @@ import weakref
 from collections.abc import Callable
 
 from hyperframe.frame import DataFrame, HeadersFrame
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed
 from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.rpc import Rpc
@@ -113,13 +114,13 @@ async def talk(seed: int) -> None:
     assert len(peer.ended) == len(desk.calls)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(3)
 @given(st.integers(0, 2**32))
 def test_no_mixture_of_frames_harms_the_connection(seed: int) -> None:
     asyncio.run(talk(seed))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(st.binary(max_size=200), st.booleans())
 def test_no_bytes_harm_the_connection(data: bytes, greet: bool) -> None:
     async def main() -> None:

@@ -7,9 +7,10 @@ import pytest
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 from hpack.table import HeaderTable
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from wherry.frontends.grpc.hpack import (
     STATIC,
     Header,
@@ -37,7 +38,7 @@ def headers(dice: random.Random) -> list[Header]:
     ]
 
 
-@settings(max_examples=50, deadline=None)
+@examples(0.5)
 @given(st.integers(0, 2**32))
 def test_any_headers_are_read_back_whatever_the_table_does(seed: int) -> None:
     dice = random.Random(seed)
@@ -51,7 +52,7 @@ def test_any_headers_are_read_back_whatever_the_table_does(seed: int) -> None:
         assert decoder.decode(encoder.encode(given_, huffman=dice.random() < 0.5), ENOUGH) == given_
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_headers_or_an_error(block: bytes) -> None:
     decoder = HeaderDecoder(200)
@@ -63,7 +64,7 @@ def test_any_bytes_are_headers_or_an_error(block: bytes) -> None:
         assert decoder._table_bytes == sum(len(n) + len(v) + 32 for n, v in decoder._entries) <= 200
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_huffman_text_or_an_error(data: bytes) -> None:
     encoder = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)

@@ -256,6 +256,7 @@ def test_drain_cuts_off_what_takes_too_long(loop_factory: LoopFactory) -> None:
     run(main(), loop_factory)
 
 
+@pytest.mark.slow
 @on_each_loop
 def test_a_client_that_does_not_read_holds_its_stream_back(loop_factory: LoopFactory) -> None:
     async def main() -> None:

@@ -3,14 +3,15 @@
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from tests.unit.frontends.grpc.raw import prefixed
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, packed, unpacked
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(st.lists(st.binary(max_size=50), max_size=5), st.lists(st.integers(1, 20), max_size=40))
 def test_however_a_stream_is_cut_its_messages_are_the_same(
     texts: list[bytes], cuts: list[int]

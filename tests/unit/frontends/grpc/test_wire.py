@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from tritonclient.grpc import service_pb2
 
+from tests.properties import examples
 from wherry.frontends.grpc.proto import load, parse
 from wherry.frontends.grpc.wire import MAX_MESSAGES, Enum, Field, Malformed, Message
 from wherry.values.errors import BadModelOutput
@@ -92,7 +93,7 @@ def comparable(value: Any) -> Any:
     return bytes(value) if isinstance(value, memoryview) else value
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(examples(0.6), suppress_health_check=list(HealthCheck))
 @pytest.mark.parametrize(
     "name",
     ["ModelInferRequest", "ModelStreamInferResponse", "ModelConfigResponse", "ModelStatistics",
@@ -110,7 +111,7 @@ def test_what_we_encode_protobuf_reads_and_what_it_writes_we_read(
     assert again == theirs
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     try:
@@ -124,7 +125,7 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     assert set(plain(theirs)) <= set(ours)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(st.data())
 def test_a_damaged_message_is_another_one_or_malformed(data: st.DataObject) -> None:
     whole = bytearray(REQUEST.encode(data.draw(values_of(REQUEST))))

@@ -10,9 +10,10 @@ import weakref
 from collections.abc import Iterable
 from typing import cast
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import Exchange, HttpRequest
 from wherry.frontends.http.protocol import Connection, Connections
@@ -157,7 +158,7 @@ def statuses(written: bytes) -> list[int]:
     return found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(1.5)
 @given(st.integers(0, 2**32))
 def test_every_valid_request_is_answered_once_and_in_order_however_it_is_cut(seed: int) -> None:
     async def main() -> None:
@@ -219,7 +220,7 @@ async def check_and_release(data: bytes, seed: int) -> None:
     assert reference() is None
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(4)
 @given(st.lists(st.sampled_from(ALPHABET), max_size=40), st.integers(0, 2**32))
 def test_no_mixture_of_tokens_harms_the_connection(tokens: list[bytes], seed: int) -> None:
     gc.disable()
@@ -229,7 +230,7 @@ def test_no_mixture_of_tokens_harms_the_connection(tokens: list[bytes], seed: in
         gc.enable()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(4)
 @given(st.integers(0, 2**32))
 def test_no_damaged_request_harms_the_connection(seed: int) -> None:
     dice = random.Random(seed)

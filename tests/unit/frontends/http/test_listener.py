@@ -129,6 +129,7 @@ def test_connections_that_only_the_kernel_has_accepted_are_served_before_the_por
     run(main(), loop_factory)
 
 
+@pytest.mark.slow
 def test_it_is_drained_when_the_last_answer_is_taken_and_no_sooner(
     loop_factory: LoopFactory,
 ) -> None:

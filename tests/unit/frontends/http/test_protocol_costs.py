@@ -9,6 +9,8 @@ from tests.unit.frontends.http.test_fuzz_parser import Wire, answer
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.protocol import Connection, Connections
 
+pytestmark = pytest.mark.slow
+
 #: A body may be long here; a head is refused at its own bound.
 LIMITS = Limits(max_body_bytes=2**30)
 

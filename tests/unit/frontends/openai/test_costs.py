@@ -9,6 +9,8 @@ from tests.unit.frontends.v2.http.test_costs import UNITS
 from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
 from wherry.values.errors import WherryError
 
+pytestmark = pytest.mark.slow
+
 FRAMES = {
     "body": (b"", b""),
     "a member": (b'{"model":"m","x":', b"}"),

@@ -182,6 +182,7 @@ def test_others_are_answered_while_a_large_request_is_read_and_its_answer_writte
     assert rpc.wait().answer["raw_output_contents"] == [pack_bytes(STRINGS)]
 
 
+@pytest.mark.slow
 def test_large_messages_are_read_and_written_in_slices(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

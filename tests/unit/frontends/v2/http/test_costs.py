@@ -12,6 +12,8 @@ from tests.costs import assert_linear
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.values.errors import WherryError
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[int], bytes]
 
 
