@@ -93,16 +93,6 @@ class Report(msgspec.Struct, kw_only=True):
     searches: list[SearchResult] = []
     interrupted: bool = False
 
-    @property
-    def swept(self) -> list[str]:
-        """The settings that differ between points, in their order."""
-        names = dict.fromkeys(name for point in self.points for name in point.settings)
-        return [
-            name
-            for name in names
-            if len({msgspec.json.encode(point.settings.get(name)) for point in self.points}) > 1
-        ]
-
 
 def encode(report: Report) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from wherry.observability.custom_metrics import Family, Kind, as_prometheus, merged
 from wherry.observability.loop_stall import LoopStall
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LABELS: Final = ("model", "version")
-KINDS: Final = ("Counter", "Gauge", "Histogram")
 #: Triton's four reasons for a failed request.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch left as it was: see the policies in scheduler/.
@@ -30,32 +29,16 @@ CUT_REASONS: Final = (
 )  # fmt: skip
 #: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
-    (
-        "wherry_max_batch_rows",
-        "max_batch_rows",
-        "Rows of a batch at most: max_batch_size, or fewer after running out of memory.",
-    ),
-    (
-        "wherry_batch_fixed_seconds",
-        "fixed_seconds",
-        "Learnt time of a batch that does not depend on its size.",
-    ),
-    (
-        "wherry_batch_row_seconds",
-        "row_seconds",
-        "Learnt time that each row adds to its batch.",
-    ),
-    (
-        "wherry_returning_ratio",
-        "returning_share",
-        "Learnt share of callers that send again right after an answer.",
-    ),
-    (
-        "wherry_predicted_wait_seconds",
-        "predicted_wait_seconds",
-        "Predicted wait in the queue of a request that arrives now.",
-    ),
-)
+    ("wherry_max_batch_rows", "max_batch_rows",
+     "Rows of a batch at most: max_batch_size, or fewer after running out of memory."),
+    ("wherry_batch_fixed_seconds", "fixed_seconds",
+     "Learnt time of a batch that does not depend on its size."),
+    ("wherry_batch_row_seconds", "row_seconds", "Learnt time that each row adds to its batch."),
+    ("wherry_returning_ratio", "returning_share",
+     "Learnt share of callers that send again right after an answer."),
+    ("wherry_predicted_wait_seconds", "predicted_wait_seconds",
+     "Predicted wait in the queue of a request that arrives now."),
+)  # fmt: skip
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -165,7 +148,7 @@ class Metrics:
         return _UNTYPED.sub(typed, text), PLAIN_TEXT
 
     def describe(self) -> Iterable[Metric]:
-        """For registering: the names, without asking anybody for a value."""
+        """For registering: no names, so that nothing is read for them."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -185,7 +168,7 @@ class Metrics:
         )
         yield CounterMetricFamily(
             "wherry_requests_refused",
-            "Requests refused at the door, since max_in_flight or max_queue_bytes was reached.",
+            "Requests refused since max_in_flight or max_queue_bytes was reached.",
             value=self._door.refused,
         )
         yield GaugeMetricFamily(
@@ -218,27 +201,21 @@ class Metrics:
 
 
 #: A language model's gauges: the metric, its name there, what it means.
-GENERATION = (
+GENERATION: Final = (
     ("wherry_llm_requests_running", "running", "Sequences that are in the steps."),
     ("wherry_llm_requests_waiting", "waiting", "Sequences that wait for room in the steps."),
     ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Key-value blocks in use, of all."),
     ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Tokens of prompts computed."),
     ("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
-    (
-        "wherry_llm_prefix_cache_queries",
-        "prefix_cache_queries_total",
-        "Tokens of prompts looked up among known prefixes.",
-    ),
+    ("wherry_llm_prefix_cache_queries", "prefix_cache_queries_total",
+     "Tokens of prompts looked up among known prefixes."),
     ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, those found there."),
-    (
-        "wherry_llm_preemptions",
-        "preemptions_total",
-        "Sequences put back, since the key-value blocks ran out.",
-    ),
+    ("wherry_llm_preemptions", "preemptions_total",
+     "Sequences put back, since the key-value blocks ran out."),
     ("wherry_llm_steps", "steps_total", "Steps of the engine."),
     ("wherry_llm_step_seconds", "step_seconds_total", "What these took."),
     ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
-)
+)  # fmt: skip
 
 
 class ModelValues:
@@ -283,127 +260,89 @@ class ModelValues:
             self.busy_ns = _parts(counted.batch_sizes.values())
 
 
-def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Base units, `_total` for counters, bounded labels."""
-    counter, gauge, histogram = (partial(_family, models, kind) for kind in KINDS)
-    yield counter(
-        "wherry_requests",
-        "Requests answered, by outcome.",
+class Own(NamedTuple):
+    """A metric of every model: a number, or with a label one for each of its values."""
+
+    kind: str
+    name: str
+    help: str
+    value: Callable[[ModelValues], Any]
+    label: str = ""
+
+
+#: Base units, `_total` for counters, bounded labels.
+OWN: Final = (
+    Own("Counter", "wherry_requests", "Requests answered, by outcome.",
         lambda v: {"success": v.success_count, **{r.lower(): n for r, n in v.failures.items()}},
-        "outcome",
-    )
-    yield counter(
-        "wherry_rejected",
+        "outcome"),
+    Own("Counter", "wherry_rejected",
         "Requests refused with a full queue or past their deadline.",
-        lambda v: v.failures["REJECTED"],
-    )
-    yield counter(
-        "wherry_rejected_predicted_late",
-        "Of those rejected, requests that were predicted to miss their deadline or max_queue_wait.",
-        lambda v: v.predicted_late,
-    )
-    yield counter(
-        "wherry_stream_responses",
-        "Responses sent by streaming requests.",
-        lambda v: v.responses,
-    )
-    yield histogram(
-        "wherry_request_seconds",
-        "From a request's arrival to its answer, if it succeeded.",
-        lambda v: v.request_seconds,
-    )
-    yield histogram(
-        "wherry_queue_seconds",
-        "What requests waited for an instance.",
-        lambda v: v.queue_seconds,
-    )
-    yield counter(
-        "wherry_compute_seconds",
+        lambda v: v.failures["REJECTED"]),
+    Own("Counter", "wherry_rejected_predicted_late",
+        "Of those rejected, requests predicted to miss their deadline or max_queue_wait.",
+        lambda v: v.predicted_late),
+    Own("Counter", "wherry_stream_responses", "Responses sent by streaming requests.",
+        lambda v: v.responses),
+    Own("Histogram", "wherry_request_seconds",
+        "From a request's arrival to its answer, if it succeeded.", lambda v: v.request_seconds),
+    Own("Histogram", "wherry_queue_seconds", "What requests waited for an instance.",
+        lambda v: v.queue_seconds),
+    Own("Counter", "wherry_compute_seconds",
         "What instances spent in batches: gathering inputs, in the model, sorting outputs.",
-        lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()},
-        "phase",
-    )
-    yield histogram(
-        "wherry_batch_size", "Rows in each execution of the model.", lambda v: v.batch_sizes
-    )
-    yield counter(
-        "wherry_batch_cut",
-        "Batches by the reason for which they held no more rows.",
-        lambda v: v.cuts,
-        "reason",
-    )
-    yield gauge("wherry_queue_depth", "Requests that wait for an instance.", lambda v: v.queued)
-    yield gauge(
-        "wherry_batches_running", "Batches (pipelines: requests) that run.", lambda v: v.running
-    )
-    yield counter(
-        "wherry_worker_restarts",
-        "Instances that came back after they died.",
-        lambda v: v.worker_restarts,
-    )
-    yield counter(
-        "wherry_worker_deaths",
+        lambda v: {phase: ns * 1e-9 for phase, ns in v.busy_ns.items()}, "phase"),
+    Own("Histogram", "wherry_batch_size", "Rows in each execution of the model.",
+        lambda v: v.batch_sizes),
+    Own("Counter", "wherry_batch_cut", "Batches by the reason for which they held no more rows.",
+        lambda v: v.cuts, "reason"),
+    Own("Gauge", "wherry_queue_depth", "Requests that wait for an instance.", lambda v: v.queued),
+    Own("Gauge", "wherry_batches_running", "Batches (pipelines: requests) that run.",
+        lambda v: v.running),
+    Own("Counter", "wherry_worker_restarts", "Instances that came back after they died.",
+        lambda v: v.worker_restarts),
+    Own("Counter", "wherry_worker_deaths",
         "Instances that died, hung or could not be loaded again, by cause.",
-        lambda v: v.worker_deaths,
-        "cause",
-    )
-    yield counter(
-        "wherry_poisoned_requests",
-        "Requests refused since each worker that runs them dies.",
-        lambda v: v.poisoned,
-    )
-    yield gauge(
-        "wherry_model_next_try_seconds",
+        lambda v: v.worker_deaths, "cause"),
+    Own("Counter", "wherry_poisoned_requests",
+        "Requests refused since each worker that runs them dies.", lambda v: v.poisoned),
+    Own("Gauge", "wherry_model_next_try_seconds",
         "Until an instance of a model that has none is tried again; 0 if it has some.",
-        lambda v: v.next_try or 0.0,
-    )
-    yield gauge(
-        "wherry_worker_rss_bytes",
-        "Resident memory of an instance's process.",
-        lambda v: v.rss_bytes,
-        "instance",
-    )
-    yield gauge(
-        "wherry_model_ready",
-        "1 if a new request would make progress.",
-        lambda v: float(v.ready),
-    )
-    yield from learnt_metrics(models)
-    yield from step_metrics(models)
+        lambda v: v.next_try or 0.0),
+    Own("Gauge", "wherry_worker_rss_bytes", "Resident memory of an instance's process.",
+        lambda v: v.rss_bytes, "instance"),
+    Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
+        lambda v: float(v.ready)),
+)  # fmt: skip
 
-
-def step_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Of models that work in steps; for language models with vLLM's meanings."""
-    yield _family(
-        models,
-        "Histogram",
-        "wherry_first_response_seconds",
+#: Of models that work in steps; those of language models have vLLM's meanings.
+OF_STEPS: Final = (
+    Own("Histogram", "wherry_first_response_seconds",
         "From a request's arrival to its first response, of models that work in steps.",
-        lambda v: v.first_response_seconds,
-    )
-    yield _family(
-        models,
-        "Histogram",
-        "wherry_next_response_seconds",
+        lambda v: v.first_response_seconds),
+    Own("Histogram", "wherry_next_response_seconds",
         "From one response to the next, of models that work in steps.",
-        lambda v: v.next_response_seconds,
-    )
+        lambda v: v.next_response_seconds),
+)  # fmt: skip
+
+
+def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
+    """Wherry's own, of every model."""
+    yield from (_family(models, *own) for own in OWN)
+    yield from learnt_metrics(models)
+    yield from (_family(models, *own) for own in OF_STEPS)
     for name, key, documentation in GENERATION:
-        yield _family(
-            models,
-            "Counter" if key.endswith("_total") else "Gauge",
-            name,
-            documentation,
-            lambda v, key=key: {i: g[key] for i, g in v.gauges.items() if key in g},  # type: ignore[misc]
-            "instance",
-        )
+        kind = "Counter" if key.endswith("_total") else "Gauge"
+        yield _family(models, kind, name, documentation, partial(_gauge_of_steps, key), "instance")
+
+
+def _gauge_of_steps(key: str, values: ModelValues) -> dict[str, float]:
+    return {instance: told[key] for instance, told in values.gauges.items() if key in told}
 
 
 def _family(
     models: Sequence[ModelValues],
     kind: str,
     name: str,
-    documentation: str,
+    help: str,
     value: Callable[[ModelValues], Any],
     label: str = "",
 ) -> Metric:
@@ -411,7 +350,7 @@ def _family(
     from prometheus_client import core
 
     labels = [*LABELS, label] if label else LABELS
-    made: Any = getattr(core, f"{kind}MetricFamily")(name, documentation, labels=labels)
+    made: Any = getattr(core, f"{kind}MetricFamily")(name, help, labels=labels)
     for values in models:
         told = value(values)
         if label:
@@ -437,90 +376,76 @@ def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         yield family
 
 
+#: Triton's names and units (microseconds, summed over requests). Counters are untyped here.
+TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
+    ("nv_inference_request_success", "Number of successful inference requests.",
+     lambda v: v.success_count),
+    ("nv_inference_request_failure", "Number of failed inference requests.", lambda v: 0),
+    ("nv_inference_count", "Number of inferences performed (rows).", lambda v: v.inference_count),
+    ("nv_inference_exec_count", "Number of model executions performed (batches).",
+     lambda v: v.execution_count),
+    ("nv_inference_request_duration_us", "Cumulative inference request duration in microseconds.",
+     lambda v: v.success_ns // 1000),
+    ("nv_inference_queue_duration_us", "Cumulative inference queuing duration in microseconds.",
+     lambda v: v.queue_ns // 1000),
+    ("nv_inference_compute_input_duration_us",
+     "Cumulative compute input duration in microseconds.", lambda v: v.compute_ns["input"] // 1000),
+    ("nv_inference_compute_infer_duration_us",
+     "Cumulative compute infer duration in microseconds.", lambda v: v.compute_ns["infer"] // 1000),
+    ("nv_inference_compute_output_duration_us",
+     "Cumulative compute output duration in microseconds.",
+     lambda v: v.compute_ns["output"] // 1000),
+    ("nv_inference_pending_request_count", "Number of requests that wait for execution.",
+     lambda v: v.queued),
+    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_cache_num_hits_per_model", "Number of response cache hits per model.",
+     lambda v: v.cached["hit"][0]),
+    ("nv_cache_hit_duration_per_model",
+     "Cumulative response cache hit duration per model in microseconds.",
+     lambda v: v.cached["hit"][1] // 1000),
+    ("nv_cache_num_misses_per_model", "Number of response cache misses per model.",
+     lambda v: v.cached["miss"][0]),
+    ("nv_cache_miss_duration_per_model",
+     "Cumulative response cache miss duration per model in microseconds.",
+     lambda v: v.cached["miss"][1] // 1000),
+)  # fmt: skip
+TRITON_GAUGES: Final = ("nv_inference_pending_request_count", "nv_model_load_time")
+
+
 def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Triton's names and units (microseconds, summed over requests)."""
-    yield _triton(
-        "nv_inference_request_success",
-        "Number of successful inference requests.",
-        [(values.labels, values.success_count) for values in models],
-    )
-    failures = _triton("nv_inference_request_failure", "Number of failed inference requests.", [])
-    for values in models:
-        for reason, count in values.failures.items():
-            labels = {**dict(zip(LABELS, values.labels, strict=True)), "reason": reason}
-            failures.add_sample(failures.name, labels, count)
-    yield failures
-    yield _triton(
-        "nv_inference_count",
-        "Number of inferences performed (rows).",
-        [(values.labels, values.inference_count) for values in models],
-    )
-    yield _triton(
-        "nv_inference_exec_count",
-        "Number of model executions performed (batches).",
-        [(values.labels, values.execution_count) for values in models],
-    )
-    yield _triton(
-        "nv_inference_request_duration_us",
-        "Cumulative inference request duration in microseconds.",
-        [(values.labels, values.success_ns // 1000) for values in models],
-    )
-    yield _triton(
-        "nv_inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds.",
-        [(values.labels, values.queue_ns // 1000) for values in models],
-    )
-    for phase in ("input", "infer", "output"):
-        yield _triton(
-            f"nv_inference_compute_{phase}_duration_us",
-            f"Cumulative compute {phase} duration in microseconds.",
-            [(values.labels, values.compute_ns[phase] // 1000) for values in models],
-        )
-    yield _triton(
-        "nv_inference_pending_request_count",
-        "Number of requests that wait for execution.",
-        [(values.labels, values.queued) for values in models],
-        kind="gauge",
-    )
-    yield _triton(
-        "nv_model_load_time",
-        "Model load time in seconds.",
-        [(values.labels, values.load_seconds) for values in models],
-        kind="gauge",
-    )
-    for outcome, plural in (("hit", "hits"), ("miss", "misses")):
-        yield _triton(
-            f"nv_cache_num_{plural}_per_model",
-            f"Number of response cache {plural} per model.",
-            [(values.labels, values.cached[outcome][0]) for values in models],
-        )
-        yield _triton(
-            f"nv_cache_{outcome}_duration_per_model",
-            f"Cumulative response cache {outcome} duration per model in microseconds.",
-            [(values.labels, values.cached[outcome][1] // 1000) for values in models],
-        )
+    """Triton's, of every model."""
+    from prometheus_client.core import Metric
+
+    for name, documentation, value in TRITON:
+        family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
+        for values in models:
+            labels = dict(zip(LABELS, values.labels, strict=True))
+            if name == "nv_inference_request_failure":
+                for reason, count in values.failures.items():
+                    family.add_sample(name, {**labels, "reason": reason}, count)
+            else:
+                family.add_sample(name, labels, value(values))
+        yield family
+
+
+#: Triton's gauges of the whole response cache.
+CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
+    ("num_lookups", "Number of response cache lookups.", lambda c: c.lookups),
+    ("num_hits", "Number of response cache hits.", lambda c: c.hits),
+    ("num_misses", "Number of response cache misses.", lambda c: c.misses),
+    ("num_evictions", "Number of answers that made room.", lambda c: c.evictions),
+    ("num_entries", "Number of answers in the cache.", lambda c: c.entries),
+    ("lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000),
+    ("insertion_duration", "Cumulative insertion duration in us.",
+     lambda c: c.insertion_ns // 1000),
+    ("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes)),
+)  # fmt: skip
 
 
 def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
-    """Triton's gauges of the whole response cache; 0 if there is none."""
-
-    def gauge(name: str, documentation: str, value: Callable[[CacheNumbers], float]) -> Metric:
-        return _gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
-
-    yield gauge("num_lookups", "Number of response cache lookups.", lambda c: c.lookups)
-    yield gauge("num_hits", "Number of response cache hits.", lambda c: c.hits)
-    yield gauge("num_misses", "Number of response cache misses.", lambda c: c.misses)
-    yield gauge("num_evictions", "Number of answers that made room.", lambda c: c.evictions)
-    yield gauge("num_entries", "Number of answers in the cache.", lambda c: c.entries)
-    yield gauge(
-        "lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000
-    )
-    yield gauge(
-        "insertion_duration",
-        "Cumulative insertion duration in us.",
-        lambda c: c.insertion_ns // 1000,
-    )
-    yield gauge("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes))
+    """0 if there is no cache."""
+    for name, documentation, value in CACHE:
+        yield _gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
 
 
 def machine_metrics(use: Use) -> Iterator[Metric]:
@@ -538,17 +463,6 @@ def _gauge(name: str, documentation: str, value: float | None) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     return GaugeMetricFamily(name, documentation, value=value)
-
-
-def _triton(
-    name: str, documentation: str, samples: Sequence[tuple[list[str], float]], kind: str = "unknown"
-) -> Metric:
-    from prometheus_client.core import Metric
-
-    family = Metric(name, documentation, kind)
-    for labels, value in samples:
-        family.add_sample(name, dict(zip(LABELS, labels, strict=True)), value)
-    return family
 
 
 def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
