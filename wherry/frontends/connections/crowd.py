@@ -30,13 +30,6 @@ class Crowd:
     def __repr__(self) -> str:
         return f"<Crowd: {len(self._reserve)} in reserve>"
 
-    def admit(self, new: OpenConnection, open_: Collection[OpenConnection], now: float) -> bool:
-        """Whether `new`, one of `open_` and beyond the limit, is a connection like any other."""
-        if self.one_makes_room(new, open_, now):
-            return True
-        self.reserve(new, open_)
-        return False
-
     def reserve(self, new: OpenConnection, open_: Collection[OpenConnection]) -> None:
         """Let `new` in beyond the limit, for questions about health."""
         self._reserve = deque(member for member in self._reserve if member in open_)

@@ -79,10 +79,6 @@ class OpenConnections(Generic[C]):
         self.crowd.reserve(newest, self.open)
         return MayAsk.HEALTH
 
-    def lacks_descriptors(self, newest: asyncio.BaseTransport) -> bool:
-        """Whether it has a descriptor that is kept for something else."""
-        return _descriptor(newest) >= self._descriptors
-
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
         self.holdings.unsent.forget(connection)

@@ -181,13 +181,13 @@ class GrpcListener:
         if backlog is not None:
             await backlog.close(handshakes=handshakes)
 
-    def _log(self, connection: Connection, call: Call) -> None:
+    def _log(self, peer: str, call: Call) -> None:
         """One line for each call, health excepted: probes would drown the rest."""
         if self._access_log is None or call.path.rpartition("/")[2] in QUIET:
             return
         begun_at = call.begun_at or 0.0
         seconds = round(self._connections.clock() - begun_at, 6)
-        fields = {"status": call.status, "seconds": seconds, "peer": connection.peer}
+        fields = {"status": call.status, "seconds": seconds, "peer": peer}
         if call.caller:
             fields["key"] = call.caller
         self._access_log.info(call.path, extra=fields)

@@ -181,7 +181,7 @@ class Peer:
                 limits,
                 coding=coding,
                 clock=lambda: self.now,
-                ended=lambda connection, call: self.ended.append(call),
+                ended=lambda peer, call: self.ended.append(call),
             )
             if beside is None
             else beside.connections
@@ -210,7 +210,7 @@ class Peer:
         """What is more than one turn of the loop reads, too."""
         for i in range(0, len(data), at_once):
             self.feed(data[i : i + at_once])
-            while self.connections.behind:  # noqa: ASYNC110 - the turns themselves are awaited
+            while self.connections.turns.behind:  # noqa: ASYNC110 - the turns themselves are awaited
                 await asyncio.sleep(0)
 
     def send(self, *frames: Frame) -> None:
@@ -282,7 +282,7 @@ class Peer:
         self.wire.close()
         await self.connections.all_closed()
         assert self.connections.calls == 0
-        assert self.connection.calls == {}
+        assert self.connection.calls.by_id == {}
 
 
 class Answer:

@@ -33,8 +33,10 @@ from tests.unit.frontends.grpc.raw import (
 )
 from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.grpc import call as call_module
-from wherry.frontends.grpc.call import CALL_WORK, PACKED_BYTES, STREAM_WINDOW
+from wherry.frontends.grpc import request_messages
+from wherry.frontends.grpc.call import STREAM_WINDOW
+from wherry.frontends.grpc.floods import MAX_CALLS, MAX_NOISE, MAX_RESETS, RESETS_OF_A_FAULT
+from wherry.frontends.grpc.frame_reader import FRAME_BYTES
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
     DATA,
@@ -57,22 +59,13 @@ from wherry.frontends.grpc.frames import (
     reset,
     window_update,
 )
-from wherry.frontends.grpc.h2 import (
-    CONNECTION_WINDOW,
-    FRAME_BYTES,
-    KEEPALIVE_TIME,
-    KEEPALIVE_TIMEOUT,
-    LAST_CALL,
-    LINGER,
-    MAX_CALLS,
-    MAX_NOISE,
-    MAX_RESETS,
-    REMEMBERED_BYTES,
-    RESETS_OF_A_FAULT,
-    TURN_WORK,
-)
 from wherry.frontends.grpc.hpack import literal
 from wherry.frontends.grpc.messages import unpacked
+from wherry.frontends.grpc.request_messages import PACKED_BYTES
+from wherry.frontends.grpc.shutdown import ANNOUNCEMENT, LINGER
+from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Streams
+from wherry.frontends.grpc.timeouts import KEEPALIVE_TIME, KEEPALIVE_TIMEOUT
+from wherry.frontends.grpc.turn_budget import CALL_WORK, TURN_WORK
 from wherry.frontends.offload import LARGE_BYTES, Offload
 from wherry.values.buffer import Buffer
 
@@ -238,38 +231,22 @@ async def test_the_same_block_means_something_else_once_the_table_has_changed(de
     await peer.leave()
 
 
-@pytest.mark.parametrize("value_bytes", [1, 1000, 3500])
-@looped
-async def test_no_more_heads_are_remembered_than_are_of_use(desk: Desk, value_bytes: int) -> None:
-    peer = Peer(desk)
-    peer.ask(1)
-    block = bytes(peer.encoder.encode(peer.head()))  # all of it is in the table now
-    values = [f"{n:0{value_bytes}}" for n in range(300)]
-    for n, value in enumerate(values):
-        frame_ = HeadersFrame(2 * n + 3, flags=["END_HEADERS"])
-        frame_.data = block + literal(b"n", value.encode())
-        peer.send(frame_)
-        peer.message(2 * n + 3, b"", end=True)
-        assert peer.connection._heads
-        size = sum(
-            len(name) + len(value) + 32
-            for head_ in peer.connection._heads.values()
-            for name, value in head_.metadata.items()
-        )
-        assert size <= REMEMBERED_BYTES
-    assert [call.metadata["n"] for call in desk.calls[1:]] == [
-        f"{int(v)}".zfill(value_bytes) for v in values
-    ]
-    await peer.leave()
-
-
 @looped
 async def test_padding_counts_for_the_windows(desk: Desk) -> None:
     peer = Peer(desk)
     peer.open(1, MANY)
     peer.send(DataFrame(1, prefixed(b"abc"), flags=["PADDED"], pad_length=100))
-    assert peer.connection._to_credit == 8 + 101
-    assert peer.connection.calls[1].receive_window == STREAM_WINDOW - 8 - 101
+    assert peer.connection.calls.by_id[1].receive_window == STREAM_WINDOW - 8 - 101
+    length = len(prefixed(bytes(500))) + 101
+    padded = DataFrame(1, prefixed(bytes(500)), flags=["PADDED"], pad_length=100).serialize()
+    count = CONNECTION_WINDOW // 2 // length
+    await peer.feed_all(padded * count)
+    given = [f for f in peer.frames() if isinstance(f, WindowUpdateFrame)]
+    assert [f for f in given if f.stream_id == 0] == []
+    assert sum(f.window_increment for f in given) >= 0.4 * count * length  # of the stream
+    peer.feed(padded)
+    (update,) = [f for f in peer.frames() if isinstance(f, WindowUpdateFrame)]
+    assert (update.stream_id, update.window_increment) == (0, 8 + 101 + (count + 1) * length)
     await peer.leave()
 
 
@@ -318,7 +295,7 @@ def unpackers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         seen.append((threading.current_thread().name, most))
         return unpacked(message, coding, most)
 
-    monkeypatch.setattr(call_module, "unpacked", noted)
+    monkeypatch.setattr(request_messages, "unpacked", noted)
     return seen
 
 
@@ -375,7 +352,7 @@ async def test_messages_keep_their_order_while_one_is_unpacked(desk: Desk) -> No
     await turned(lambda: desk.ends == 1)
     small = [b"small 0", b"small 1", b"small 2"]
     assert desk.messages == [m for both in zip(large, small, strict=True) for m in both]
-    assert peer.connections.behind == 0
+    assert peer.connections.turns.behind == 0
     await peer.leave()
 
 
@@ -385,8 +362,8 @@ async def test_a_paused_call_gets_no_message_that_was_unpacked_meanwhile(desk: D
     peer.open(1, MANY, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(2**20)), 1))
     desk.only.pause()
-    offload = peer.connections.offload
-    await turned(lambda: offload.bytes_in_work == 0 and peer.connections.behind == 0)
+    offload = peer.connections.serving.reading.offload
+    await turned(lambda: offload.bytes_in_work == 0 and peer.connections.turns.behind == 0)
     assert desk.messages == []
     desk.only.resume()
     await turned(lambda: desk.messages == [bytes(2**20)])
@@ -402,7 +379,7 @@ async def test_a_client_that_leaves_takes_its_messages_along_that_are_being_unpa
     for stream_id in range(1, 13, 2):
         peer.open(stream_id, path, ("grpc-encoding", "gzip"))
         peer.data(stream_id, prefixed(gzip.compress(bytes(20 * 2**20)), 1), end=True)
-    offload = peer.connections.offload
+    offload = peer.connections.serving.reading.offload
     assert offload.bytes_in_work == 6 * LARGE_BYTES
     await peer.leave()
     await turned(lambda: offload.bytes_in_work == 0)
@@ -415,7 +392,7 @@ async def test_a_bomb_is_refused_beside_the_loop_as_soon_as_it_is_too_large(desk
     peer = Peer(desk)
     peer.open(1, ONE, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(LIMITS.max_body_bytes + 1)), 1), end=True)
-    await turned(lambda: not peer.connection.calls)
+    await turned(lambda: not peer.connection.calls.by_id)
     assert peer.answers()[1].status == "8"
     assert desk.calls == []
     await peer.leave()
@@ -424,7 +401,7 @@ async def test_a_bomb_is_refused_beside_the_loop_as_soon_as_it_is_too_large(desk
 @looped
 async def test_beyond_what_may_be_unpacked_at_once_calls_are_refused(desk: Desk) -> None:
     peer = Peer(desk)
-    peer.connections.offload = Offload(max_bytes=LARGE_BYTES)
+    peer.connections.serving.reading.offload = Offload(max_bytes=LARGE_BYTES)
     for stream_id in (1, 3):
         peer.open(stream_id, ONE, ("grpc-encoding", "gzip"))
         peer.data(stream_id, prefixed(gzip.compress(bytes(2**20)), 1), end=True)
@@ -831,7 +808,7 @@ async def test_more_calls_than_one_turn_has_are_begun_in_the_next_ones(desk: Des
         await asyncio.sleep(0)
     assert len(desk.calls) == 3 * TURN_CALLS + 5
     assert [type(frame_) for frame_ in peer.frames()] == [PingFrame]
-    assert peer.connections.behind == 0
+    assert peer.connections.turns.behind == 0
     await peer.leave()
 
 
@@ -851,7 +828,7 @@ async def test_connections_with_much_to_do_share_each_turn(desk: Desk) -> None:
         peer.wire.close()
     honest.wire.close()
     await busy.connections.all_closed()
-    assert busy.connections.behind == 0
+    assert busy.connections.turns.behind == 0
 
 
 @looped
@@ -939,7 +916,6 @@ async def test_calls_that_were_cut_off_are_forgotten(desk: Desk) -> None:
         peer.open(2 * n + 1, MANY)
         desk.calls.pop().fail("UNAUTHENTICATED", "no")
     assert peer.goaway() is None
-    assert len(peer.connection._cut) == MAX_CALLS
     peer.message(4 * MAX_CALLS - 1, b"late")
     assert peer.goaway() is None
     peer.message(1, b"much too late")
@@ -1374,7 +1350,7 @@ async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
     peer.pass_time(30.0)
     assert peer.answers()[5].status == "1"
     assert desk.left == 0
-    assert set(peer.connection.calls) == {3}
+    assert set(peer.connection.calls.by_id) == {3}
     await peer.leave()
 
 
@@ -1419,7 +1395,7 @@ async def test_an_idle_client_that_does_not_hear_of_the_end_is_left(desk: Desk) 
     for greet in (True, False):
         peer = Peer(desk, greet=greet)
         peer.connections.drain(0.0)
-        peer.pass_time(LAST_CALL)
+        peer.pass_time(ANNOUNCEMENT)
         assert peer.wire.ended
         await peer.leave()
 
@@ -1432,7 +1408,7 @@ async def test_a_bug_of_ours_ends_the_connection_and_is_reported(
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
     peer = Peer(desk)
     peer.open(1, MANY)
-    monkeypatch.setattr(peer.connection, "_window_update", None)
+    monkeypatch.setattr(Streams, "window_update", None)
     peer.feed(window_update(0, 1))
     assert peer.goaway() == INTERNAL_ERROR
     assert len(reported) == desk.left == 1
@@ -1589,10 +1565,10 @@ async def test_what_is_read_in_the_end_is_held_no_more(desk: Desk, path: str) ->
     for n in range(10):
         peer.open(2 * n + 1, path)
         peer.data(2 * n + 1, prefixed(bytes(600_000))[:500_000])
-        assert peer.connection._received > 400_000
+        assert peer.connection.calls.received.count > 400_000
         peer.data(2 * n + 1, prefixed(bytes(600_000))[500_000:])
         peer.data(2 * n + 1, b"", end=True)
-        assert peer.connection._received == 0
+        assert peer.connection.calls.received.count == 0
         desk.calls[-1].finish()
     assert desk.left == 0
     await peer.leave()
@@ -1607,5 +1583,5 @@ async def test_a_paused_stream_of_tiny_messages_counts_what_they_cost(desk: Desk
         peer.data(1, bytes(5000))  # a thousand empty messages
     assert peer.answers()[1].status == "8"
     assert desk.left == 1
-    assert peer.connection._received == 0
+    assert peer.connection.calls.received.count == 0
     await peer.leave()
