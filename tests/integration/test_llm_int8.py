@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from wherry.llm import int8
-from wherry.llm.attention import Span, StepInputs
+from wherry.llm.attention import Context, StepInputs
 from wherry.llm.checkpoint import Checkpoint, converted
 from wherry.llm.runner import Network, attention_for, load_network
 from wherry.llm.sampling import Sampling
@@ -77,7 +77,7 @@ def perplexity(network: Network, texts: list[list[int]]) -> float:
     losses = []
     for text in texts:
         tokens = torch.tensor(text)
-        span = Span(0, PIECE, PIECE, [(0, PIECE)])
+        span = Context(0, PIECE, PIECE, [(0, PIECE)])
         logits = network.forward(StepInputs(tokens, places, places, places, [span]), attention)
         losses.append(float(F.cross_entropy(logits[:-1], tokens[1:])))
     return math.exp(sum(losses) / len(losses))

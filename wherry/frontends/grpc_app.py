@@ -23,7 +23,7 @@ from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer import infer
-from wherry.frontends.v2.grpc.kserve import KServe
+from wherry.frontends.v2.grpc.kserve import KServeCalls
 from wherry.frontends.v2.grpc.repository import RepositoryCalls
 from wherry.frontends.v2.grpc.settings import SettingCalls
 from wherry.frontends.v2.grpc.shared_memory import SharedMemoryCalls
@@ -70,7 +70,7 @@ class GrpcApp:
             "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
             "Check": MethodHandler(partial(health.check, entry), "health", open=True),
             "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
-            **KServe(entry, name=name, version=version).handlers(),
+            **KServeCalls(entry, name=name, version=version).handlers(),
             **RepositoryCalls(entry).handlers(),
             **SharedMemoryCalls(entry.common.shared_memory).handlers(),
             **SettingCalls(entry).handlers(),

@@ -26,7 +26,7 @@ from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.http.kserve import KServe
+from wherry.frontends.v2.http.kserve import KServeRoutes
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
 from wherry.frontends.v2.http.settings import SettingRoutes
@@ -82,7 +82,7 @@ class HttpApp:
         self._entry = entry = HttpEntry(
             runtime, self.admission, max_body_bytes, common=common, forwarding=forwarding
         )
-        self._kserve = KServe(entry, name=name, version=version)
+        self._kserve = KServeRoutes(entry, name=name, version=version)
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)

@@ -25,7 +25,7 @@ Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(slots=True)
-class Span:
+class Context:
     """One sequence's rows in a step, and the place of its context in the cache."""
 
     #: Its rows among the step's tokens: from, how many.
@@ -61,7 +61,7 @@ class StepInputs:
     slots: Tensor
     #: The rows whose logits are wanted.
     asked: Tensor
-    spans: Sequence[Span]
+    spans: Sequence[Context]
     #: So many of them, the first ones, have one row each.
     decoding: int = field(init=False)
 
@@ -105,7 +105,9 @@ class Attention:
         attended += [self._prefill(layer, q, span, window) for span in prefilling]
         return attended[0] if len(attended) == 1 else torch.cat(attended)
 
-    def _decode(self, layer: int, q: Tensor, spans: Sequence[Span], window: int | None) -> Tensor:
+    def _decode(
+        self, layer: int, q: Tensor, spans: Sequence[Context], window: int | None
+    ) -> Tensor:
         """Sequences with one row each over their own contexts."""
         rows, heads, size = q.shape
         # The query heads of one kv head are rows of the same product.
@@ -123,7 +125,7 @@ class Attention:
         together = attended[0] if rows == 1 else torch.cat(attended)
         return together.view(rows, heads * size)
 
-    def _prefill(self, layer: int, q: Tensor, span: Span, window: int | None) -> Tensor:
+    def _prefill(self, layer: int, q: Tensor, span: Context, window: int | None) -> Tensor:
         """A part of one sequence over its context."""
         rows = q[span.first_row : span.first_row + span.rows]
         from_start = span.rows == span.context and (window is None or window >= span.context)
@@ -136,7 +138,7 @@ class Attention:
         )
         return out[0].transpose(0, 1).reshape(span.rows, -1)
 
-    def _context(self, layer: int, span: Span, window: int | None) -> tuple[Tensor, Tensor]:
+    def _context(self, layer: int, span: Context, window: int | None) -> tuple[Tensor, Tensor]:
         """The keys and values of the context, or of the last `window` tokens of it."""
         if window not in span.views:
             span.views[window] = self._views(span, window)
@@ -149,7 +151,7 @@ class Attention:
             torch.cat([values[layer] for _, values in views], 2),
         )
 
-    def _views(self, span: Span, window: int | None) -> list[Piece]:
+    def _views(self, span: Context, window: int | None) -> list[Piece]:
         """Where a context lies, in all layers: a thousand views are made at once in the time of
         ten that are made one by one."""
         skipped = 0 if window is None else max(0, span.context - window)

@@ -26,7 +26,7 @@ MOST_CHARACTERS: Final = 128 * 1024
 SPACES: Final = r"[ \n]?"
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AnswerForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an answer must look like: exactly one of these."""
 
     json_schema: dict[str, Any] | None = None
@@ -47,7 +47,7 @@ class Grammars:
         self._reading = threading.Lock()
         self._words: Any = None
 
-    def constraint(self, wanted: Wanted) -> Matcher:
+    def constraint(self, wanted: AnswerForm) -> Matcher:
         """For one answer. InvalidRequest names what is wrong with the schema or grammar."""
         from llguidance import LLMatcher
 
@@ -72,12 +72,12 @@ class Grammars:
     def _refused(self, problem: str) -> InvalidRequest:
         return InvalidRequest(f"model {self._model!r}: constraint: {problem}", field="constraint")
 
-    def _grammar(self, wanted: Wanted) -> str:
+    def _grammar(self, wanted: AnswerForm) -> str:
         from llguidance import LLMatcher
 
-        given = [n for n in Wanted.__struct_fields__ if getattr(wanted, n) not in (None, False)]
+        given = [n for n in AnswerForm.__struct_fields__ if getattr(wanted, n) not in (None, False)]
         if len(given) != 1:
-            raise self._refused(f"give exactly one of {', '.join(Wanted.__struct_fields__)}")
+            raise self._refused(f"give exactly one of {', '.join(AnswerForm.__struct_fields__)}")
         grammar: str
         if wanted.json_schema is not None or wanted.json_object:
             schema = OBJECT if wanted.json_schema is None else closed(wanted.json_schema)

@@ -20,7 +20,7 @@ from torch import Tensor
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sampler import Sampled, prompt_report, sample
 from wherry.llm.sampling import Sampling
-from wherry.llm.scheduler import Chunk, Scheduler
+from wherry.llm.scheduler import Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sequence
 from wherry.values.errors import InvalidRequest, PromptTooLong
 
@@ -63,7 +63,7 @@ class Engine:
         self.name = name
         self.vocabulary = vocabulary
         self.cache = cache
-        self.scheduler = Scheduler(
+        self.scheduler = TokenScheduler(
             cache,
             max_running=max_running,
             max_step_tokens=max_step_tokens,

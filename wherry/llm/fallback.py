@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.llm.attention import Attention, Span, StepInputs
+from wherry.llm.attention import Attention, Context, StepInputs
 from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, refuse_unused
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
@@ -138,7 +138,7 @@ class TransformersNetwork:
             device=device,
         )
         numbers = torch.arange(2, device=device)
-        step = StepInputs(numbers, numbers, numbers, numbers[1:], [Span(0, 2, 2, [(0, 2)])])
+        step = StepInputs(numbers, numbers, numbers, numbers[1:], [Context(0, 2, 2, [(0, 2)])])
         kind = type(self._net).__name__
         try:
             self.forward(step, attention)

@@ -16,7 +16,7 @@ from wherry.llm.config_fields import HEAD_SIZE, ONE_OR_ALL_HEADS, Derived, OneOf
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One architecture: what its config.json may hold."""
 
     model_type: str
@@ -52,12 +52,12 @@ _NO_WINDOWS: Final = {"max_window_layers": Only("use_sliding_window", False)}
 _SILU: Final = {"hidden_act": OneOf(("silu",))}
 
 
-def _family(model_type: str, fields: str, **options: Any) -> Family:
-    return Family(model_type, frozenset(fields.split()), **options)
+def _family(model_type: str, fields: str, **options: Any) -> ModelFamily:
+    return ModelFamily(model_type, frozenset(fields.split()), **options)
 
 
 #: By the name in "architectures".
-FAMILIES: Final[Mapping[str, Family]] = {
+FAMILIES: Final[Mapping[str, ModelFamily]] = {
     "LlamaForCausalLM": _family(
         "llama", f"{_LLAMA} head_dim attention_bias mlp_bias", own=True, only=_SILU
     ),

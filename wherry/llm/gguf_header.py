@@ -70,7 +70,7 @@ def check(name: str, file: BinaryIO, size: int) -> None:
 
 def read(file: BinaryIO, size: int) -> Header:
     """The header of a GGUF file. ValueError says what cannot be."""
-    reader = _Reader(file, size)
+    reader = _HeaderReader(file, size)
     if reader.bytes(4) != b"GGUF":
         raise ValueError("it does not begin as a GGUF file does")
     version = reader.scalar("<I")
@@ -118,7 +118,7 @@ def _problem(header: Header) -> str:
     return ""
 
 
-class _Reader:
+class _HeaderReader:
     """Takes values from a file, and never more than is in it."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:

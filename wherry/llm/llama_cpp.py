@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from wherry.llm.constraint import Wanted
+from wherry.llm.constraint import AnswerForm
 from wherry.llm.llm import Delta
 from wherry.llm.sampling import Sampling
 from wherry.models.model import Device
@@ -41,7 +41,7 @@ NAMES: Final = {
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _LlamaRequest:
     """One request, and what its thread has got for it."""
 
     alternatives: int | None
@@ -109,7 +109,7 @@ class LlamaCpp(StepModel):
             wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
         self._server: Any = xllamacpp.Server(wanted)
         #: Those that llama.cpp works for, or is about to: also one that was left in its prompt.
-        self._active: set[_Request] = set()
+        self._active: set[_LlamaRequest] = set()
         self._news = threading.Event()
 
     def unload(self) -> None:
@@ -129,7 +129,7 @@ class LlamaCpp(StepModel):
         template: dict[str, Any] = {},  # noqa: B006 - never changed
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
-    ) -> _Request:
+    ) -> _LlamaRequest:
         if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
             raise self._refused("give one of prompt, messages and token_ids", "prompt")
         if tools:
@@ -141,7 +141,7 @@ class LlamaCpp(StepModel):
             body |= {"messages": list(messages), "chat_template_kwargs": template}
         else:
             body["prompt"] = prompt or list(token_ids)
-        request = _Request(parameters.logprobs, stream)
+        request = _LlamaRequest(parameters.logprobs, stream)
         request.thread = threading.Thread(
             target=self._wait,
             args=(handle, body, request),
@@ -151,12 +151,12 @@ class LlamaCpp(StepModel):
         request.thread.start()
         return request
 
-    def step(self, active: list[_Request]) -> list[Step[Delta]]:
+    def step(self, active: list[_LlamaRequest]) -> list[Step[Delta]]:
         self._news.wait(WAIT)
         self._news.clear()
         return [self._step(request) for request in active]
 
-    def stop(self, state: _Request) -> None:
+    def stop(self, state: _LlamaRequest) -> None:
         state.left = True  # nobody waits for its thread: a long prompt would hold up all others
 
     def gauges(self) -> Mapping[str, float]:
@@ -164,7 +164,7 @@ class LlamaCpp(StepModel):
 
     # A request's own thread
 
-    def _wait(self, handle: Any, body: dict[str, Any], request: _Request) -> None:
+    def _wait(self, handle: Any, body: dict[str, Any], request: _LlamaRequest) -> None:
         def came(chunk: dict[str, Any]) -> bool:
             request.came.put(chunk)
             self._news.set()
@@ -180,7 +180,7 @@ class LlamaCpp(StepModel):
 
     # The model's thread
 
-    def _step(self, request: _Request) -> Step[Delta]:
+    def _step(self, request: _LlamaRequest) -> Step[Delta]:
         deltas: list[Delta] = []
         with suppress(Empty):
             while (chunk := request.came.get_nowait()) is not None:
@@ -190,7 +190,7 @@ class LlamaCpp(StepModel):
             return Step([*deltas, *self._ends(request)], done=True)
         return Step(deltas)
 
-    def _deltas(self, request: _Request, chunk: Mapping[str, Any]) -> list[Delta]:
+    def _deltas(self, request: _LlamaRequest, chunk: Mapping[str, Any]) -> list[Delta]:
         if usage := chunk.get("usage"):
             cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
             counts = {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
@@ -213,7 +213,7 @@ class LlamaCpp(StepModel):
                 request.ends.append(end)
         return made
 
-    def _ends(self, request: _Request) -> list[Delta]:
+    def _ends(self, request: _LlamaRequest) -> list[Delta]:
         if request.ends:
             request.ends[-1].usage = request.usage
         return request.ends
@@ -249,7 +249,7 @@ class LlamaCpp(StepModel):
             body |= self._form(wanted.constraint)
         return body
 
-    def _form(self, wanted: Wanted) -> dict[str, Any]:
+    def _form(self, wanted: AnswerForm) -> dict[str, Any]:
         if wanted.json_schema is not None or wanted.json_object:
             return {"json_schema": wanted.json_schema or {"type": "object"}}
         if wanted.choice is not None:

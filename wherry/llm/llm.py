@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Matcher
 from wherry.llm.detokenizer import Detokenizer, StopTexts
-from wherry.llm.question import Asked, Question, Reader
+from wherry.llm.question import Asked, Question, QuestionReader
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Constraint
 from wherry.llm.sequence import Sequence as Generation
@@ -77,7 +77,7 @@ class _Answer:
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _EngineRequest:
     sampling: Sampling
     stream: bool
     #: The prompt, if it came as text.
@@ -160,8 +160,8 @@ class LLM(StepModel):
         self.engine, self.tokenizer = load_engine(
             self.source, name, str(for_torch(device, name)), **self._options
         )
-        self._questions = Reader(self.engine.name, self.tokenizer, self.engine.vocabulary)
-        self._requests: dict[Generation, tuple[_Request, _Answer]] = {}
+        self._questions = QuestionReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
+        self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
 
     def unload(self) -> None:
@@ -182,7 +182,7 @@ class LLM(StepModel):
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
         task: str = "generate",
-    ) -> _Request:
+    ) -> _EngineRequest:
         """A caller's request joins."""
         if task == "detokenize":
             return self._answered(self._text(list(token_ids)))
@@ -202,7 +202,7 @@ class LLM(StepModel):
             constraint=parameters.constraint,
             may_be_empty=task == "tokenize",
         )
-        request = _Request(parameters, stream, prompt, only_count=task == "tokenize")
+        request = _EngineRequest(parameters, stream, prompt, only_count=task == "tokenize")
         if asked.is_brief:
             self._begin(request, self._questions.read(asked))
         else:
@@ -210,7 +210,7 @@ class LLM(StepModel):
             self._begin_if_read(request)
         return request
 
-    def step(self, active: list[_Request]) -> list[Step[Delta]]:
+    def step(self, active: list[_EngineRequest]) -> list[Step[Delta]]:
         unread = [request for request in active if request.answers is None]
         for request in unread:
             try:
@@ -221,7 +221,7 @@ class LLM(StepModel):
             self._take(event)
         return [self._step(request) for request in active]
 
-    def _step(self, request: _Request) -> Step[Delta]:
+    def _step(self, request: _EngineRequest) -> Step[Delta]:
         if request.error is not None:
             self.stop(request)
             return Step(error=request.error)
@@ -230,7 +230,7 @@ class LLM(StepModel):
             deltas, request.deltas = request.deltas, []
         return Step(deltas, done=request.done)
 
-    def stop(self, state: _Request) -> None:
+    def stop(self, state: _EngineRequest) -> None:
         for answer in state.answers or ():
             if not answer.done:
                 self.engine.remove(answer.sequence)
@@ -248,14 +248,14 @@ class LLM(StepModel):
 
     # Parts
 
-    def _begin_if_read(self, request: _Request, at_most: float = PATIENCE) -> None:
+    def _begin_if_read(self, request: _EngineRequest, at_most: float = PATIENCE) -> None:
         """Start generating if what is asked has been read; InvalidRequest if it cannot be. A long
         text or a large schema takes a second, during which the other generations go on."""
         assert request.reading is not None
         if wait([request.reading], at_most).done:
             self._begin(request, request.reading.result())
 
-    def _begin(self, request: _Request, question: Question) -> None:
+    def _begin(self, request: _EngineRequest, question: Question) -> None:
         request.tokens = question.tokens
         if request.only_count:
             request.answers = []
@@ -288,9 +288,9 @@ class LLM(StepModel):
             )
         return Delta(0, self.tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
 
-    def _answered(self, delta: Delta) -> _Request:
+    def _answered(self, delta: Delta) -> _EngineRequest:
         """For what only the tokenizer was needed: the next step says so."""
-        return _Request(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
+        return _EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
     def _take(self, event: Event) -> None:
         """What a step did for one answer, and whether that ends it."""
@@ -307,7 +307,7 @@ class LLM(StepModel):
         if reason or (request.stream and answer.pending_text):
             self._send(request, answer, reason)
 
-    def _echo(self, request: _Request, answer: _Answer) -> None:
+    def _echo(self, request: _EngineRequest, answer: _Answer) -> None:
         """The prompt comes before an answer's first piece, with what was asked about its tokens."""
         tokens = request.tokens
         answer.pending_text = request.prompt or self.tokenizer.decode(tokens, skip_special=False)
@@ -342,7 +342,7 @@ class LLM(StepModel):
         answer.pending_text += shown
         return reason
 
-    def _check_form(self, request: _Request, constraint: Constraint | None) -> None:
+    def _check_form(self, request: _EngineRequest, constraint: Constraint | None) -> None:
         """An answer that could not be held to its form has ended early: its caller is told."""
         if isinstance(constraint, Matcher) and (problem := constraint.problem()):
             request.error = InvalidRequest(
@@ -351,7 +351,7 @@ class LLM(StepModel):
                 field="constraint",
             )
 
-    def _send(self, request: _Request, answer: _Answer, reason: str) -> None:
+    def _send(self, request: _EngineRequest, answer: _Answer, reason: str) -> None:
         usage: dict[str, int] = {}
         if request.done:
             assert request.answers is not None

@@ -15,7 +15,7 @@ from wherry.llm.checkpoint import DTYPES, Checkpoint
 from wherry.llm.engine import Engine
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.model import Decoder, Shape
-from wherry.llm.runner import Runner, cache_bytes_per_token, load_network
+from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
 from wherry.observability.machine import Machine
 from wherry.values.errors import ConfigError
@@ -73,7 +73,7 @@ def load_engine(
             f"model {name!r}: no memory for the key-value cache: one block of {block_size} tokens"
             f" takes {per_token * block_size} bytes; raise cache_gb, or choose a smaller dtype"
         )
-    runner = Runner(
+    runner = ModelRunner(
         network,
         cache_tokens=blocks * block_size,
         block_size=block_size,
@@ -156,7 +156,7 @@ def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         return threads
 
 
-def _commit(runner: Runner) -> None:
+def _commit(runner: ModelRunner) -> None:
     """Have the cache's memory now. The system gives it when it is first written: block by block,
     as prefixes fill it, that would look like a leak, and there may be too little hours later."""
     for tensor in (*runner.attention.keys, *runner.attention.values):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from wherry.llm.constraint import Grammars, Matcher, Wanted
+from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import InvalidRequest
 
@@ -37,7 +37,7 @@ class Asked:
     #: For the chat template.
     template: Mapping[str, Any] | None = None
     special: bool = True
-    constraint: Wanted | None = None
+    constraint: AnswerForm | None = None
     #: May it be the empty text?
     may_be_empty: bool = False
 
@@ -49,7 +49,7 @@ class Asked:
         return not self.messages or len(str(self.messages)) + len(str(self.tools)) <= BRIEF
 
 
-class Reader:
+class QuestionReader:
     """Reads what is asked of one model. InvalidRequest says what is wrong with it."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, vocabulary: int) -> None:

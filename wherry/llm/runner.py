@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from wherry.llm import int8
-from wherry.llm.attention import Attention, Span, StepInputs
+from wherry.llm.attention import Attention, Context, StepInputs
 from wherry.llm.checkpoint import DTYPES, Checkpoint, Weights
 from wherry.llm.families import FAMILIES
 from wherry.llm.linear import best_for
@@ -29,7 +29,7 @@ class Network(Protocol):
     def forward(self, step: StepInputs, attention: Attention) -> Tensor: ...
 
 
-class Runner:
+class ModelRunner:
     """The model and its cache on one device."""
 
     def __init__(
@@ -56,13 +56,13 @@ class Runner:
         positions: list[int] = []
         slots: list[int] = []
         asked: list[int] = []
-        spans: list[Span] = []
+        spans: list[Context] = []
         size = self._block_size
         for chunk in chunks:
             sequence, stop = chunk.sequence, chunk.start + chunk.count
             blocks = sequence.table.blocks
             spans.append(
-                Span(len(tokens), chunk.count, stop, _pieces(sequence.table.extents, size, stop))
+                Context(len(tokens), chunk.count, stop, _pieces(sequence.table.extents, size, stop))
             )
             tokens += sequence.tokens[chunk.start : stop]
             positions += range(chunk.start, stop)
@@ -129,7 +129,7 @@ def first_step(
         places,
         places,
         places,
-        [Span(0, rows, rows, [(0, rows)])],
+        [Context(0, rows, rows, [(0, rows)])],
     )
     return step, attention_for(shape, rows, dtype, device)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from wherry.llm.constraint import Wanted
+from wherry.llm.constraint import AnswerForm
 from wherry.values.errors import InvalidRequest
 
 #: Most log probabilities that may be asked for beside the chosen token's.
@@ -61,7 +61,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: Put before a prompt that is text what the checkpoint has before each text.
     add_special_tokens: bool = True
     #: What the answer must look like; None: anything.
-    constraint: Wanted | None = None
+    constraint: AnswerForm | None = None
 
     @property
     def reports_prompt(self) -> bool:

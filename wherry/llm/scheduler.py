@@ -41,7 +41,7 @@ class Chunk:
         return self.count if self.sequence.reports_prompt else int(self.is_last)
 
 
-class Pace:
+class StepPace:
     """How much longer does a step take for each further token?
 
     A step's time is about `fixed + per_token * tokens`: the weights are read once whatever the
@@ -74,7 +74,7 @@ class Pace:
         return int((stretch - 1.0) * (self.free_tokens + decoding))
 
 
-class Scheduler:
+class TokenScheduler:
     """The waiting and the running of one engine."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Scheduler:
         *,
         max_running: int,
         max_step_tokens: int,
-        pace: Pace | None = None,
+        pace: StepPace | None = None,
         max_stretch: float = 1.5,
         context_per_token: float = float("inf"),
     ) -> None:
@@ -93,7 +93,7 @@ class Scheduler:
         self.max_stretch = max_stretch
         #: Tokens of a context whose attention takes a prompt's token as long as all else together.
         self.context_per_token = context_per_token
-        self.pace = pace or Pace()
+        self.pace = pace or StepPace()
         #: In the order in which they should start.
         self.waiting: list[Sequence] = []
         #: In the order in which they started.
@@ -101,7 +101,7 @@ class Scheduler:
         self.preemptions = 0
 
     def __repr__(self) -> str:
-        return f"<Scheduler: {len(self.running)} running, {len(self.waiting)} waiting>"
+        return f"<TokenScheduler: {len(self.running)} running, {len(self.waiting)} waiting>"
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_order)

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-from wherry.llm.constraint import Wanted
+from wherry.llm.constraint import AnswerForm
 from wherry.llm.llm import Delta
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ GAUGES: Final = {
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class _VllmRequest:
     id: str
     stream: bool
     #: Log probabilities that were asked for beside the chosen token's.
@@ -119,7 +119,7 @@ class VLLM(StepModel):
         template: dict[str, Any] = {},  # noqa: B006 - never changed
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
-    ) -> _Request:
+    ) -> _VllmRequest:
         if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
             raise self._refused("give one of prompt, messages and token_ids")
         tokens = list(token_ids)
@@ -137,14 +137,14 @@ class VLLM(StepModel):
         wanted = parameters.checked(self._name, self._vocabulary)
         if wanted.echo:
             raise self._refused("echo is not supported by vLLM's adapter", "echo")
-        request = _Request(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
+        request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
         except self._refusals as error:  # what vLLM says of wishes that it cannot fulfil
             raise self._refused(str(error)) from error
         return request
 
-    def step(self, active: list[_Request]) -> list[Step[Delta]]:
+    def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
         came: dict[str, list[Any]] = defaultdict(list)  # one for each of a request's answers
         try:
             for output in self._engine.step():
@@ -153,7 +153,7 @@ class VLLM(StepModel):
             raise WorkerDied(f"model {self._name!r}: vLLM failed: {error}") from error
         return [self._step(request, came.get(request.id, ())) for request in active]
 
-    def stop(self, state: _Request) -> None:
+    def stop(self, state: _VllmRequest) -> None:
         self._engine.abort_request([state.id])
 
     def gauges(self) -> Mapping[str, float]:
@@ -201,7 +201,7 @@ class VLLM(StepModel):
             output_kind=self._words.RequestOutputKind.DELTA,
         )
 
-    def _form(self, wanted: Wanted) -> Any:
+    def _form(self, wanted: AnswerForm) -> Any:
         kinds: dict[str, Any] = {
             "json": wanted.json_schema,
             "json_object": wanted.json_object or None,
@@ -212,7 +212,7 @@ class VLLM(StepModel):
         given = {name: value for name, value in kinds.items() if value is not None}
         return self._words.StructuredOutputsParams(**given)
 
-    def _step(self, request: _Request, came: Sequence[Any]) -> Step[Delta]:
+    def _step(self, request: _VllmRequest, came: Sequence[Any]) -> Step[Delta]:
         """What has come for one request, if anything has."""
         made: list[Delta] = []
         for answer in itertools.chain.from_iterable(output.outputs for output in came):
@@ -235,7 +235,7 @@ class VLLM(StepModel):
         }
         return Step(made, done=True)
 
-    def _delta(self, request: _Request, answer: Any) -> Delta:
+    def _delta(self, request: _VllmRequest, answer: Any) -> Delta:
         tokens = [int(token) for token in answer.token_ids]
         logprobs = [
             self._logprob(token, found, request.alternatives)

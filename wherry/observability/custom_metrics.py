@@ -38,7 +38,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Family:
+class CustomFamily:
     """Metrics of one name."""
 
     name: str
@@ -53,7 +53,7 @@ class CustomMetrics:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, CustomFamily] = {}
 
     def measure(
         self,
@@ -69,7 +69,7 @@ class CustomMetrics:
         with self._lock:
             family = self._families.get(name)
             if family is None:
-                family = Family(name, description, kind, tuple(bounds or ()))
+                family = CustomFamily(name, description, kind, tuple(bounds or ()))
                 self._families[name] = family
             line = family.lines.get(labels)
             if line is None:
@@ -88,11 +88,11 @@ class CustomMetrics:
             line = None if family is None else family.lines.get(labels)
             return 0.0 if line is None else line.value
 
-    def families(self) -> list[Family]:
+    def families(self) -> list[CustomFamily]:
         """Copies of all of them."""
         with self._lock:
             return [
-                Family(
+                CustomFamily(
                     one.name,
                     one.description,
                     one.kind,
@@ -106,11 +106,11 @@ class CustomMetrics:
             ]
 
 
-def merged(stores: Iterable[CustomMetrics]) -> list[Family]:
+def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:
     """Families of several models; those of one name are one family, with the sums of what has the
     same labels. A model that uses a name for another kind is left out, and so are names of the
     server's own."""
-    families: dict[str, Family] = {}
+    families: dict[str, CustomFamily] = {}
     for store in stores:
         for family in store.families():
             if family.name.startswith(("wherry_", "nv_")):
@@ -128,7 +128,7 @@ def merged(stores: Iterable[CustomMetrics]) -> list[Family]:
     return list(families.values())
 
 
-def as_prometheus(family: Family) -> Metric:
+def as_prometheus(family: CustomFamily) -> Metric:
     """A family as prometheus_client shows it."""
     from prometheus_client.core import (
         CounterMetricFamily,
@@ -155,7 +155,9 @@ def as_prometheus(family: Family) -> Metric:
     return metric
 
 
-def _add_histogram(metric: Metric, family: Family, labels: dict[str, str], line: Line) -> None:
+def _add_histogram(
+    metric: Metric, family: CustomFamily, labels: dict[str, str], line: Line
+) -> None:
     count = 0
     for bound, here in zip((*family.bounds, float("inf")), line.counts, strict=True):
         count += here
@@ -165,4 +167,4 @@ def _add_histogram(metric: Metric, family: Family, labels: dict[str, str], line:
     metric.add_sample(f"{family.name}_sum", labels, line.value)
 
 
-__all__ = ["CustomMetrics", "Family", "Kind", "Labels", "as_prometheus", "merged"]
+__all__ = ["CustomFamily", "CustomMetrics", "Kind", "Labels", "as_prometheus", "merged"]

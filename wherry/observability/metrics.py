@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from wherry.observability.custom_metrics import Family, Kind, as_prometheus, merged
+from wherry.observability.custom_metrics import CustomFamily, Kind, as_prometheus, merged
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import Compute, Histogram, ModelStatistics
@@ -194,7 +194,7 @@ class Metrics:
         yield from machine_metrics(self._machine.use())
         yield from map(as_prometheus, self._custom_families())
 
-    def _custom_families(self) -> list[Family]:
+    def _custom_families(self) -> list[CustomFamily]:
         counted = (getattr(loaded, "model", None) for loaded in self._source.models())
         stores = (getattr(model, "custom_metrics", None) for model in counted)
         return merged(store for store in stores if store is not None)

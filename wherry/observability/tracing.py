@@ -64,7 +64,7 @@ class Stage:
     queue_seconds: float = 0.0
 
 
-class Traces:
+class CallTraces:
     """What the requests of one pipeline did: sums by stage, and the latest trees.
 
     For the loop that runs the pipeline; others may read.

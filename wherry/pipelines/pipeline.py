@@ -20,7 +20,7 @@ from wherry.instances.failure_log import FailureLog
 from wherry.models.config import ModelConfig
 from wherry.models.model import Call, Caller, current_call
 from wherry.observability.statistics import ModelStatistics, ResponseCount
-from wherry.observability.tracing import Span, Traces
+from wherry.observability.tracing import CallTraces, Span
 from wherry.pipelines.fan_out import gather
 from wherry.scheduler.door import PATIENCE, refusal
 from wherry.scheduler.pace import Pace
@@ -147,7 +147,7 @@ class PipelineRunner:
         self._unanswered: set[InferRequest] = set()
         self._longest = config.max_queue_wait or None
         self._quiet = threading.Condition()
-        self._traces = Traces()
+        self._traces = CallTraces()
         self.failures = FailureLog(config.name, config.version, clock)
         self._pace = Pace()
         self._reason = ""

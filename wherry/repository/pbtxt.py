@@ -56,7 +56,7 @@ def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) 
     Besides its grammar, what it says must make sense, unless that is not wanted; what a model's
     own file completes later (missing inputs, a missing backend) is no mistake here.
     """
-    reader = _Reader(text)
+    reader = _TextReader(text)
     try:
         config = reader.read()
     except _Broken:
@@ -105,7 +105,7 @@ class _Broken(Exception):
     """The text cannot be followed any further; why is noted already."""
 
 
-class _Reader:
+class _TextReader:
     """Reads one text from its beginning to its end."""
 
     def __init__(self, text: str) -> None:

@@ -26,7 +26,7 @@ TURNS = 4
 LEAST_TURNS = 2
 
 
-class Turns:
+class TurnTimes:
     """The least time that a turn takes, by the last ones."""
 
     __slots__ = ("_latest",)

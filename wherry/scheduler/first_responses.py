@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from wherry.scheduler.door import Turns
+from wherry.scheduler.door import TurnTimes
 
 #: How much of the past remains with each first response.
 FADING = 0.95
@@ -21,7 +21,7 @@ class FirstResponses:
 
     def __init__(self) -> None:
         #: What the first response of one request takes.
-        self.turns = Turns()
+        self.turns = TurnTimes()
         self._waiting: dict[Hashable, float] = {}
         self._work = 0.0
         self._seconds = 0.0

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from wherry.scheduler.curve import BatchCurve
-from wherry.scheduler.door import Turns
+from wherry.scheduler.door import TurnTimes
 from wherry.values.request import InferRequest
 
 
@@ -20,7 +20,7 @@ class Forecast:
     def __init__(self, instances: int = 1) -> None:
         self.instances = instances
         self.curve = BatchCurve()
-        self.turns = Turns()
+        self.turns = TurnTimes()
         self.busy = 0
         self.running_rows = 0
         #: Work (rows times the longest row's cost) in a row; 1 for models without costs.

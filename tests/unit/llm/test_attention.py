@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm import attention
-from wherry.llm.attention import Attention, Span, StepInputs
+from wherry.llm.attention import Attention, Context, StepInputs
 
 HEADS, KV_HEADS, SIZE = 6, 2, 8
 #: The longest context that one thread attends to alone.
@@ -48,7 +48,7 @@ def decoding(*contexts: int) -> StepInputs:
         torch.tensor(last),
         torch.arange(len(contexts)),
         [
-            Span(row, 1, context, [(start, context)])
+            Context(row, 1, context, [(start, context)])
             for row, (start, context) in enumerate(zip(starts, contexts, strict=True))
         ],
     )

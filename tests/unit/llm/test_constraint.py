@@ -12,7 +12,7 @@ import pytest
 
 import wherry
 from wherry.llm import LLM, Delta
-from wherry.llm.constraint import MOST_CHARACTERS, Matcher, Wanted, closed
+from wherry.llm.constraint import MOST_CHARACTERS, AnswerForm, Matcher, closed
 from wherry.llm.sampling import Sampling
 from wherry.values.errors import InvalidRequest
 
@@ -159,7 +159,7 @@ class SlowReading:
         self.may_end = threading.Event()
         read = model._questions.grammars.constraint
 
-        def constraint(wanted: Wanted) -> Matcher:
+        def constraint(wanted: AnswerForm) -> Matcher:
             self.may_end.wait()
             return read(wanted)
 
@@ -174,7 +174,7 @@ def model(checkpoint: Callable[..., Path]) -> Iterator[LLM]:
     model.unload()
 
 
-HELD = Sampling(constraint=Wanted(choice=("yes",)), temperature=0.0)
+HELD = Sampling(constraint=AnswerForm(choice=("yes",)), temperature=0.0)
 
 
 def test_others_go_on_while_a_form_is_read(model: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from wherry.llm.config_fields import Only
 from wherry.llm.engine import Engine
 from wherry.llm.families import FAMILIES
 from wherry.llm.kv_cache import KVCache
-from wherry.llm.runner import Runner, load_network
+from wherry.llm.runner import ModelRunner, load_network
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import Chunk
 from wherry.llm.sequence import Sequence
@@ -52,7 +52,7 @@ def answers(folder: Path, prompts: list[list[int]]) -> list[tuple[Sequence, dict
     """Greedy answers from the engine, each with its logits by position: prompts in chunks, several
     at once, and each once more when its beginning is known."""
     network = load_network(Checkpoint(folder), dtype="float32", device=CPU)
-    runner = Runner(network, cache_tokens=480, block_size=4, dtype=torch.float32, device=CPU)
+    runner = ModelRunner(network, cache_tokens=480, block_size=4, dtype=torch.float32, device=CPU)
     logits: dict[Sequence, dict[int, Tensor]] = {}
 
     def run(chunks: list[Chunk]) -> Tensor:

@@ -21,9 +21,9 @@ from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.config_fields import FIELDS
 from wherry.llm.engine import Engine
 from wherry.llm.fallback import TransformersNetwork
-from wherry.llm.families import FAMILIES, Family
+from wherry.llm.families import FAMILIES, ModelFamily
 from wherry.llm.kv_cache import KVCache
-from wherry.llm.runner import Runner, load_network
+from wherry.llm.runner import ModelRunner, load_network
 from wherry.llm.sampling import Sampling
 from wherry.values.errors import ConfigError
 
@@ -50,7 +50,7 @@ def saved(config: Any, folder: Path) -> Path:
 def test_their_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
     folder = saved(OTHERS[family], tmp_path / family)
     network = load_network(Checkpoint(folder), dtype="float32", device=CPU)
-    runner = Runner(network, cache_tokens=240, block_size=4, dtype=torch.float32, device=CPU)
+    runner = ModelRunner(network, cache_tokens=240, block_size=4, dtype=torch.float32, device=CPU)
     engine = Engine(
         runner.run,
         KVCache(60, 4),
@@ -88,7 +88,7 @@ def test_an_attention_with_an_option_that_is_not_known_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Should a family come into the table that does not belong there."""
-    family = Family("gemma2", FAMILIES["Gemma3ForCausalLM"].fields, only={
+    family = ModelFamily("gemma2", FAMILIES["Gemma3ForCausalLM"].fields, only={
         "attn_logit_softcapping": FIELDS["final_logit_softcapping"],
     })  # fmt: skip
     monkeypatch.setattr(known, "FAMILIES", {"Gemma2ForCausalLM": family})

@@ -13,7 +13,7 @@ import torch
 import wherry
 from tests.costs import assert_linear
 from wherry.llm import LLM, sampler
-from wherry.llm.constraint import Wanted
+from wherry.llm.constraint import AnswerForm
 from wherry.llm.detokenizer import StopTexts
 from wherry.llm.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.kv_cache import KVCache
@@ -231,18 +231,20 @@ def deep(levels: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(json_schema=deep(900)),
-        Wanted(json_schema={"properties": {"a": {}}, "required": [["a"]]}),
-        Wanted(json_schema={"properties": {1: 2}}),
-        Wanted(regex="(" * 5000),
-        Wanted(regex="a?" * 3000 + "a" * 3000),
-        Wanted(grammar="start: start"),
-        Wanted(grammar="\x00"),
-        Wanted(choice=()),
-        Wanted(choice=("x" * 200_000,)),
+        AnswerForm(json_schema=deep(900)),
+        AnswerForm(json_schema={"properties": {"a": {}}, "required": [["a"]]}),
+        AnswerForm(json_schema={"properties": {1: 2}}),
+        AnswerForm(regex="(" * 5000),
+        AnswerForm(regex="a?" * 3000 + "a" * 3000),
+        AnswerForm(grammar="start: start"),
+        AnswerForm(grammar="\x00"),
+        AnswerForm(choice=()),
+        AnswerForm(choice=("x" * 200_000,)),
     ],
 )
-def test_a_form_that_cannot_be_read_ends_only_its_own_request(model: LLM, wanted: Wanted) -> None:
+def test_a_form_that_cannot_be_read_ends_only_its_own_request(
+    model: LLM, wanted: AnswerForm
+) -> None:
     other = model.start(prompt="y", parameters=Sampling(ignore_eos=True))
     try:
         held = model.start(prompt="x", parameters=Sampling(constraint=wanted, max_tokens=3))

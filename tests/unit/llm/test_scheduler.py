@@ -4,7 +4,7 @@ import random
 
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sampling import Sampling
-from wherry.llm.scheduler import Chunk, Pace, Scheduler
+from wherry.llm.scheduler import Chunk, StepPace, TokenScheduler
 from wherry.llm.sequence import Sequence
 
 NUMBERS = iter(range(1_000_000))
@@ -18,16 +18,16 @@ def sequence(tokens: int, *, max_length: int = 1000, priority: int = 5) -> Seque
 
 def scheduler(
     *, blocks: int = 100, block_size: int = 4, max_running: int = 8, max_step_tokens: int = 32
-) -> Scheduler:
-    return Scheduler(
+) -> TokenScheduler:
+    return TokenScheduler(
         KVCache(blocks, block_size),
         max_running=max_running,
         max_step_tokens=max_step_tokens,
-        pace=Pace(free_tokens=4.0),
+        pace=StepPace(free_tokens=4.0),
     )
 
 
-def run(s: Scheduler, chunks: list[Chunk]) -> None:
+def run(s: TokenScheduler, chunks: list[Chunk]) -> None:
     """What an engine does with a step: everybody whose prompt is done has a token more."""
     last = [chunk.sequence for chunk in chunks if chunk.is_last]
     s.computed(chunks)
@@ -176,7 +176,7 @@ def test_the_chunks_of_a_long_prompt_hold_up_the_others_no_longer_at_its_end() -
         return sum((0.002 * c.count * (1 + c.start / 1750) for c in step), 0.040)
 
     def longest(context_per_token: float) -> tuple[float, int]:
-        s = Scheduler(
+        s = TokenScheduler(
             KVCache(4000, 4),
             max_running=32,
             max_step_tokens=512,
@@ -209,7 +209,7 @@ def test_the_chunks_of_a_long_prompt_hold_up_the_others_no_longer_at_its_end() -
 
 
 def test_a_prompt_that_holds_up_nobody_has_the_whole_step_however_long_it_is() -> None:
-    s = Scheduler(KVCache(1000, 4), max_running=8, max_step_tokens=64, context_per_token=10)
+    s = TokenScheduler(KVCache(1000, 4), max_running=8, max_step_tokens=64, context_per_token=10)
     s.add(sequence(400))
     for start in (0, 64, 128):
         step = s.next_step()
@@ -218,7 +218,7 @@ def test_a_prompt_that_holds_up_nobody_has_the_whole_step_however_long_it_is() -
 
 
 def test_pace_learns_how_many_tokens_come_nearly_for_nothing() -> None:
-    pace = Pace()
+    pace = StepPace()
     dice = random.Random(1)
     for _ in range(200):
         tokens = dice.choice([1, 4, 16, 40, 200])
@@ -228,7 +228,7 @@ def test_pace_learns_how_many_tokens_come_nearly_for_nothing() -> None:
 
 
 def test_pace_believes_nothing_of_steps_that_are_all_alike() -> None:
-    pace = Pace(free_tokens=16)
+    pace = StepPace(free_tokens=16)
     for _ in range(100):
         pace.observe(8, 0.05)
     assert pace.free_tokens == 16

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from wherry.observability.tracing import KEPT, MOST_CHILDREN, Span, Traces
+from wherry.observability.tracing import KEPT, MOST_CHILDREN, CallTraces, Span
 
 
 def test_a_tree_has_milliseconds_from_its_own_start() -> None:
@@ -37,7 +37,7 @@ def test_calls_without_end_do_not_fill_the_memory_and_are_still_counted() -> Non
 
 
 def test_stages_are_summed_over_all_requests_and_whole_trees_kept_of_a_few() -> None:
-    traces = Traces()
+    traces = CallTraces()
     for number in range(KEPT + 2):
         root = Span("chain", 1, started=float(number), seconds=1.0)
         inner = Span("inner", 3, started=0.0, seconds=0.2, queue_seconds=0.1)

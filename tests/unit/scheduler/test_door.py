@@ -4,11 +4,11 @@ from math import inf
 
 import pytest
 
-from wherry.scheduler.door import LEAST_TURNS, PATIENCE, TURNS, Turns, refusal, too_slow
+from wherry.scheduler.door import LEAST_TURNS, PATIENCE, TURNS, TurnTimes, refusal, too_slow
 
 
-def ended(*seconds: float) -> Turns:
-    turns = Turns()
+def ended(*seconds: float) -> TurnTimes:
+    turns = TurnTimes()
     for each in seconds:
         turns.ended(each)
     return turns

@@ -102,7 +102,7 @@ class Authority:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class OriginRefusal:
     """What to answer in place of the application."""
 
     status: int
@@ -187,14 +187,16 @@ class OriginCheck:
         own = Authority.parse(own_name)
         self._own_name = own.host if own is not None else ""
 
-    def refusal(self, method: str, headers: Mapping[str, str]) -> Refusal | None:
+    def refusal(self, method: str, headers: Mapping[str, str]) -> OriginRefusal | None:
         """Why this request is not answered. Header names are in lower case; a repeated header is
         joined by ", "."""
         given = headers.get("host")  # only HTTP/1.0 may go without
         host = None if given is None else Authority.parse(given.strip(_BLANKS))
         if given is not None and self._binding is not Binding.UNIX:
             if host is None:
-                return Refusal(400, f"the Host header {_quoted(given)} is no host name and port")
+                return OriginRefusal(
+                    400, f"the Host header {_quoted(given)} is no host name and port"
+                )
             if not self._answers(host):
                 return self._misdirected(host)
             self._remember(given)
@@ -204,7 +206,7 @@ class OriginCheck:
             if self.origins.allows(origin):
                 return None
             problem = self._foreign(origin, host)
-            return None if problem is None else Refusal(403, problem)
+            return None if problem is None else OriginRefusal(403, problem)
         return _without_origin(method, headers)
 
     def _answers(self, host: Authority) -> bool:
@@ -215,10 +217,10 @@ class OriginCheck:
         # Load balancers and probes ask by address.
         return not self.origins.restricted or host.is_ip or host.host == self._own_name
 
-    def _misdirected(self, host: Authority) -> Refusal:
+    def _misdirected(self, host: Authority) -> OriginRefusal:
         where = "on a loopback address" if self._binding is Binding.LOOPBACK else "for some names"
         name = _quoted(host.host)
-        return Refusal(
+        return OriginRefusal(
             421,
             f"this server listens {where} and does not answer as {name}; if that is its name,"
             f" start it with --allowed-host {host.host[:_QUOTED_CHARS]}",
@@ -261,7 +263,7 @@ class OriginCheck:
         return self.origins.names(page.host)
 
 
-def _without_origin(method: str, headers: Mapping[str, str]) -> Refusal | None:
+def _without_origin(method: str, headers: Mapping[str, str]) -> OriginRefusal | None:
     site = headers.get("sec-fetch-site")
     if site is None or site.strip(_BLANKS) in ("same-origin", "none"):
         return None
@@ -269,7 +271,7 @@ def _without_origin(method: str, headers: Mapping[str, str]) -> Refusal | None:
     opens_page = opens_page and headers.get("sec-fetch-dest") == "document"
     if opens_page and method in ("GET", "HEAD"):
         return None  # the user follows a link to this server
-    return Refusal(
+    return OriginRefusal(
         403,
         f"a page of another site may not call this server (Sec-Fetch-Site: {_quoted(site)}); if it"
         " may, start the server with --cors-origin and the page's origin, and ask with CORS",

@@ -18,7 +18,7 @@ PING_INTERVAL: Final = 15.0
 PING: Final = b": ping\n\n"
 
 
-class Timer(Protocol):
+class IdleTimer(Protocol):
     def cancel(self) -> None: ...
 
 
@@ -33,7 +33,7 @@ class EventStream:
         self,
         exchange: Exchange,
         consumed: Callable[[], None],
-        call_later: Callable[[float, Callable[[], Any]], Timer] | None = None,
+        call_later: Callable[[float, Callable[[], Any]], IdleTimer] | None = None,
     ) -> None:
         self._exchange = exchange
         self._consumed = consumed
@@ -42,7 +42,7 @@ class EventStream:
         self._silent = True
         exchange.on_drain = self._drained
         self._call_later = call_later or asyncio.get_running_loop().call_later
-        self._timer: Timer | None = None
+        self._timer: IdleTimer | None = None
 
     @property
     def started(self) -> bool:

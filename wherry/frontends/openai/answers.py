@@ -19,7 +19,7 @@ LOOK_AHEAD: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChoiceDelta:
     """A further part of one choice."""
 
     index: int
@@ -30,12 +30,12 @@ class Piece:
     token_ids: Sequence[int] = ()
 
 
-def piece_of(loaded: LoadedModel, response: InferResponse) -> Piece:
+def piece_of(loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
     """One response of an engine's model, or of a plain one whose only output is text."""
     row = {name: column[0] for name, column in response.outputs.items()}
     if "text" not in row:
-        return Piece(0, _text(row[loaded.signature.outputs[0].name]))
-    return Piece(
+        return ChoiceDelta(0, _text(row[loaded.signature.outputs[0].name]))
+    return ChoiceDelta(
         int(row.get("index", 0)),
         _text(row["text"]),
         _text(row.get("finish_reason", "")),
@@ -71,7 +71,7 @@ class Usage:
         }
 
 
-class Answer(ABC):
+class OpenAIAnswer(ABC):
     """The answer to one request: gathers pieces, and says what of them is to be sent."""
 
     #: What the objects are called, whole and in chunks, and how their ids begin.
@@ -89,7 +89,7 @@ class Answer(ABC):
         self.choices: dict[int, Json] = {}
 
     @abstractmethod
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         """Take a piece in; the choices of the chunks that it makes."""
 
     @abstractmethod
@@ -117,7 +117,7 @@ class Answer(ABC):
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(OpenAIAnswer):
     """Messages of the assistant; with `tools`, calls of them are taken out of the text.
 
     `most_calls`: what goes beyond is left out, for callers that can do with one only.
@@ -137,7 +137,7 @@ class ChatAnswer(Answer):
         self._most_calls = most_calls
         self._texts: dict[int, ToolText] = {}
 
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         chunks: list[Json] = []
         choice = self.choices.get(piece.index)
         if choice is None:
@@ -188,7 +188,7 @@ class ChatAnswer(Answer):
         left = [choice for choice in self.choices.values() if choice["finish_reason"] is None]
         chunks: list[Json] = []
         for choice in left:
-            chunks += self.add(Piece(choice["index"], "", "stop"))
+            chunks += self.add(ChoiceDelta(choice["index"], "", "stop"))
         return chunks
 
     def _finished(self, choice: Json, reason: str) -> Json:
@@ -200,7 +200,7 @@ class ChatAnswer(Answer):
         return {**_delta(choice["index"], {}), "finish_reason": reason}
 
 
-class TextAnswer(Answer):
+class TextAnswer(OpenAIAnswer):
     """Texts that go on where the prompts end; `echoes`, if any, stand in front of theirs."""
 
     kind, chunk_kind, prefix = "text_completion", "text_completion", "cmpl"
@@ -210,7 +210,7 @@ class TextAnswer(Answer):
         self._echoes = echoes
         self._n = n
 
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         self.usage.add(piece.usage)
         choice, text = self.choices.get(piece.index), piece.text
         if choice is None:

@@ -14,7 +14,7 @@ from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
-from wherry.frontends.openai.answers import Answer, piece_of
+from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.fields import Conversion, Request
 from wherry.frontends.openai.responses import ResponsesRequest
@@ -33,7 +33,7 @@ class Generation:
         exchange: Exchange,
         loaded: LoadedModel,
         wanted: Request | Conversion | ResponsesRequest,
-        answer: Answer,
+        answer: OpenAIAnswer,
     ) -> None:
         self._entry = entry
         self._exchange = exchange

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from wherry.frontends.openai.answers import Answer, ChatAnswer, Json, Piece
+from wherry.frontends.openai.answers import ChatAnswer, ChoiceDelta, Json, OpenAIAnswer
 
 
-class ResponseAnswer(Answer):
+class ResponseAnswer(OpenAIAnswer):
     """One message, calls of tools, or both, in the order in which the model wrote them.
 
     `repeated` is what the response says of its request.
@@ -35,7 +35,7 @@ class ResponseAnswer(Answer):
         self._open: Json | None = None
         self._events = 0
 
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         events = [] if self._events else self._begin()
         for choice in self._chat.add(piece):
             events += self._more(choice)

@@ -17,7 +17,7 @@ import msgspec
 from wherry.frontends.http.answers import new_request_id, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.answers import Answer, ChatAnswer, TextAnswer
+from wherry.frontends.openai.answers import ChatAnswer, OpenAIAnswer, TextAnswer
 from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
 from wherry.frontends.openai.fields import (
@@ -173,7 +173,7 @@ class OpenAI:
     def _convert(
         self,
         fields: type[Conversion],
-        answers: type[Answer],
+        answers: type[OpenAIAnswer],
         exchange: Exchange,
     ) -> None:
         """Tokens of a text, or the text of tokens."""

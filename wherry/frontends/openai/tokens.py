@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from wherry.frontends.openai.answers import Answer, Json, Piece
+from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
 
 
-class TokensAnswer(Answer):
+class TokensAnswer(OpenAIAnswer):
     """The tokens of a prompt, in vLLM's form."""
 
     kind = chunk_kind = prefix = "tokenize"
 
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         tokens = [int(token) for token in piece.token_ids]
         self._whole = {
             "count": len(tokens),
@@ -27,12 +27,12 @@ class TokensAnswer(Answer):
         return self._whole
 
 
-class PromptAnswer(Answer):
+class PromptAnswer(OpenAIAnswer):
     """The text of tokens, in vLLM's form."""
 
     kind = chunk_kind = prefix = "detokenize"
 
-    def add(self, piece: Piece) -> list[Json]:
+    def add(self, piece: ChoiceDelta) -> list[Json]:
         self._text = piece.text
         return []
 

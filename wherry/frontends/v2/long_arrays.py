@@ -45,7 +45,7 @@ OPENS, CLOSES, ONE_BIT = ord("{"), ord("}"), 0x20
 NOTHING: Final = b" \t\r\n"
 
 
-class Piece(msgspec.Struct, gc=False):
+class ArrayPiece(msgspec.Struct, gc=False):
     """A part of an array's text between two commas, and how many arrays are open at either end."""
 
     start: int
@@ -66,14 +66,14 @@ class LongArray:
         self.commas = 0
         #: Objects stand in it: then it is cut between its own elements only.
         self.objects = False
-        self._pieces: list[Piece] = []
+        self._pieces: list[ArrayPiece] = []
 
     def __len__(self) -> int:
         """Bytes of its text."""
         return self.cut - self.begins
 
     def add(self, stop: int, open_behind: int) -> None:
-        self._pieces.append(Piece(self.cut, stop, self._open, open_behind))
+        self._pieces.append(ArrayPiece(self.cut, stop, self._open, open_behind))
         self.cut, self._open = stop + 1, open_behind
 
     def text(self) -> bytes:

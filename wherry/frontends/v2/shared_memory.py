@@ -30,7 +30,7 @@ MAX_NAME_CHARS: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SharedRegion:
     """What is registered under a name: `byte_size` bytes from `offset` on of the object `key`."""
 
     name: str
@@ -82,7 +82,7 @@ class SharedMemory:
 
     def __init__(self, *, allowed: bool = False) -> None:
         self.allowed = allowed
-        self._regions: dict[str, tuple[Region, mmap.mmap]] = {}
+        self._regions: dict[str, tuple[SharedRegion, mmap.mmap]] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class SharedMemory:
                     f"{MAX_REGIONS} shared memory regions are registered; unregister some first"
                 )
             mapped = _map(name, key, offset + byte_size)
-            self._regions[name] = (Region(name, key, offset, byte_size), mapped)
+            self._regions[name] = (SharedRegion(name, key, offset, byte_size), mapped)
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all; none of that name is no error. Requests that use it go on: the
@@ -117,7 +117,7 @@ class SharedMemory:
             else:
                 self._regions.pop(name, None)
 
-    def status(self, name: str | None = None) -> list[Region]:
+    def status(self, name: str | None = None) -> list[SharedRegion]:
         """The region of that name, or all; RegionNotFound if there is none."""
         with self._lock:
             if name is None:

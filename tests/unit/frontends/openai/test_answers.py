@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wherry.frontends.openai.answers import ChatAnswer, Piece, TextAnswer
+from wherry.frontends.openai.answers import ChatAnswer, ChoiceDelta, TextAnswer
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 
@@ -18,8 +18,8 @@ def token(text: str, logprob: float) -> dict[str, Any]:
 
 def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
     answer = ChatAnswer("m", "abc-1")
-    chunks = answer.add(Piece(0, "Hel"))
-    chunks += answer.add(Piece(0, "lo", "stop", usage=USAGE))
+    chunks = answer.add(ChoiceDelta(0, "Hel"))
+    chunks += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
     chunks += answer.end()
 
     assert [(chunk["delta"], chunk["finish_reason"]) for chunk in chunks] == [
@@ -42,7 +42,7 @@ def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
 def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
     answer = ChatAnswer("m", "x")
     for index, text in ((1, "b"), (0, "a"), (1, "B"), (0, "A")):
-        answer.add(Piece(index, text))
+        answer.add(ChoiceDelta(index, text))
     answer.end()
     choices = answer.whole()["choices"]
     assert [choice["message"]["content"] for choice in choices] == ["aA", "bB"]
@@ -52,15 +52,15 @@ def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     answer = ChatAnswer("m", "x", {"add"}, most_calls=1)
-    chunks = answer.add(Piece(0, call + call, "stop"))
+    chunks = answer.add(ChoiceDelta(0, call + call, "stop"))
     assert len([chunk for chunk in chunks if "tool_calls" in chunk["delta"]]) == 1
     assert len(answer.whole()["choices"][0]["message"]["tool_calls"]) == 1
 
 
 def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
     answer = ChatAnswer("m", "x", {"add"})
-    chunks = answer.add(Piece(0, '<tool_call>{"name": "add", "argum'))
-    chunks += answer.add(Piece(0, 'ents": {}}</tool_call>', "stop"))
+    chunks = answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "argum'))
+    chunks += answer.add(ChoiceDelta(0, 'ents": {}}</tool_call>', "stop"))
 
     calls = [chunk["delta"]["tool_calls"] for chunk in chunks if "tool_calls" in chunk["delta"]]
     assert [call["function"] for (call,) in calls] == [{"name": "add", "arguments": "{}"}]
@@ -74,15 +74,15 @@ def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
 def test_two_calls_have_two_ids() -> None:
     answer = ChatAnswer("m", "x", {"add"})
     call = '<tool_call>{"name": "add"}</tool_call>'
-    answer.add(Piece(0, call + call, "stop"))
+    answer.add(ChoiceDelta(0, call + call, "stop"))
     ids = [made["id"] for made in answer.whole()["choices"][0]["message"]["tool_calls"]]
     assert len(set(ids)) == 2
 
 
 def test_logprobs_are_gathered_token_by_token() -> None:
     answer = ChatAnswer("m", "x")
-    answer.add(Piece(0, "a", logprobs=[token("a", -1.0)]))
-    answer.add(Piece(0, "b", "length", logprobs=[token("b", -2.0)]))
+    answer.add(ChoiceDelta(0, "a", logprobs=[token("a", -1.0)]))
+    answer.add(ChoiceDelta(0, "b", "length", logprobs=[token("b", -2.0)]))
     content = answer.whole()["choices"][0]["logprobs"]["content"]
     assert [(one["token"], one["logprob"]) for one in content] == [("a", -1.0), ("b", -2.0)]
     assert content[0]["top_logprobs"] == [{"token": "a", "logprob": -1.0, "bytes": [97]}]
@@ -90,9 +90,9 @@ def test_logprobs_are_gathered_token_by_token() -> None:
 
 def test_completions_echo_their_prompt_once_and_offsets_count_on() -> None:
     answer = TextAnswer("m", "x", ["once", "the "], n=1)
-    first = answer.add(Piece(0, " upon", logprobs=[token(" upon", -1.0)]))
-    answer.add(Piece(0, " a", "length", logprobs=[token(" a", -2.0)]))
-    answer.add(Piece(1, "sun", "stop"))
+    first = answer.add(ChoiceDelta(0, " upon", logprobs=[token(" upon", -1.0)]))
+    answer.add(ChoiceDelta(0, " a", "length", logprobs=[token(" a", -2.0)]))
+    answer.add(ChoiceDelta(1, "sun", "stop"))
     assert first[0]["text"] == "once upon"
     whole = answer.whole()
     assert [choice["text"] for choice in whole["choices"]] == ["once upon a", "the sun"]
@@ -122,16 +122,16 @@ def test_each_token_begins_where_its_text_does(
     text: str, tokens: list[str | bytes], offsets: list[int]
 ) -> None:
     answer = TextAnswer("m", "x", [], n=1)
-    (chunk,) = answer.add(Piece(0, text, logprobs=[said(token) for token in tokens]))
+    (chunk,) = answer.add(ChoiceDelta(0, text, logprobs=[said(token) for token in tokens]))
     assert chunk["logprobs"]["text_offset"] == offsets
-    (later,) = answer.add(Piece(0, "x", "stop", logprobs=[said("x")]))
+    (later,) = answer.add(ChoiceDelta(0, "x", "stop", logprobs=[said("x")]))
     assert later["logprobs"]["text_offset"] == [len(text)]
 
 
 def test_a_prompts_first_token_has_no_log_probability_and_others_their_alternatives() -> None:
     answer = TextAnswer("m", "x", [], n=1)
     tokens = [said("a", None), said("b", -3.0, c=-0.5), said("c", -0.5, c=-0.5, d=-1.0)]
-    answer.add(Piece(0, "abc", "length", logprobs=tokens))
+    answer.add(ChoiceDelta(0, "abc", "length", logprobs=tokens))
     logprobs = answer.whole()["choices"][0]["logprobs"]
     assert logprobs["token_logprobs"] == [None, -3.0, -0.5]
     assert logprobs["top_logprobs"] == [
@@ -146,13 +146,13 @@ def test_of_alternatives_that_look_the_same_the_more_probable_counts() -> None:
     tops = [{"token": broken, "logprob": p} for p in (-0.5, -2.0)]
     answer = TextAnswer("m", "x", [], n=1)
     token = {**said(b"\xe2", -2.0), "top": tops}
-    answer.add(Piece(0, broken, "stop", logprobs=[token]))
+    answer.add(ChoiceDelta(0, broken, "stop", logprobs=[token]))
     assert answer.whole()["choices"][0]["logprobs"]["top_logprobs"] == [{broken: -0.5}]
 
 
 def test_usage_comes_last_and_the_chunks_before_say_that_they_have_none() -> None:
     answer = ChatAnswer("m", "x")
-    (role, *_) = answer.add(Piece(0, "a", usage=USAGE))
+    (role, *_) = answer.add(ChoiceDelta(0, "a", usage=USAGE))
     assert answer.chunk(role, with_usage=True)["usage"] is None
     assert "usage" not in answer.chunk(role, with_usage=False)
     last = answer.usage_chunk()

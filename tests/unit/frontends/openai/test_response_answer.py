@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wherry.frontends.openai.answers import Piece
+from wherry.frontends.openai.answers import ChoiceDelta
 from wherry.frontends.openai.response_answer import ResponseAnswer
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
@@ -17,8 +17,8 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 def test_a_text_is_a_message_with_one_part_that_grows() -> None:
     answer = ResponseAnswer("m", "abc-1", {"instructions": "be brief"})
-    events = answer.add(Piece(0, "Hel"))
-    events += answer.add(Piece(0, "lo", "stop", usage=USAGE))
+    events = answer.add(ChoiceDelta(0, "Hel"))
+    events += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
     events += answer.end()
 
     assert kinds(events) == [
@@ -48,7 +48,7 @@ def test_a_text_is_a_message_with_one_part_that_grows() -> None:
 
 def test_what_was_cut_off_is_incomplete() -> None:
     answer = ResponseAnswer("m", "x", {})
-    answer.add(Piece(0, "Hel", "length", usage=USAGE))
+    answer.add(ChoiceDelta(0, "Hel", "length", usage=USAGE))
     assert kinds(answer.end())[-1] == "incomplete"
     whole = answer.whole()
     assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -57,8 +57,8 @@ def test_what_was_cut_off_is_incomplete() -> None:
 
 def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
     answer = ResponseAnswer("m", "x", {}, {"add"})
-    events = answer.add(Piece(0, "Let me see" + CALL + CALL))
-    events += answer.add(Piece(0, " so", "stop"))
+    events = answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL))
+    events += answer.add(ChoiceDelta(0, " so", "stop"))
     events += answer.end()
     items = answer.whole()["output"]
     types = [item["type"] for item in items]
@@ -80,13 +80,13 @@ def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
 
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
     answer = ResponseAnswer("m", "x", {}, {"add"}, 1)
-    answer.add(Piece(0, CALL + CALL, "stop"))
+    answer.add(ChoiceDelta(0, CALL + CALL, "stop"))
     answer.end()
     assert [item["type"] for item in answer.whole()["output"]] == ["function_call"]
 
 
 def test_an_answer_without_a_word_is_an_empty_message() -> None:
-    for pieces in ([], [Piece(0, "", "stop")]):
+    for pieces in ([], [ChoiceDelta(0, "", "stop")]):
         answer = ResponseAnswer("m", "x", {})
         events = [event for piece in pieces for event in answer.add(piece)]
         events += answer.end()
@@ -98,7 +98,7 @@ def test_an_answer_without_a_word_is_an_empty_message() -> None:
 
 def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
     answer = ResponseAnswer("m", "x", {})
-    answer.add(Piece(0, "a"))
+    answer.add(ChoiceDelta(0, "a"))
     error = {"message": "broke", "type": "server_error", "param": None, "code": None}
     event = answer.failure({"error": error})
     assert (event["type"], event["message"], event["error"]) == ("error", "broke", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wherry.frontends.openai.answers import Piece
+from wherry.frontends.openai.answers import ChoiceDelta
 from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
 
 
@@ -12,7 +12,7 @@ def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
     answer = TokensAnswer("m", "x")
     tokens = np.array([3, 1, 2])
     usage = {"prompt_tokens": 3, "context_tokens": 256}
-    piece = Piece(0, "", "stop", usage=usage, token_ids=tokens)  # type: ignore[arg-type]
+    piece = ChoiceDelta(0, "", "stop", usage=usage, token_ids=tokens)  # type: ignore[arg-type]
     assert answer.add(piece) + answer.end() == []
     assert answer.whole() == {
         "count": 3, "max_model_len": 256, "tokens": [3, 1, 2], "token_strs": None
@@ -21,5 +21,5 @@ def test_tokens_come_with_their_number_and_the_room_there_is() -> None:
 
 def test_a_text_is_a_prompt() -> None:
     answer = PromptAnswer("m", "x")
-    assert answer.add(Piece(0, "Hi", "stop")) + answer.end() == []
+    assert answer.add(ChoiceDelta(0, "Hi", "stop")) + answer.end() == []
     assert answer.whole() == {"prompt": "Hi"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wherry.frontends.v2.shared_memory import MAX_REGIONS, Region, SharedMemory
+from wherry.frontends.v2.shared_memory import MAX_REGIONS, SharedMemory, SharedRegion
 from wherry.values.errors import AlreadyRegistered, InvalidRequest, RegionNotFound, Unsupported
 
 SHM = Path("/dev/shm")
@@ -72,8 +72,8 @@ def test_status_tells_what_was_registered(memory: SharedMemory, key: str) -> Non
     assert memory.status() == []
     memory.register("a", f"/{key}", 4)
     memory.register("b", key, 4, 8)
-    assert memory.status() == [Region("a", f"/{key}", 0, 4), Region("b", key, 8, 4)]
-    assert memory.status("b") == [Region("b", key, 8, 4)]
+    assert memory.status() == [SharedRegion("a", f"/{key}", 0, 4), SharedRegion("b", key, 8, 4)]
+    assert memory.status("b") == [SharedRegion("b", key, 8, 4)]
     assert repr(memory) == "<SharedMemory: 2 regions>"
     memory.unregister("a")
     memory.unregister("nobody")
@@ -112,7 +112,7 @@ def test_a_name_is_registered_once(memory: SharedMemory, key: str) -> None:
     memory.register("r", key, 4)
     with pytest.raises(AlreadyRegistered, match="shared memory region 'r' already in manager"):
         memory.register("r", key, 4)
-    assert memory.status() == [Region("r", key, 0, 4)]
+    assert memory.status() == [SharedRegion("r", key, 0, 4)]
 
 
 @pytest.mark.parametrize(

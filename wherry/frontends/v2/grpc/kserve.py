@@ -28,7 +28,7 @@ EXTENSIONS: Final = (
 )
 
 
-class KServe:
+class KServeCalls:
     """The calls of one server that answer at once."""
 
     def __init__(self, entry: GrpcEntry, *, name: str, version: str) -> None:

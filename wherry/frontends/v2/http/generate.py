@@ -24,7 +24,7 @@ def generate_stream(model: ModelPath, exchange: Exchange) -> None:
     StreamCall(model, exchange).begin()
 
 
-class Call(ABC):
+class GenerateRequest(ABC):
     """A request of a model that streams or does not: its responses come one after the other."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
@@ -96,7 +96,7 @@ class Call(ABC):
         """Nothing more will come."""
 
 
-class GenerateCall(Call):
+class GenerateCall(GenerateRequest):
     """Exactly one response is an answer."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
@@ -124,7 +124,7 @@ class GenerateCall(Call):
             fail(self.exchange, problem)
 
 
-class StreamCall(Call):
+class StreamCall(GenerateRequest):
     """Each response is an event."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:

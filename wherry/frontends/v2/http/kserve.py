@@ -48,7 +48,7 @@ EXTENSIONS: Final = (
 )
 
 
-class KServe:
+class KServeRoutes:
     """The V2 routes of one server."""
 
     def __init__(self, entry: HttpEntry, *, name: str, version: str) -> None:
