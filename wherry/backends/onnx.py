@@ -128,7 +128,7 @@ class OnnxModel(RepositoryModel):
         except Exception as error:  # its errors have no base class of their own
             if type(error).__name__ != "InvalidArgument":
                 raise
-            # The shapes do not go together: nobody but the caller can mend that.
+            # The shapes do not go together: only the caller can mend that.
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
         model, cut = self.triton.name, ragged.scattered_outputs(self.triton)
         return {
@@ -355,5 +355,5 @@ def _texts(array: Array) -> Array:
 def _onnxruntime() -> Any:
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()  # what runs here is nobody else's business
+    onnxruntime.disable_telemetry_events()  # nothing is sent to others
     return onnxruntime

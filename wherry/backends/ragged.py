@@ -71,7 +71,7 @@ def batch_inputs(config: TritonConfig, shapes: Mapping[str, Shapes]) -> Iterator
     for one in config.batch_input:
         source = shapes.get(one.source_input[0])
         if source is None:
-            continue  # it is optional, and nobody sent it
+            continue  # it is optional, and was not sent
         values = _MADE[one.kind](source)
         array = np.asarray(values, datatype_of(one.data_type).dtype)
         for name in one.target_name:

@@ -18,7 +18,7 @@ class Shared(Generic[T]):
         self._value: T | None = None
 
     def take(self, make: Callable[[], T]) -> T:
-        """The value; `make` is called if nobody has it, while the others wait."""
+        """The value; the first caller makes it, the others wait."""
         with self._lock:
             if self._value is None:
                 self._value = make()

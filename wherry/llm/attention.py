@@ -116,7 +116,7 @@ class Attention:
         attended = []
         try:
             for row, span in zip(each, spans, strict=False):
-                # By its own length only: who shares the work decides about last bits.
+                # By its own length only: last bits depend on how threads split the work.
                 self._threads.use(alone=span.context * heads * size < WORTH_THREADS)
                 keys, values = self._context(layer, span, window)
                 attended.append(F.scaled_dot_product_attention(row, keys, values))

@@ -246,7 +246,7 @@ def converted(gguf: Path) -> Path:
     target = cache_folder() / "gguf" / f"{gguf.stem}-{key}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: a folder of that name is complete, whoever made it.
+        # Written aside and renamed: a folder of that name is complete.
         with tempfile.TemporaryDirectory(dir=target.parent) as made:
             _convert(gguf, Path(made) / "checkpoint")
             try:

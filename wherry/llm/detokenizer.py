@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-#: A character has at most four bytes, a token at least one: who waits longer waits for nothing.
+#: A character has at most four bytes, a token at least one: a longer wait brings nothing.
 _LONGEST_CHARACTER = 4
 _BROKEN = "\ufffd"
 

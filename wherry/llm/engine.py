@@ -1,6 +1,6 @@
-"""How does one step of all generations go: what is computed, what was chosen, who has ended?
+"""How does one step of all generations go: what is computed, what was chosen, which have ended?
 
-    schedule -> run the model -> choose tokens -> see who has ended
+    schedule -> run the model -> choose tokens -> see which have ended
 
 Tokens in, tokens out: text is above this. Everything here is called by one thread.
 """

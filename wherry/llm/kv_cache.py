@@ -5,7 +5,7 @@ sequence takes one when it has tokens for it. Two further rules:
 
 *A prefix is computed once.* A full block is known by its tokens and the blocks before it, exactly
 (no hash that could collide). It stays after its last sequence has gone, until its room is needed;
-who comes with the same tokens takes it as it is.
+a sequence with the same tokens takes it as it is.
 
 *A sequence lies in one piece, if it can.* Consecutive blocks can be read by the attention where
 they lie, scattered ones must be copied together at each step. So a new sequence is put where it
@@ -50,14 +50,14 @@ class BlockTable:
 
 
 class KVCache:
-    """Who has which block. Pure bookkeeping: the tensors are the runner's."""
+    """Which sequence has which block. Pure bookkeeping: the tensors are the runner's."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self.total_blocks = blocks
         self.block_size = block_size
         self._state = bytearray([_FREE]) * blocks
         self._users = [0] * blocks
-        #: Known blocks that nobody uses; who was left longest ago goes first.
+        #: Known blocks without a sequence; the one left longest ago goes first.
         self._idle: OrderedDict[int, None] = OrderedDict()
         #: The tokens of each known block after which other known block.
         self._content: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -224,7 +224,7 @@ class KVCache:
         return self._state.find(bytes([_FREE]) * blocks)
 
     def _any(self) -> int:
-        """One block: free, or kept longest, or promised to somebody."""
+        """One block: free, or kept longest, or promised to a sequence."""
         if (block := self._state.find(_FREE)) >= 0:
             return block
         if self._idle:

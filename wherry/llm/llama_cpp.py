@@ -157,7 +157,7 @@ class LlamaCpp(StepModel):
         return [self._step(request) for request in active]
 
     def stop(self, state: _LlamaRequest) -> None:
-        state.left = True  # nobody waits for its thread: a long prompt would hold up all others
+        state.left = True  # its thread is not waited for: a long prompt would hold up all others
 
     def gauges(self) -> Mapping[str, float]:
         return {"running": float(len(self._active))}
@@ -235,7 +235,7 @@ class LlamaCpp(StepModel):
             "stream_options": {"include_usage": True},
             "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
             "stop": list(wanted.stop),
-            "repeat_last_n": self._context,  # all of it, as everybody else has it
+            "repeat_last_n": self._context,  # all of it, as other engines do
             "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
         }
         if wanted.seed is not None:

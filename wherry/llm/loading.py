@@ -23,10 +23,10 @@ from wherry.values.errors import ConfigError
 log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
-#: Of the memory that is free once the weights are there, if nobody says how large the cache is.
+#: Of the memory that is free once the weights are there, if the cache's size is not set.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
-#: On a CPU it is shared with everybody else: this is enough, unless somebody says otherwise.
+#: On a CPU it is shared with other programs: this is enough, unless it is set.
 CPU_MOST_BYTES = 4e9
 
 
@@ -131,7 +131,7 @@ def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
 
 
 def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """What nobody uses: of the machine, and of what a container may have."""
+    """The free memory: of the machine, and of what a container may have."""
     free = Machine().available_bytes()
     if free is None:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

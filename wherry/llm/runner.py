@@ -22,7 +22,7 @@ log = logging.getLogger("wherry")
 
 
 class Network(Protocol):
-    """A decoder, whoever wrote it."""
+    """A decoder: our own, or one of transformers."""
 
     shape: Shape
 

@@ -89,7 +89,7 @@ def random_number(seed: int, place: int) -> float:
 
 
 def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The logits with biases, penalties and masks; the same tensor if nobody has any."""
+    """The logits with biases, penalties and masks; the same tensor if there are none."""
     own = logits
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling

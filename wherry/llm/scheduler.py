@@ -115,7 +115,7 @@ class TokenScheduler:
         self.cache.close(sequence.table)
 
     def next_step(self) -> list[Chunk]:
-        """What to compute now; nothing if nobody is here. Tell `computed` afterwards."""
+        """What to compute now; nothing if there are no sequences. Tell `computed` afterwards."""
         chunks = [Chunk(s, s.computed, 1) for s in self._decoding()]
         budget = self._prompt_tokens(len(chunks))
         # Nobody's next token waits for a step without any: how long it takes is all the same.

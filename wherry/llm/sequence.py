@@ -35,7 +35,7 @@ class Sequence:
     tokens: list[int]
     prompt_tokens: int
     sampling: Sampling
-    #: 1 runs first; among equals who came first.
+    #: 1 runs first; among equals in order of arrival.
     priority: int = 5
     #: Most tokens it may come to have: its own limit, the model's or the cache's.
     max_length: int = 1 << 30

@@ -20,7 +20,7 @@ class Threads:
         self._all = self._now = torch.get_num_threads()
 
     def use(self, *, alone: bool = False) -> None:
-        """From the next call on. Leave all of them to those who come after."""
+        """Use one thread (`alone`) or all, from the next call on; all again before you return."""
         wanted = 1 if alone else self._all
         if wanted != self._now:
             torch.set_num_threads(wanted)

@@ -13,7 +13,7 @@ from wherry.llm.template_turns import limited
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 #: Arguments of transformers' apply_chat_template that are no variables of a template. A template
-#: that came with a request would be code of the caller's that runs between everybody's tokens.
+#: that came with a request would be code of the caller's that runs between other requests' tokens.
 OURS = {
     "chat_template", "conversation", "max_length", "messages", "padding", "return_dict",
     "return_assistant_tokens_mask", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",

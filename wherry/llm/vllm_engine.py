@@ -163,7 +163,7 @@ class VLLM(StepModel):
             for metric in self._engine.get_metrics():
                 if metric.name in GAUGES and metric.labels.get("model_name") == self._name:
                     self._gauges[GAUGES[metric.name]] = float(metric.value)
-        if idle:  # vLLM counts in a step; its last one still had somebody
+        if idle:  # vLLM counts in a step; its last one still had requests
             self._gauges |= {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0}
         return dict(self._gauges)
 

@@ -41,7 +41,7 @@ class QueuePolicy:
     timeout: float | None = None
     #: What becomes of it then: "reject", or "delay": it waits on behind all others of its level.
     timeout_action: str = "reject"
-    #: May a request's own timeout shorten that? If not, nobody takes notice of it.
+    #: May a request's own timeout shorten that? If not, it is ignored.
     allow_timeout_override: bool = True
     #: Requests that may wait; None: no bound but the model's.
     max_queue_size: int | None = None
@@ -158,7 +158,7 @@ class ModelConfig:
 
     #: Most rows in one call of the model; 0: the model takes its inputs without a batch dimension.
     max_batch_size: int = 1
-    #: Seconds that a batch which is not full may wait for company; 0: never wait; None: the
+    #: Seconds that a batch which is not full may wait for more; 0: never wait; None: the
     #: batcher finds out by itself whether, how long and for how many waiting pays.
     max_queue_delay: float | None = None
     #: Leave as soon as the first requests have one of these sizes together, or the next one would
@@ -216,7 +216,7 @@ class ModelConfig:
     max_restart_delay: float = 30.0
     #: The model's requests are steps of sequences.
     sequence: SequenceBatching | None = None
-    #: A streaming request that nobody reads is failed at so many unread responses.
+    #: A streaming request fails at this number of unread responses.
     max_unread_responses: int = 4096
 
     #: Rows that every instance runs before it is ready; `examples` are used if there are none.

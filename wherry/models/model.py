@@ -59,7 +59,7 @@ class Call:
 
     #: The Runtime that runs it: the models it calls are that Runtime's.
     caller: Caller
-    #: When it must be finished, by the runtime's clock; None: nobody said.
+    #: When it must be finished, by the runtime's clock; None: no deadline.
     deadline: float | None
     #: On whose behalf.
     tenant: str
@@ -143,7 +143,7 @@ class Model:
     # One caller's view: a row in, a row out, through the batcher.
 
     def infer(self, *args: Any, **inputs: Any) -> Any:
-        """Run one row together with whoever else calls. Blocks; safe from any thread."""
+        """Run one row, in a batch with other callers' rows. Blocks; safe from any thread."""
         return self._loaded().infer(self.name, *args, **inputs)
 
     async def ainfer(self, *args: Any, **inputs: Any) -> Any:

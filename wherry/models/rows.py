@@ -92,7 +92,9 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
             f" one row has shape {list(spec.shape)}"
         )
     column = array[np.newaxis]
-    column.flags.writeable = False  # it may be the caller's own array: whoever runs it copies
+    column.flags.writeable = (
+        False  # it may be the caller's own array: a model that changes it copies
+    )
     return [column[0]] if form is Form.ARRAYS else column
 
 

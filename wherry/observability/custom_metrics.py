@@ -65,7 +65,7 @@ class CustomMetrics:
         action: str,
         value: float,
     ) -> None:
-        """`action` is "add", "set" or "observe". A family is as whoever names it first says."""
+        """`action` is "add", "set" or "observe". The first call for a family defines it."""
         with self._lock:
             family = self._families.get(name)
             if family is None:

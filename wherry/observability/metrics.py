@@ -1,7 +1,7 @@
 """Which numbers does a server show to Prometheus, and under which names?
 
 Every instrument is declared here; the counters themselves are in `statistics.py`, and read when
-somebody asks. Beside our own names stand Triton's, with its units, for the dashboards that exist.
+they are scraped. Beside our own names stand Triton's, with its units, for existing dashboards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How does one request flow through the steps of an ensemble?
 
 Each step starts as soon as its tensors are there, so steps that do not need each other run at the
-same time; each is a call through the batcher of its model, together with everybody else's. An
+same time; each is a call through the batcher of its model, together with other callers'. An
 ensemble itself computes nothing and keeps no queue.
 
 A member that streams makes the ensemble stream: every response of it flows on by itself through
@@ -185,7 +185,7 @@ class Ensemble:
         return needed
 
     def _needed(self, request: InferRequest) -> list[TritonEnsemblingStep]:
-        """Steps that lead to no tensor which somebody wants are not run."""
+        """Leave out steps that lead to no requested tensor."""
         wanted = set(request.wanted or self._specs)
         end = TritonEnsemblingStep(input_map={name: name for name in wanted})
         return self._before(end, self._steps)

@@ -54,4 +54,4 @@ async def _stop(futures: Sequence[asyncio.Future[Any]]) -> None:
         await asyncio.wait(unfinished)
     for future in futures:
         if not future.cancelled():
-            future.exception()  # of those that nobody came to: asyncio would complain
+            future.exception()  # of those that were not awaited: asyncio would complain

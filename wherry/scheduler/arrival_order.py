@@ -1,6 +1,6 @@
 """Which answers may leave now, if they are to leave in the order in which the requests came?
 
-An error waits for nobody and holds nobody up; only answers are kept in order.
+An error leaves at once and holds up no answer; only answers are kept in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Answer = TypeVar("Answer")
 
 
 class ArrivalOrder(Generic[Request, Answer]):
-    """Requests that were let in and have not left yet. Pure; the caller holds a lock."""
+    """Requests that were admitted and have not left yet. Pure; the caller holds a lock."""
 
     def __init__(self) -> None:
         #: In order of arrival; with their answers, as far as they are there.
@@ -33,7 +33,7 @@ class ArrivalOrder(Generic[Request, Answer]):
         return self._first()
 
     def left(self, request: Request) -> list[tuple[Request, Answer]]:
-        """It needs no answer any more. The answers that have waited for it."""
+        """Forget a request that needs no answer. Returns the answers that waited for it."""
         self._here.pop(request, None)
         return self._first()
 

@@ -1,39 +1,39 @@
-"""Would anybody come if a batch waited a little longer?"""
+"""Would more requests arrive if a batch waited a little longer?"""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
-#: So many batches must have ended before anything is concluded.
+#: Batches that must have ended before anything is concluded.
 LEARNT = 4
-#: How much of the past remains with each batch.
+#: Weight of what was learnt, after each further batch.
 FADING = 1 - 1 / 64
-#: Fewer arrivals than this to be expected are not worth waiting for.
+#: Expected arrivals below which a wait is not worth it.
 LIKELY = 0.5
-#: Whoever takes so many times as long as others have is not expected any more.
+#: A caller is not expected any more after this many times the age at which others returned.
 OVERDUE = 4.0
 
 
 class Company:
-    """Learns who comes after a batch has ended: those who were just answered, and others.
+    """Learns which requests arrive after a batch has ended: returning callers, then others.
 
-    Callers in a loop come back by some age since their answer; once all of them are back, others
-    come at some rate, or nobody does. Strangers look like callers who take their time, which is
-    as good: they are waited for as long as they have lately taken. Pure.
+    Callers in a loop return by some age since their answer; once all have, others arrive at some
+    rate, or none do. Independent requests look like callers that return slowly, which does no harm:
+    they are waited for as long as they lately took. Pure.
     """
 
     def __init__(self) -> None:
-        #: Answered, and not back yet.
+        #: Callers that were answered and have not returned.
         self._out = 0
         self._last_end = self._last_arrival = -inf
-        #: The age by which all were back: rises at once, falls slowly.
+        #: The age by which all had returned: rises at once, falls slowly.
         self._back_by = inf
         #: Batches that have ended.
         self._ended = 0
-        # Who came while nobody was out, and the time in which they could; decayed.
+        # Arrivals after all had returned, and the time in which they were counted; decayed.
         self._others = self._seconds = 0.0
-        #: Since when nobody is out.
+        #: Since when no caller is expected to return.
         self._all_back_at: float | None = None
 
     def arrived(self, now: float) -> None:
@@ -47,7 +47,7 @@ class Company:
                 self._all_back(now)
 
     def ended(self, answered: int, now: float) -> None:
-        """A batch has ended: so many callers have their answer."""
+        """Count a batch that has ended, with this number of requests answered."""
         if self._all_back_at is not None:
             self._count(now)
             self._all_back_at = None
@@ -60,12 +60,12 @@ class Company:
         self._last_end = now
 
     def expected_until(self, leaves_at: float) -> float:
-        """Until when waiting for more may bring somebody, if the batch leaves at `leaves_at`."""
+        """Until when another arrival is likely; `leaves_at` at the latest."""
         if self._ended < LEARNT:
             return leaves_at
         until = -inf
         if rate := self.rate:
-            # Others that have not come for so long were a crowd that is gone.
+            # No arrival for OVERDUE / rate seconds: the burst is over.
             until = min(leaves_at - LIKELY / rate, self._last_arrival + OVERDUE / rate)
         if self._out:
             until = max(until, self._last_end + OVERDUE * self._back_by)
@@ -73,7 +73,7 @@ class Company:
 
     @property
     def rate(self) -> float:
-        """Arrivals a second while nobody was out."""
+        """Arrivals a second after all callers had returned."""
         return self._others / self._seconds if self._seconds else 0.0
 
     def explain(self) -> dict[str, Any]:

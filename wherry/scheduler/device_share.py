@@ -1,8 +1,8 @@
-"""Several models want the same device: whose batch runs next?
+"""Several models share a device: whose batch runs next?
 
-Each batch needs so many of some named resources, of which there are only so many. The model goes
-first whose oldest request has waited longest, measured in batches of its own: a quick model is not
-held up by a slow one for long, and a slow one is not starved by many quick batches.
+Each batch needs a number of some named resources, which are limited. The model whose oldest
+request has waited longest is next, measured in batches of its own: a slow model does not hold up a
+quick one for long, and many quick batches do not starve a slow model.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-#: Seconds of a batch whose time nobody knows: a model's first, or a stream.
+#: Seconds assumed for a batch whose time is not known: a model's first, or a stream.
 UNKNOWN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One model's wish to run a batch."""
+    """One model's request to run a batch."""
 
     needs: Mapping[str, int]
-    #: When its oldest waiting request came.
+    #: When its oldest queued request was enqueued.
     since: float
-    #: What the batch would take.
+    #: Predicted time of the batch; 0: not known.
     seconds: float
     #: With 2 it counts as waiting half as long as with 1 (Triton's rate limiter).
     priority: int = 1
@@ -32,10 +32,10 @@ class Claim:
 
 
 class DeviceShare:
-    """Which claims are granted, so that no more is in use than there is. Pure.
+    """Grants claims so that no more is in use than `limits` allow. Pure.
 
-    `limits` by resource; of one that is not named there is as much as the model that needs most
-    of it, so that one batch at a time runs of all that need it.
+    A resource without a limit has the largest need of any model as its limit, so that one batch
+    at a time runs of the models that need most of it.
     """
 
     def __init__(self, limits: Mapping[str, int] | None = None) -> None:
@@ -45,8 +45,8 @@ class DeviceShare:
         self._claims: dict[Hashable, Claim] = {}
 
     def admit(self, needs: Mapping[str, int]) -> str:
-        """A model with these needs is loaded. The name of a resource of which there is too little
-        for it, or ""."""
+        """Register the needs of a model. Returns the first resource that can never satisfy them,
+        or ""."""
         for name, count in needs.items():
             if count > self.limits[name]:
                 if name in self._fixed:
@@ -54,32 +54,32 @@ class DeviceShare:
                 self.limits[name] = count
         return ""
 
-    def claim(self, who: Hashable, claim: Claim) -> None:
-        """Somebody wants to run a batch; what it said before is forgotten."""
-        self._claims[who] = claim
+    def claim(self, model: Hashable, claim: Claim) -> None:
+        """Set what this model claims; an earlier claim of it is replaced."""
+        self._claims[model] = claim
 
-    def withdraw(self, who: Hashable) -> None:
-        """It has nothing to run any more."""
-        self._claims.pop(who, None)
+    def withdraw(self, model: Hashable) -> None:
+        """Remove its claim: it has nothing to run."""
+        self._claims.pop(model, None)
 
-    def grant(self, now: float, who: Hashable | None = None) -> Hashable | None:
-        """Whose batch runs next (may `who` run now?), its needs taken; `release` must follow.
+    def grant(self, now: float, model: Hashable | None = None) -> Hashable | None:
+        """Take the needs of the batch that runs next; `release` must follow. Returns its model.
 
-        None: nobody's may. What the most urgent one lacks is kept for it: nobody less urgent
-        takes it away meanwhile.
+        With `model` only its own claim is granted. None: no batch may run. What the most urgent
+        claim lacks is kept for it: a less urgent one does not get it meanwhile.
         """
         spoken_for = self.used.copy()
         for other, claim in sorted(self._claims.items(), key=lambda item: -item[1].urgency(now)):
             spoken_for.update(claim.needs)
             fits = all(spoken_for[name] <= self.limits[name] for name in claim.needs)
-            if fits and who in (None, other):
+            if fits and model in (None, other):
                 del self._claims[other]
                 self.used.update(claim.needs)
                 return other
         return None
 
     def release(self, needs: Mapping[str, int]) -> None:
-        """A granted batch is over."""
+        """Return the needs of a granted batch."""
         self.used.subtract(needs)
 
     def __repr__(self) -> str:

@@ -1,9 +1,8 @@
-"""How long would a newcomer wait for its first response?
+"""How long would a new request wait for its first response?
 
-Streams last as long as they last; what their callers mind is when the first word comes. Between
-two first responses, while others wait for theirs, an instance does what it can: the work of the
-one that was served. So the rate of that work, learnt only while somebody waits, tells how long
-the work ahead of a newcomer takes. Pure: time comes in as an argument.
+The length of a stream says nothing of that. While requests wait, the time between two first
+responses is what the work of one took. So the rate of that work, learnt only while requests wait,
+tells how long the work ahead of a new one takes. Pure: time comes in as an argument.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ FADING = 0.95
 
 
 class FirstResponses:
-    """Those who wait for their first response, and how fast they are served."""
+    """The requests without a first response, and the rate at which they get it."""
 
     def __init__(self) -> None:
         #: What the first response of one request takes.
@@ -25,21 +24,21 @@ class FirstResponses:
         self._waiting: dict[Hashable, float] = {}
         self._work = 0.0
         self._seconds = 0.0
-        #: Since when the work that is measured goes on: the last first response, or an arrival
-        #: while nobody waited.
+        #: Start of the work that is measured: the last first response, or an arrival while no
+        #: request waited.
         self._since = 0.0
 
     def __repr__(self) -> str:
         return f"<FirstResponses: {len(self._waiting)} waiting>"
 
-    def arrived(self, who: Hashable, cost: float, now: float) -> None:
+    def arrived(self, request: Hashable, cost: float, now: float) -> None:
         if not self._waiting:
             self._since = now
-        self._waiting[who] = cost
+        self._waiting[request] = cost
 
-    def responded(self, who: Hashable, now: float) -> bool:
-        """It has a response; was that its first?"""
-        cost = self._waiting.pop(who, None)
+    def responded(self, request: Hashable, now: float) -> bool:
+        """Count a response. True if it was the first of this request."""
+        cost = self._waiting.pop(request, None)
         if cost is None:
             return False
         self._work = FADING * self._work + cost
@@ -49,11 +48,11 @@ class FirstResponses:
         self._since = now
         return True
 
-    def left(self, who: Hashable) -> None:
-        self._waiting.pop(who, None)
+    def left(self, request: Hashable) -> None:
+        self._waiting.pop(request, None)
 
     def predicted_seconds(self, cost: float = 1.0) -> float:
-        """Until the first response of one that came now; 0: nothing is known yet."""
+        """Predicted time to the first response of a request that arrives now; 0: not known yet."""
         if not self._work:
             return 0.0
         return (sum(self._waiting.values()) + cost) * self._seconds / self._work

@@ -1,7 +1,6 @@
-"""How many requests of a priority may wait, how long, and what becomes of those that have?
+"""How many requests of a priority may be queued, for how long, and what follows then?
 
-What the queue's timer knows beside the deadlines: a deadline is the caller's, for its answer; what
-is kept here is the model's, for the queue.
+These are the model's queue policies. A deadline is another thing: the caller's, for its answer.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from itertools import count
 from wherry.models.config import QueuePolicy
 from wherry.values.request import InferRequest
 
-#: So many entries of requests that wait no longer are not worth sweeping.
+#: Entries of requests that are queued no longer: fewer than these are not worth removing.
 MANY = 64
 
 
 class Patience:
-    """The queue policies of one model, and until when its requests may wait."""
+    """The queue policies of one model, and the queue timeouts of its requests."""
 
     def __init__(self, policies: Sequence[QueuePolicy]) -> None:
         self._policies = {policy.level: policy for policy in policies}
@@ -27,12 +26,12 @@ class Patience:
         self._sweep_at = MANY
 
     def most(self, level: int) -> int | None:
-        """How many requests of this level may wait."""
+        """The limit of queued requests of this level; None: none."""
         policy = self._policy(level)
         return None if policy is None else policy.max_queue_size
 
     def begins(self, request: InferRequest) -> None:
-        """A request with a `wait_until` waits from now on."""
+        """Keep the queue timeout of a request that has a `wait_until`."""
         assert request.wait_until is not None
         if len(self._ends) >= self._sweep_at:
             self._ends = [entry for entry in self._ends if entry[2].queued is not None]
@@ -47,7 +46,7 @@ class Patience:
         return self._ends[0][0] if self._ends else None
 
     def over(self, now: float) -> list[tuple[InferRequest, bool]]:
-        """Who has waited long enough, and whether it may go on, behind all others."""
+        """Requests whose queue timeout has passed; True: delayed, False: to be rejected."""
         over = []
         while (end := self.next_end) is not None and end <= now:
             request = heapq.heappop(self._ends)[2]

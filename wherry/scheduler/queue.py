@@ -1,8 +1,8 @@
 """Which requests wait, in which order, and which of them may share a batch?
 
 Requests that may share a batch stand in one lane: the same priority and the same shape key. Lanes
-are served by priority; within one the tenants take turns, one request each, and who was served
-longest ago is next. One tenant's requests go in order of arrival.
+are served by priority; within one the tenants take turns, one request each: the tenant that was
+served longest ago is next. One tenant's requests go in order of arrival.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wherry.models.config import QueuePolicy
 from wherry.scheduler.patience import Patience
 from wherry.values.request import InferRequest
 
-#: So many entries of requests that are gone are not worth sweeping.
+#: Entries of requests that have left: fewer than these are not worth removing.
 MANY = 64
 #: Seconds of waiting that are worth one level of priority.
 LEVEL_SECONDS = 1.0
@@ -40,16 +40,16 @@ class Lane:
 
     @property
     def head(self) -> InferRequest:
-        """The one that is served next."""
+        """The request that is served next."""
         return next(iter(self.tenants.values()))[0]
 
     @property
     def oldest_at(self) -> float:
-        """When the one that has waited longest came."""
+        """When the request that has waited longest was enqueued."""
         return min([requests[0].enqueued_at for requests in self.tenants.values()])
 
     def in_turn(self) -> Iterator[InferRequest]:
-        """Those who wait, in the order in which they should be served."""
+        """The queued requests, in the order in which they should be served."""
         waiting = list(map(iter, self.tenants.values()))
         if len(waiting) == 1:  # as nearly always
             for request in waiting[0]:
@@ -123,7 +123,7 @@ class RequestQueue:
             self._patience.begins(request)
 
     def pass_others(self, newcomer: InferRequest) -> None:
-        """Tell the other lanes of its priority that this one has come, and stands in another."""
+        """Tell the other lanes of its priority that this request arrived in another lane."""
         for lane in self._lanes.values():
             if lane is newcomer.queued:
                 lane.passed &= lane.rows > newcomer.rows  # else all have left that were passed
@@ -133,7 +133,7 @@ class RequestQueue:
     def lanes(self, now: float = 0.0) -> Iterator[Lane]:
         """The lanes that hold requests, in the order in which they should be served.
 
-        Strictly by priority, but nobody starves: each `LEVEL_SECONDS` of waiting count as one
+        Strictly by priority, but no lane starves: each `LEVEL_SECONDS` of waiting count as one
         level of priority.
         """
         live = [lane for lane in tuple(self._lanes.values()) if self._tidy(lane)]
@@ -336,7 +336,7 @@ class RequestQueue:
     # Turns
 
     def _join(self, lane: Lane, tenant: str) -> deque[InferRequest]:
-        """A tenant's first request here. Who was not heard of lately comes before who was last."""
+        """Add a tenant to the lane. One that was not served lately comes before the last one."""
         if tenant not in self._served:
             if len(self._served) > MANY + 2 * self.queued_requests:
                 here = set().union(*(lane.tenants for lane in self._lanes.values()))

@@ -8,7 +8,7 @@ from bisect import bisect_right
 AGES = tuple(30e-6 * 1.5**i for i in range(20))
 #: Batches that are learnt from at a time.
 BOOK_TOGETHER = 8
-#: The rate is forgotten so much more slowly than who comes back.
+#: How much more slowly the rate is forgotten than returns.
 RATE = 0.25
 
 

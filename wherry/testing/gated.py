@@ -1,4 +1,4 @@
-"""How does a test hold a batch while it runs, and see who is in it?"""
+"""How does a test hold a batch while it runs, and see its requests?"""
 
 from __future__ import annotations
 

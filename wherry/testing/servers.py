@@ -45,7 +45,7 @@ class ServerProcess:
     """`python -m wherry serve ARGUMENTS --port 0` as a child process.
 
     Readiness comes through a pipe (`--ready-fd`): no port is polled, and a server that dies
-    closes the pipe, so that nobody waits for a dead one. Entering the `with` block waits until it
+    closes the pipe, so that nothing waits for a dead one. Entering the `with` block waits until it
     is ready; leaving it stops the server. With `own_group` a Ctrl-C in the terminal is not for it.
     """
 
@@ -80,7 +80,7 @@ class ServerProcess:
 
     def start(self) -> ServerProcess:
         """Start the process; it is not ready yet."""
-        # Not a pipe: one that nobody reads fills up. Closed by stop().
+        # Not a pipe: one that is not read fills up. Closed by stop().
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._ready, write_fd = os.pipe()
         command = [sys.executable, "-m", "wherry", "serve"]

@@ -1,8 +1,7 @@
 """Where and how does a request end, exactly once?
 
-Whoever takes the one token out of a reply gives it its outcome; everybody else is too late, which
-is normal: callers leave, deadlines pass and workers die while a batch runs. Nothing else in the
-package ends a request.
+The one that claims a reply gives it its outcome; all others are too late, which is normal: callers
+leave, deadlines pass and workers die while a batch runs. Nothing else ends a request.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ class Reply(Generic[T]):
         return True
 
     def claim(self) -> bool:
-        """Be the one who settles it, with `deliver`; False if somebody else is. Any thread."""
+        """Take the right to settle it, with `deliver`; False if it is taken. Any thread."""
         try:
             return self._token.pop()
         except IndexError:
             return False
 
     def deliver(self, outcome: T | Exception) -> None:
-        """Give the request its outcome. Only for whom `claim` said yes to."""
+        """Give the request its outcome. Only after a `claim` that returned True."""
         self.outcome = outcome
         self._on_done(self)
 

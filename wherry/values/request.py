@@ -230,7 +230,7 @@ _FLAT = {str, bytes, int, float, bool, type(None)}
 def gather(parts: Sequence[Columns]) -> Columns:
     """The rows of several requests after each other, in arrays that a model may write to.
 
-    One request's arrays are copied only if they are somebody else's memory (a request's body, a
+    One request's arrays are copied only if they are foreign memory (a request's body, a
     local caller's array) or not aligned.
     """
     if len(parts) > 1:

@@ -1,4 +1,4 @@
-"""How do texts become vectors, in one request whose rows are batched with everybody's?"""
+"""How do texts become vectors, in one request whose rows are batched with other callers'?"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
     top_logprobs: Literal[0] | None = None
-    #: There is no reasoning apart from the text: whoever wants it encrypted misses nothing.
+    #: There is no reasoning apart from the text: there is nothing to encrypt.
     include: list[Literal["reasoning.encrypted_content"]] | None = None
 
     # They ask for something to be kept.
