@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from wherry.pipelines.fan_out import gather, in_order
     from wherry.pipelines.text import split_text
     from wherry.runtime.runtime import Runtime
-    from wherry.server.server import Server, asgi
+    from wherry.server.asgi import asgi
+    from wherry.server.server import Server
     from wherry.values.datatypes import (
         BF16,
         BOOL,
@@ -144,7 +145,7 @@ _HOMES = {
     "Server": "wherry.server.server",
     "Step": "wherry.models.step_model",
     "StepModel": "wherry.models.step_model",
-    "asgi": "wherry.server.server",
+    "asgi": "wherry.server.asgi",
     "gather": "wherry.pipelines.fan_out",
     "in_order": "wherry.pipelines.fan_out",
     "model": "wherry.models.model",

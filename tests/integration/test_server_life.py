@@ -25,7 +25,7 @@ from urllib.error import HTTPError
 import pytest
 
 import wherry
-from wherry.server.server import LAST_CALL
+from wherry.server.listeners import LAST_CALL
 from wherry.testing import ServerProcess, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

@@ -11,10 +11,10 @@ import pytest
 
 from tests.http_exchange import served
 from wherry import InstanceGroup, Runtime, model
-from wherry.cli.settings import OPTIONS, PREFIX, flag_of
 from wherry.frontends.admission import Admission
 from wherry.models.config import FIELDS, GROUP_FIELDS
 from wherry.observability.metrics import CUT_REASONS, LABELS, Metrics
+from wherry.server.options import OPTIONS
 from wherry.values import errors
 
 ROOT = Path(__file__).parents[2]
@@ -133,16 +133,14 @@ def test_every_setting_of_a_model_has_its_row() -> None:
     assert [row[:3] for row in rows] == [[f.name, f.type, default(f)] for f in fields]
 
 
-def test_every_flag_of_the_server_has_its_row() -> None:
-    def default(field: "Field[Any]") -> str:
-        if field.default is False:
-            return "off"
-        return "" if field.default in (None, ()) else str(field.default)
+def test_every_option_of_the_server_has_its_row() -> None:
+    def default(value: Any) -> str:
+        return "off" if value is False else "" if value in (None, ()) else str(value)
 
-    header = "| flag | variable | key in `[server]` | default | meaning |"
+    header = "| flag | variable | key in `[server]` | keyword | default | meaning |"
     assert rows_of("configuration.md", header) == [
-        [flag_of(name), f"{PREFIX}{name.upper()}", name, default(field), field.metadata["help"]]
-        for name, field in OPTIONS.items()
+        [one.flag, one.variable, one.key, one.keyword, default(one.default), one.help]
+        for one in OPTIONS.values()
     ]
 
 

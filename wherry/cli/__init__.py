@@ -15,14 +15,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import typing
 from collections.abc import Sequence
 from typing import Any
 
 from wherry import __version__
 from wherry.cli.bench import flags as bench_flags
-from wherry.cli.settings import OPTIONS, PREFIX, REPEATED, ServerSettings, flag_of
 from wherry.cli.triton_options import in_our_words
+from wherry.server.options import OPTIONS, PREFIX
 
 FAILED = 1
 USAGE = 2
@@ -142,18 +141,20 @@ def _command(
 
 def _add_settings(to: argparse.ArgumentParser) -> None:
     to.add_argument("--config", metavar="PATH", help="settings file (default: wherry.toml)")
-    hints = typing.get_type_hints(ServerSettings)
-    for name, field in OPTIONS.items():
-        help, metavar = field.metadata["help"], field.metadata["metavar"]
-        choices = [c for c in typing.get_args(hints[name]) if isinstance(c, str)]
-        options: dict[str, Any] = {"default": None, "help": _with_default(help, field.default)}
-        if hints[name] is bool:
-            options["action"] = argparse.BooleanOptionalAction
+    for option in OPTIONS.values():
+        shown: dict[str, Any] = {
+            "default": None,
+            "help": _with_default(option.help, option.default),
+        }
+        if option.is_switch:
+            shown["action"] = argparse.BooleanOptionalAction
         else:
-            options["metavar"] = "|".join(choices) or metavar or name.rpartition("_")[2].upper()
-            if name in REPEATED:
-                options["action"] = "append"
-        to.add_argument(flag_of(name), **options)
+            shown["metavar"] = (
+                "|".join(option.choices) or option.metavar or option.key.rpartition("_")[2].upper()
+            )
+            if option.separator:
+                shown["action"] = "append"
+        to.add_argument(option.flag, **shown)
 
 
 def _with_default(help: str, default: Any) -> str:

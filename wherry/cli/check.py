@@ -16,13 +16,14 @@ from wherry.cli.serve import (
     tell_ignored,
     tell_load_failure,
 )
-from wherry.cli.settings import OPTIONS, Settings, flag_of, read_settings
+from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.cli.targets import TargetRaised, load_targets
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
+from wherry.server.options import OPTIONS
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import LoadFailed, WherryError
 from wherry.values.request import SequenceStep
@@ -31,7 +32,7 @@ from wherry.values.request import SequenceStep
 def check(flags: Mapping[str, Any]) -> int:
     """Load and warm up, run every example, print the merged settings with their origins."""
     settings = read_settings(flags, os.environ)
-    configure(settings.server.log_level, settings.server.log_format)
+    configure(settings.options.command_line.log_level, settings.options.command_line.log_format)
     tell_ignored(flags)
     try:
         targets, settings = split_targets(flags["target"], settings)
@@ -39,7 +40,7 @@ def check(flags: Mapping[str, Any]) -> int:
         runtime = runtime_of(settings, models)
         with runtime:
             healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
-            if settings.server.model_repository:
+            if settings.options.repositories.model_repositories:
                 healthy.append(check_repositories(runtime, settings))
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
@@ -85,7 +86,7 @@ def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) 
 
 def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[str, str, str]]:
     _, origins = settings.of_model(loaded.name)
-    flags = {flag_of(name): name for name in OPTIONS}
+    flags = {option.flag for option in OPTIONS.values()}
     for field in fields(ModelConfig):
         if field.name in ("name", "version", "examples"):
             continue

@@ -18,9 +18,9 @@ from wherry.values.errors import ConfigError
 
 def check_repositories(runtime: Runtime, settings: Settings) -> bool:
     """Load every model that can be; print the problems of each. True if there are none."""
-    server = settings.server
+    given = settings.options.repositories
     try:
-        models = layout.scan(server.model_repository, config_name=server.model_config_name)
+        models = layout.scan(given.model_repositories, config_name=given.model_config_name)
     except OSError as error:
         raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     control = control_of(settings, runtime)

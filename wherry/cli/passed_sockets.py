@@ -27,8 +27,8 @@ def with_passed_sockets(
     are wrong, or if a frontend would get two addresses.
     """
     passed = _passed(environ, pid)
-    server = settings.server
-    taken = {role for role, key in ROLES.items() if getattr(server, key) is not None}
+    listen = settings.options.listen
+    taken = {role for role, key in ROLES.items() if getattr(listen, key) is not None}
     given: dict[str, int] = {}
     for fd, name in passed.items():
         if name in ROLES:
@@ -44,12 +44,12 @@ def with_passed_sockets(
                     " one for gRPC"
                 )
             given[free[0]] = fd
-    server = replace(
-        server, fd=given.get("http", server.fd), grpc_fd=given.get("grpc", server.grpc_fd)
+    listen = replace(
+        listen, fd=given.get("http", listen.fd), grpc_fd=given.get("grpc", listen.grpc_fd)
     )
-    if server.fd is not None and server.uds is not None:
+    if listen.fd is not None and listen.uds is not None:
         raise ConfigError("uds and a passed socket: choose one, both are HTTP's address")
-    return replace(settings, server=server)
+    return replace(settings, options=replace(settings.options, listen=listen))
 
 
 def _passed(environ: MutableMapping[str, str], pid: int) -> dict[int, str]:

@@ -13,18 +13,16 @@ from typing import Any
 
 from wherry.cli.folders import check_repositories_exist
 from wherry.cli.passed_sockets import with_passed_sockets
-from wherry.cli.settings import ServerSettings, Settings, read_settings
+from wherry.cli.settings import Settings, read_settings
 from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.frontends.connections.descriptors import for_connections, raise_limit
-from wherry.frontends.connections.full_memory import memory_plan
-from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.models.model import Model
 from wherry.observability.logging import configure
-from wherry.observability.machine import Machine
 from wherry.repository.layout import names as repository_names
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
+from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server
 from wherry.values.errors import ConfigError, LoadFailed
 
@@ -35,22 +33,21 @@ LOAD_FAILED = 3
 
 def serve(flags: Mapping[str, Any]) -> int:
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
-    configure(settings.server.log_level, settings.server.log_format)
+    given = settings.options
+    configure(given.command_line.log_level, given.command_line.log_format)
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         tell_ignored(flags)
-        if not raise_limit(settings.server.max_connections):
-            log.warning(
-                "max_connections does not fit into the limit of open files",
-                extra={
-                    "max_connections": settings.server.max_connections,
-                    "fit": for_connections(),
-                },
-            )
         targets, settings = split_targets(flags["target"], settings)
         server = make_server(settings, load_targets(targets))
+        connections = server.limits.max_connections
+        if not raise_limit(connections):
+            log.warning(
+                "max_connections does not fit into the limit of open files",
+                extra={"max_connections": connections, "fit": for_connections()},
+            )
         return server.run()
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
@@ -62,12 +59,15 @@ def serve(flags: Mapping[str, Any]) -> int:
 def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:
     """Targets that are folders become model repositories of the settings."""
     folders = [target for target in targets if is_repository(target)]
-    repositories = (*settings.server.model_repository, *folders)
+    given = settings.options.repositories
+    repositories = (*given.model_repositories, *folders)
     if not targets and not repositories:
         raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
-    check_repositories_exist(repositories, settings.server.model_control_mode)
-    server = replace(settings.server, model_repository=repositories)
-    return [t for t in targets if t not in folders], replace(settings, server=server)
+    check_repositories_exist(repositories, given.model_control_mode)
+    options = replace(
+        settings.options, repositories=replace(given, model_repositories=repositories)
+    )
+    return [t for t in targets if t not in folders], replace(settings, options=options)
 
 
 def tell_ignored(flags: Mapping[str, Any]) -> None:
@@ -77,101 +77,52 @@ def tell_ignored(flags: Mapping[str, Any]) -> None:
 
 
 def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
-    server = settings.server
-    if server.load_model and server.model_control_mode != "explicit":
+    given, models = settings.options.repositories, settings.options.models
+    if given.load_models and given.model_control_mode != "explicit":
         raise ConfigError(
             "load_model needs model_control_mode explicit: in the other modes every model is loaded"
         )
-    limited = server.rate_limit != "off" or server.rate_limit_resource
+    limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(
         runtime,
-        server.model_repository,
-        mode=server.model_control_mode,
-        load=server.load_model,
-        poll_seconds=server.repository_poll_secs,
-        load_threads=server.model_load_thread_count,
-        load_retries=server.model_load_retry_count,
-        auto_complete=not server.disable_auto_complete_config,
-        strict_readiness=server.strict_readiness,
-        exit_on_error=server.exit_on_error,
-        config_name=server.model_config_name,
-        backend_directory=server.backend_directory,
+        given.model_repositories,
+        mode=given.model_control_mode,
+        load=given.load_models,
+        poll_seconds=given.repository_poll_secs,
+        load_threads=given.model_load_thread_count,
+        load_retries=given.model_load_retry_count,
+        auto_complete=not given.disable_auto_complete_config,
+        strict_readiness=given.strict_readiness,
+        exit_on_error=given.exit_on_error,
+        config_name=given.model_config_name,
+        backend_directory=given.backend_directory,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
     )
 
 
 def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:
     """The server that the settings describe; the address is not taken yet."""
-    server = settings.server
+    options = settings.options
     runtime = runtime_of(settings, models)
+    model = os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME")
     return Server(
         runtime,
         control=control_of(settings, runtime),
-        host=server.host,
-        port=server.port,
-        grpc_port=server.grpc_port,
-        uds=server.uds,
-        fd=server.fd,
-        grpc_fd=server.grpc_fd,
-        reuse_port=server.reuse_port,
-        allowed_hosts=server.allowed_host,
-        cors_origins=server.cors_origin,
-        api_keys=settings.api_keys(),
-        ssl_certfile=server.ssl_certfile,
-        ssl_keyfile=server.ssl_keyfile,
-        ssl_client_ca=server.ssl_client_ca,
-        **grpc_tls(server),
-        limits=limits_of(settings),
-        max_in_flight=server.max_in_flight,
-        max_queue_bytes=server.max_queue_bytes,
-        allow_shared_memory=server.allow_client_shm,
-        allow_model_upload=server.allow_model_upload,
-        trace_config=server.trace_config,
-        restricted_apis=server.http_restricted_api,
-        restricted_protocols=server.grpc_restricted_protocol,
-        disabled_apis=server.disabled_api,
-        header_forward_pattern=server.http_header_forward_pattern,
-        management_port=server.management_port,
-        metrics_port=server.metrics_port,
-        allow_sagemaker=server.allow_sagemaker,
-        sagemaker_model=os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"),
-        grpc_compression=server.grpc_compression,
-        drain_timeout=server.drain_timeout,
-        access_log=server.access_log,
-        ready_fd=server.ready_fd,
+        listen=options.listen,
+        tls=grpc_tls(options.tls),
+        access=replace(options.access, api_keys=settings.api_keys()),
+        capacity=options.capacity,
+        protocols=replace(options.protocols, sagemaker_model=model),
+        life=options.life,
     )
 
 
-def limits_of(settings: Settings) -> Limits:
-    """What is said in the settings, the rest as the memory of the machine allows."""
-    server = settings.server
-    given = settings.origins
-    plan = memory_plan(
-        Machine().memory_limit_bytes(),
-        connections=server.max_connections if "max_connections" in given else None,
-        body_bytes=server.max_body_size if "max_body_size" in given else None,
-        queue_bytes=server.max_queue_bytes,
-        received_bytes=server.max_received_bytes,
-        unsent_bytes=server.max_unsent_bytes,
-        limits=Limits(
-            idle_timeout=server.idle_timeout,
-            max_connection_unsent_bytes=server.max_connection_unsent_bytes,
-            max_connection_received_bytes=server.max_connection_received_bytes,
-        ),
-    )
-    return plan.limits
-
-
-def grpc_tls(server: ServerSettings) -> dict[str, Any]:
-    """As tritonserver's flags say it: the files alone switch nothing on."""
-    if not (server.grpc_use_ssl or server.grpc_use_ssl_mutual):
-        return {}
-    return {
-        "grpc_ssl_certfile": server.grpc_server_cert,
-        "grpc_ssl_keyfile": server.grpc_server_key,
-        "grpc_ssl_client_ca": server.grpc_root_cert if server.grpc_use_ssl_mutual else None,
-    }
+def grpc_tls(tls: Tls) -> Tls:
+    """As tritonserver's flags say it: gRPC's files alone switch nothing on."""
+    if not (tls.grpc_use_ssl or tls.grpc_use_ssl_mutual):
+        return replace(tls, grpc_ssl_certfile=None)
+    return tls if tls.grpc_use_ssl_mutual else replace(tls, grpc_ssl_client_ca=None)
 
 
 def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime:
@@ -180,7 +131,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         return models  # its program has said how it is to run
     names = [model.name for model in models]
     with contextlib.suppress(OSError):  # a folder that is not there is found out later
-        names += repository_names(settings.server.model_repository)
+        names += repository_names(settings.options.repositories.model_repositories)
     for name, meant in settings.unused_models(names).items():
         log.warning(
             "settings for a model that is not served",
@@ -204,7 +155,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         isolation="process",
         overrides=overrides,
         resources=resources,
-        cache_bytes=settings.server.cache_size,
+        cache_bytes=settings.options.models.cache_size,
     )
 
 
@@ -217,17 +168,17 @@ def tell_load_failure(error: TargetRaised | LoadFailed) -> int:
 
 
 def cannot_listen(settings: Settings, error: OSError) -> str:
-    server = settings.server
+    listen = settings.options.listen
     if isinstance(error, CannotListen):
         return (
             f"cannot listen for gRPC on {error.filename}: {error.strerror}; choose another"
             " --grpc-port, or 0 for a free one"
         )
-    where = server.uds or f"{server.host}:{server.port}"
+    where = listen.uds or f"{listen.host}:{listen.port}"
     why = str(error)
     if isinstance(error, socket.gaierror):
-        why = f"{server.host!r}: {error.strerror}"
+        why = f"{listen.host!r}: {error.strerror}"
     elif error.errno:
         why = os.strerror(error.errno)  # asyncio's own text names the address again
-    hint = "; choose another --port, or 0 for a free one" if not server.uds else ""
+    hint = "; choose another --port, or 0 for a free one" if not listen.uds else ""
     return f"cannot listen on {where}: {why}{hint}"

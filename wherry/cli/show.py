@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from wherry.cli.settings import OPTIONS, read_settings
+from wherry.cli.settings import read_settings
+from wherry.server.options import OPTIONS
 
 
 def show_settings(flags: Mapping[str, Any]) -> int:
@@ -17,7 +18,7 @@ def show_settings(flags: Mapping[str, Any]) -> int:
     settings = read_settings(flags, os.environ)
     rows = []
     for name in OPTIONS:
-        value = getattr(settings.server, name)
+        value = settings.options.value(name)
         if name == "api_key":
             value = f"({len(value)} keys)" if value else "(none)"  # logs and tickets are read
         elif name in ("http_restricted_api", "grpc_restricted_protocol"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from wherry.cli.settings import OPTIONS, flag_of
+from wherry.server.options import OPTIONS
 
 COMMANDS: Final = ("serve", "check", "config")
 
@@ -84,7 +84,7 @@ WITHOUT_EFFECT: Final = {
 }
 
 _TRUTH: Final = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
-_SWITCHES: Final = {flag_of(name) for name, field in OPTIONS.items() if field.type == "bool"}
+_SWITCHES: Final = {option.flag for option in OPTIONS.values() if option.is_switch}
 
 
 def in_our_words(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -152,4 +152,4 @@ _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
     "--trace-count": lambda value: [f"--trace-config=count={value}"],
     "--trace-log-frequency": lambda value: [f"--trace-config=triton,log-frequency={value}"],
 }
-_OURS: Final = {flag_of(name) for name in OPTIONS}
+_OURS: Final = {option.flag for option in OPTIONS.values()}

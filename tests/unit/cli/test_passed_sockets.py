@@ -8,8 +8,8 @@ from wherry.values.errors import ConfigError
 
 
 def taken(environ: dict[str, str], **flags: object) -> tuple[int | None, int | None]:
-    server = with_passed_sockets(read_settings(flags, {}), environ, 7).server
-    return server.fd, server.grpc_fd
+    listen = with_passed_sockets(read_settings(flags, {}), environ, 7).options.listen
+    return listen.fd, listen.grpc_fd
 
 
 @pytest.mark.parametrize(

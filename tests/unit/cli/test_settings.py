@@ -5,14 +5,8 @@ from typing import Any
 
 import pytest
 
-from wherry.cli.settings import (
-    OPTIONS,
-    REPEATED,
-    ServerSettings,
-    Settings,
-    bytes_of,
-    read_settings,
-)
+from wherry.cli.settings import Settings, bytes_of, read_settings
+from wherry.server.options import OPTIONS, options_of
 from wherry.values.errors import ConfigError
 
 
@@ -33,13 +27,14 @@ def test_a_flag_wins_over_its_variable_that_over_the_file_that_over_the_default(
         {"port": "4", "host": None},
         {"WHERRY_PORT": "2", "WHERRY_HOST": "env", "WHERRY_UNKNOWN": "x"},
     )
-    assert (merged.server.port, merged.origins["port"]) == (4, "--port")
-    assert (merged.server.host, merged.origins["host"]) == ("env", "WHERRY_HOST")
-    assert merged.server.log_level == "debug"
+    given = merged.options
+    assert (given.listen.port, merged.origins["port"]) == (4, "--port")
+    assert (given.listen.host, merged.origins["host"]) == ("env", "WHERRY_HOST")
+    assert given.command_line.log_level == "debug"
     assert merged.origins["log_level"].endswith("wherry.toml [server]")
-    assert merged.server.drain_timeout == 3.0
-    assert merged.server.max_connections == 4096
-    assert "max_connections" not in merged.origins
+    assert given.life.drain_timeout == 3.0
+    assert given.capacity.max_queue_bytes == 0
+    assert "max_queue_bytes" not in merged.origins
 
 
 def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> None:
@@ -70,31 +65,31 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "reuse_port": True, "fd": 21, "grpc_fd": 22,
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
-    lists = {k: v for k, v in values.items() if k in REPEATED}
-    expected = ServerSettings(**values | {k: tuple(v) for k, v in lists.items()})
+    lists = {k: v for k, v in values.items() if OPTIONS[k].separator}
+    expected = options_of(values | {k: tuple(v) for k, v in lists.items()})
     texts = {k: "true" if v is True else str(v) for k, v in values.items()}
     texts |= {k: v[0] for k, v in lists.items()}
 
-    assert settings(tmp_path, {**texts, **lists}).server == expected
+    assert settings(tmp_path, {**texts, **lists}).options == expected
     assert (
-        settings(tmp_path, env={f"WHERRY_{k.upper()}": v for k, v in texts.items()}).server
+        settings(tmp_path, env={f"WHERRY_{k.upper()}": v for k, v in texts.items()}).options
         == expected
     )
     lines = [f"{k} = {str(v).lower() if v is True else repr(v)}" for k, v in values.items()]
     (tmp_path / "wherry.toml").write_text("[server]\n" + "\n".join(lines))
-    assert settings(tmp_path).server == expected
+    assert settings(tmp_path).options == expected
 
 
 def test_tool_wherry_of_pyproject_is_read_where_there_is_no_wherry_toml(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         "[tool.wherry.server]\nport = 7\n[tool.other]\nx = 1\n"
     )
-    assert settings(tmp_path).server.port == 7
+    assert settings(tmp_path).options.listen.port == 7
     (tmp_path / "wherry.toml").write_text("[server]\nport = 8\n")
-    assert settings(tmp_path).server.port == 8
+    assert settings(tmp_path).options.listen.port == 8
     other = tmp_path / "other.toml"
     other.write_text("[server]\nport = 9\n")
-    assert settings(tmp_path, env={"WHERRY_CONFIG": str(other)}).server.port == 9
+    assert settings(tmp_path, env={"WHERRY_CONFIG": str(other)}).options.listen.port == 9
 
 
 def test_a_pyproject_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -154,7 +149,7 @@ def test_a_mistake_in_a_flag_or_variable_is_named(
 
 
 def test_what_kubernetes_puts_into_wherry_port_is_not_meant_for_us(tmp_path: Path) -> None:
-    assert settings(tmp_path, env={"WHERRY_PORT": "tcp://10.0.0.1:80"}).server.port == 8000
+    assert settings(tmp_path, env={"WHERRY_PORT": "tcp://10.0.0.1:80"}).options.listen.port == 8000
 
 
 @pytest.mark.parametrize(
@@ -189,10 +184,10 @@ def test_what_may_be_repeated_is_separated_in_its_variable(tmp_path: Path) -> No
         "WHERRY_HTTP_RESTRICTED_API": "trace,logging:k=v;inference:k=w,x",
         "WHERRY_DISABLED_API": "metrics,statistics",
     }
-    server = settings(tmp_path, env=variables).server
-    assert server.api_key == ("a", "b")
-    assert server.http_restricted_api == ("trace,logging:k=v", "inference:k=w,x")
-    assert server.disabled_api == ("metrics", "statistics")
+    access = settings(tmp_path, env=variables).options.access
+    assert access.api_keys == ("a", "b")
+    assert access.restricted_apis == ("trace,logging:k=v", "inference:k=w,x")
+    assert access.disabled_apis == ("metrics", "statistics")
 
 
 def test_inline_is_a_thread_whatever_else_was_said(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from wherry.cli.settings import OPTIONS, flag_of
 from wherry.cli.triton_options import SAME, WITHOUT_EFFECT, in_our_words
+from wherry.server.options import OPTIONS
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_other_commands_are_left_alone() -> None:
 
 
 def test_no_flag_of_ours_is_given_away() -> None:
-    ours = {flag_of(name) for name in OPTIONS}
+    ours = {option.flag for option in OPTIONS.values()}
 
     assert not ours & set(SAME)
     assert set(SAME.values()) <= ours

@@ -19,7 +19,10 @@ from tests.fakes import PATIENCE, until
 from wherry.frontends.connections.full_memory import memory_plan
 from wherry.frontends.connections.limits import Limits
 from wherry.observability.machine import Machine
-from wherry.server.server import Asgi, Server
+from wherry.server.applications import applications
+from wherry.server.asgi import Asgi
+from wherry.server.options import Options
+from wherry.server.server import Server
 from wherry.testing import GatedModel, local_server
 
 
@@ -461,9 +464,9 @@ def test_files_come_with_a_load_from_this_machine_or_with_a_key_only(
 
 def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path) -> None:
     with wherry.Server(upper, uds=tmp_path / "s", host="0.0.0.0", grpc_port=0) as server:
-        assert server._common.allow_model_upload is False
+        assert server._applications.common.allow_model_upload is False
     with wherry.Server(upper, uds=tmp_path / "s", host="127.0.0.1", grpc_port=0) as server:
-        assert server._common.allow_model_upload is True
+        assert server._applications.common.allow_model_upload is True
 
 
 def test_limits_that_need_more_memory_than_there_is_are_told_at_once(
@@ -481,6 +484,7 @@ def test_limits_that_need_more_memory_than_there_is_are_told_at_once(
 def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
     plan = memory_plan(Machine().memory_limit_bytes())
     server = Server(GatedModel)
-    assert server._limits == plan.limits
-    assert server._admission._large.limit == plan.max_queue_bytes
-    assert server._common.offload.max_bytes == plan.max_offloaded_bytes
+    assert server.limits == plan.limits
+    made = applications(server.control, Options(), plan)
+    assert made.admission._large.limit == plan.max_queue_bytes
+    assert made.common.offload.max_bytes == plan.max_offloaded_bytes

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from wherry.cli.settings import PREFIX
 from wherry.loadtest.inputs import lengths
 from wherry.loadtest.plan import Bursts, Closed, Load, Plan, Rate, Replay
 from wherry.loadtest.search import Objective
 from wherry.loadtest.targets import Sending
+from wherry.server.options import PREFIX
 from wherry.values.errors import ConfigError
 
 DEFAULT_CALLERS = "1,4,16,64"

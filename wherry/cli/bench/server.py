@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from wherry.cli.settings import OPTIONS, PREFIX, read_settings
+from wherry.cli.settings import read_settings
+from wherry.server.options import OPTIONS, PREFIX
 from wherry.testing import ServerProcess
 from wherry.values.errors import WherryError
 
@@ -60,7 +61,7 @@ def _merged(flags: Sequence[str], model: str, settings: Mapping[str, Any]) -> st
     config = next((f.partition("=")[2] for f in flags if f.startswith("--config=")), None)
     known = read_settings({"config": config}, _only_config())
     server = {
-        name: getattr(known.server, name)
+        name: known.options.value(name)
         for name in OPTIONS
         if known.file is not None and known.origins.get(name, "").startswith(known.file)
     }

@@ -1,0 +1,43 @@
+"""How does the program that started a server learn that it is ready?"""
+
+import os
+
+import pytest
+
+from wherry.server.ready_pipe import ReadyPipe
+from wherry.values.errors import ConfigError
+
+
+def test_it_gets_the_url_and_then_its_end() -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    pipe = ReadyPipe(write)
+    pipe.keep()
+    assert not os.get_inheritable(write)
+    pipe.tell("http://127.0.0.1:1")
+    pipe.close()
+    with os.fdopen(read) as reader:
+        assert reader.read() == "http://127.0.0.1:1\n"
+
+
+def test_a_reader_that_is_gone_is_no_reason_not_to_serve() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ReadyPipe(write).tell("http://127.0.0.1:1")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.close(write)
+
+
+def test_what_is_no_descriptor_is_told() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    os.close(write)
+    with pytest.raises(ConfigError, match=f"ready_fd {write}: Bad file descriptor"):
+        ReadyPipe(write).keep()
+
+
+def test_without_a_descriptor_nothing_happens() -> None:
+    pipe = ReadyPipe(None)
+    pipe.keep()
+    pipe.tell("http://127.0.0.1:1")
+    pipe.close()

@@ -1,0 +1,181 @@
+"""Where does a server listen, and who is answered there?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TYPE_CHECKING
+
+from wherry.frontends.access.origins import Binding, Origins
+from wherry.frontends.access.restricted import GROUPS
+from wherry.frontends.connections.full_memory import MemoryPlan
+from wherry.frontends.connections.open_connections import holdings_of
+from wherry.frontends.connections.passed import passed_socket
+from wherry.frontends.http.cors import Cors
+from wherry.frontends.http.exchange import Application
+from wherry.frontends.http.listener import Listener, tls_context
+from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
+from wherry.server.access_log import AccessLog
+from wherry.server.applications import Applications
+from wherry.server.options import Options, TlsFiles
+from wherry.values.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wherry.frontends.grpc.listener import GrpcListener
+
+log = logging.getLogger("wherry")
+
+#: Seconds in which a client that has a connection may still send the request it is about to send.
+LAST_CALL = 0.3
+
+
+class Listeners:
+    """The listeners of one server: HTTP, HTTP for its operators, and gRPC.
+
+    Its coroutines run in the server's event loop.
+    """
+
+    def __init__(self, applications: Applications, options: Options, plan: MemoryPlan) -> None:
+        self._listen = options.listen
+        self._tls = options.tls
+        #: Also while models are loading. Not beside a predecessor that could answer.
+        self._serves_at_once = not self._listen.reuse_port and (
+            self._listen.fd is None and self._listen.grpc_fd is None
+        )
+        holdings = holdings_of(plan.limits)
+        origins = Origins(options.access.allowed_hosts, options.access.cors_origins)
+        logged = options.protocols.access_log
+
+        def listener(application: Application) -> Listener:
+            if logged:
+                application = AccessLog(application)
+            if origins:
+                application = Cors(application, origins)
+            return Listener(application, plan.limits, origins, holdings, vital=VITAL)
+
+        app = applications.http
+        public: Application = app
+        #: Those for operators, by the name of their option.
+        self._operators: dict[str, Listener] = {}
+        if self._listen.management_port is not None:
+            self._operators["management"] = listener(app)
+            public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
+        if self._listen.metrics_port is not None:
+            self._operators["metrics"] = listener(PartOfApp(app, {"metrics"}))
+        self._http = listener(public)
+        self._grpc: GrpcListener | None = None
+        if applications.grpc is not None:
+            from wherry.frontends.grpc.listener import GrpcListener
+
+            self._grpc = GrpcListener(
+                applications.grpc,
+                plan.limits,
+                compression=options.protocols.grpc_compression,
+                access_log=logging.getLogger("wherry.access") if logged else None,
+                holdings=holdings,
+                offload=applications.common.offload,
+            )
+        #: By "http", "management" and "metrics", once they listen.
+        self.urls: dict[str, str] = {}
+        self._draining: set[asyncio.Task[None]] = set()
+
+    @property
+    def grpc_address(self) -> str:
+        """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
+        return "" if self._grpc is None else self._grpc.address
+
+    @property
+    def connections(self) -> int:
+        """HTTP connections that are open, but those of operators."""
+        return self._http.connections
+
+    @property
+    def calls(self) -> int:
+        """gRPC calls that are open."""
+        return 0 if self._grpc is None else self._grpc.calls
+
+    @property
+    def local(self) -> bool:
+        """Whether no other machine can reach any of them. After `start`."""
+        return all(one.binding is not Binding.NETWORK for one in self._all())
+
+    async def start(self) -> None:
+        """Take every address. OSError if HTTP's or gRPC's is taken, ConfigError for another one."""
+        listen = self._listen
+        await self._http.start(
+            listen.host,
+            listen.port,
+            uds=listen.uds,
+            sock=None if listen.fd is None else passed_socket(listen.fd, "fd"),
+            ssl=_tls_context(self._tls.of_http),
+            reuse_port=listen.reuse_port,
+            serve=self._serves_at_once,
+        )
+        self._is_open("http", self._http)
+        ports = {"management": listen.management_port, "metrics": listen.metrics_port}
+        for name, listener in self._operators.items():
+            await self._start_for_operators(name, listener, ports[name] or 0)
+        if self._grpc is not None:
+            await self._start_grpc(self._grpc)
+
+    async def serve(self) -> None:
+        """Accept connections, where that had to wait for the models."""
+        if not self._serves_at_once:
+            for listener in self._all():
+                await listener.serve()
+
+    async def drain(self, timeout: float) -> bool:
+        """Accept no more, and answer what was accepted. False if that is not done in time."""
+        last_call = min(LAST_CALL, timeout)
+        self._draining = {asyncio.create_task(one.drain(None, last_call)) for one in self._all()}
+        return not (await asyncio.wait(self._draining, timeout=timeout))[1]
+
+    async def end(self) -> None:
+        """Close every connection once what is answered by now is sent. After `drain`."""
+        await asyncio.gather(*(one.end() for one in self._all()))
+        await asyncio.gather(*self._draining)
+
+    def _all(self) -> list[Listener | GrpcListener]:
+        grpc = () if self._grpc is None else (self._grpc,)
+        return [self._http, *self._operators.values(), *grpc]
+
+    async def _start_for_operators(self, name: str, listener: Listener, port: int) -> None:
+        try:
+            await listener.start(
+                self._listen.host,
+                port,
+                ssl=_tls_context(self._tls.of_http),
+                reuse_port=self._listen.reuse_port,
+                serve=self._serves_at_once,
+            )
+        except OSError as error:
+            raise ConfigError(f"{name}_port {port}: {error.strerror or error}") from None
+        self._is_open(name, listener)
+
+    async def _start_grpc(self, listener: GrpcListener) -> None:
+        listen = self._listen
+        await listener.start(
+            listen.host,
+            listen.grpc_port or 0,
+            sock=None if listen.grpc_fd is None else passed_socket(listen.grpc_fd, "grpc_fd"),
+            ssl=_tls_context(self._tls.of_grpc, "h2"),
+            reuse_port=listen.reuse_port,
+            serve=self._serves_at_once,
+        )
+        log.info("listening", extra={"grpc": listener.address})
+
+    def _is_open(self, name: str, listener: Listener) -> None:
+        self.urls[name] = listener.url
+        log.info("listening", extra={"url" if name == "http" else name: listener.url})
+
+
+def _tls_context(files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:
+    certfile, keyfile, client_ca = files
+    if certfile is None:
+        return None
+    try:
+        return tls_context(certfile, keyfile, client_ca, alpn=alpn)
+    except OSError as error:  # not there, or not what it should be; the error names no file
+        named = ", ".join(str(file) for file in files if file is not None)
+        raise ConfigError(f"TLS from {named}: {error.strerror or error}") from None
