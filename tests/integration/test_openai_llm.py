@@ -11,7 +11,6 @@ import httpx
 import openai
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import wherry
 from tests.unit.llm import tiny
@@ -65,6 +64,8 @@ def client(server: wherry.Server) -> Iterator[openai.OpenAI]:
 @pytest.fixture(scope="module")
 def expected(folder: Path, tokenizer: Tokenizer) -> list[tuple[float, bool]]:
     """By transformers: how probable each choice is after the context, and is it the likeliest?"""
+    from transformers import AutoModelForCausalLM
+
     net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     found = []
     for choice in CHOICES:

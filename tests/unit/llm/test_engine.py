@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.unit.llm import tiny
 from wherry.llm.engine import Engine
@@ -23,6 +22,8 @@ GREEDY = Sampling(temperature=0.0, max_tokens=NEW, ignore_eos=True)
 
 
 def engine_of(folder: Path, *, blocks: int = 200, block_size: int = 4, **options: Any) -> Engine:
+    from transformers import AutoConfig
+
     shape = Shape.of(AutoConfig.from_pretrained(folder))
     per_token = cache_bytes_per_token(shape, torch.float32)
     engine, _ = load_engine(
@@ -70,6 +71,8 @@ def test_greedy_tokens_are_those_of_transformers_for_each_family(
 
 def log_softmax(folder: Path, prompt: list[int]) -> torch.Tensor:
     """How probable transformers finds each token, after each of the prompt's."""
+    from transformers import AutoModelForCausalLM
+
     net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         logprobs: torch.Tensor = net(torch.tensor([prompt])).logits[0].log_softmax(-1)

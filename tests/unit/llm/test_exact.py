@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-from transformers.utils import logging
 
 from tests.unit.llm.exact import FORMS
 from wherry.llm.checkpoint import Checkpoint
@@ -35,6 +33,9 @@ OTHER_NAMES = {
 
 def saved(kind: str, form: dict[str, Any], folder: Path) -> Path:
     """A checkpoint with random weights, large enough that attention is not the same everywhere."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers.utils import logging
+
     torch.manual_seed(0)
     logging.disable_progress_bar()
     config = CONFIG_MAPPING[FAMILIES[kind].model_type](**form)
@@ -89,6 +90,8 @@ def answers(folder: Path, prompts: list[list[int]]) -> list[tuple[Sequence, dict
     ],
 )
 def test_the_logits_are_those_of_transformers(kind: str, form: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
     folder = saved(kind, FORMS[kind][form], tmp_path / "tiny")
     reference = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
@@ -110,6 +113,8 @@ def test_every_architecture_that_is_accepted_is_held_to_that() -> None:
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_field_that_is_accepted_is_one_that_transformers_reads(kind: str) -> None:
+    from transformers import CONFIG_MAPPING
+
     config = CONFIG_MAPPING[FAMILIES[kind].model_type]
     read = {field.name for field in dataclasses.fields(config)} | config.attribute_map.keys()
     unread = {name for name, rule in FAMILIES[kind].only.items() if isinstance(rule, Only)}

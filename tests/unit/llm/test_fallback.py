@@ -1,19 +1,9 @@
 """Do architectures that are not written here run through transformers' modules?"""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GPT2Config,
-    MambaConfig,
-    MixtralConfig,
-)
-from transformers.utils import logging
 
 from tests.unit.llm import tiny
 from wherry.llm import known
@@ -29,20 +19,20 @@ from wherry.values.errors import ConfigError
 
 CPU = torch.device("cpu")
 WITH_HEAD_SIZE = {**tiny.SIZES, "head_dim": 8, "bos_token_id": 2, "pad_token_id": 0}
-OTHERS: dict[str, Any] = {
-    "gemma3": Gemma3TextConfig(**WITH_HEAD_SIZE, sliding_window=16),
-    "gpt2": GPT2Config(
-        vocab_size=300, n_embd=48, n_layer=3, n_head=6, n_positions=256, bos_token_id=0,
-        eos_token_id=1,
-    ),
-    "mixtral": MixtralConfig(**WITH_HEAD_SIZE, num_local_experts=4),
+OTHERS: dict[str, tiny.Form] = {
+    "gemma3": ("Gemma3TextConfig", {**WITH_HEAD_SIZE, "sliding_window": 16}),
+    "gpt2": ("GPT2Config", {
+        "vocab_size": 300, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 256,
+        "bos_token_id": 0, "eos_token_id": 1,
+    }),
+    "mixtral": ("MixtralConfig", {**WITH_HEAD_SIZE, "num_local_experts": 4}),
 }  # fmt: skip
+GEMMA2: tiny.Form = ("Gemma2Config", WITH_HEAD_SIZE)
 
 
-def saved(config: Any, folder: Path) -> Path:
+def saved(form: tiny.Form, folder: Path) -> Path:
     torch.manual_seed(0)
-    logging.disable_progress_bar()
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tiny.network(form).save_pretrained(folder)
     return folder
 
 
@@ -70,16 +60,16 @@ def test_their_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "config",
+    "form",
     [
-        Gemma2Config(**WITH_HEAD_SIZE),
-        MambaConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2),
+        GEMMA2,
+        ("MambaConfig", {"vocab_size": 300, "hidden_size": 48, "num_hidden_layers": 2}),
     ],
 )
 def test_an_architecture_that_is_not_computed_exactly_is_refused(
-    config: Any, tmp_path: Path
+    form: tiny.Form, tmp_path: Path
 ) -> None:
-    folder = saved(config, tmp_path / "other")
+    folder = saved(form, tmp_path / "other")
     with pytest.raises(ConfigError, match=r"architectures = .*another engine"):
         load_network(Checkpoint(folder), dtype="float32", device=CPU)
 
@@ -92,6 +82,6 @@ def test_an_attention_with_an_option_that_is_not_known_is_refused(
         "attn_logit_softcapping": FIELDS["final_logit_softcapping"],
     })  # fmt: skip
     monkeypatch.setattr(known, "FAMILIES", {"Gemma2ForCausalLM": family})
-    folder = saved(Gemma2Config(**WITH_HEAD_SIZE), tmp_path / "other")
+    folder = saved(GEMMA2, tmp_path / "other")
     with pytest.raises(ConfigError, match="its attention has 'softcap'"):
         TransformersNetwork(Checkpoint(folder), dtype="float32", device=CPU)

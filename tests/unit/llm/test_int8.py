@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import Gemma3TextConfig, GPT2Config
 
 import wherry
 from tests.unit.llm import tiny
@@ -165,8 +164,7 @@ def test_a_decoders_logits_are_nearly_those_of_its_floats(
 def test_other_architectures_have_it_where_they_use_linear_layers(
     family: str, tmp_path: Path
 ) -> None:
-    config: Gemma3TextConfig | GPT2Config = OTHERS[family]
-    found = Checkpoint(saved(config, tmp_path / family))
+    found = Checkpoint(saved(OTHERS[family], tmp_path / family))
     tiny.tokenizer().save_pretrained(found.folder)
     floats = load_network(found, dtype="float32", device=CPU)
     ours = load_network(found, dtype="float32", device=CPU, quantization="int8")

@@ -1,20 +1,22 @@
-"""Checkpoints that are made in a moment: random weights, a tokenizer of bytes, a template."""
+"""Checkpoints that are made in a moment: random weights, a tokenizer of bytes, a template.
+
+transformers is imported by the functions, here as in the tests: importing it takes longer than
+collecting all tests.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutoModelForCausalLM,
-    GemmaConfig,
-    LlamaConfig,
-    MistralConfig,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen3Config,
-)
-from transformers.utils import logging
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+#: The name of a configuration's class in transformers, and its fields.
+Form = tuple[str, dict[str, Any]]
 
 VOCABULARY = 300
 END, USER, ASSISTANT = 256, 257, 258
@@ -38,31 +40,43 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 
-FAMILIES: dict[str, Any] = {
-    "llama": LlamaConfig(**SIZES, tie_word_embeddings=True),
-    "llama3-rope": LlamaConfig(
-        **SIZES,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 10000.0,
-            "factor": 4.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
+FAMILIES: dict[str, Form] = {
+    "llama": ("LlamaConfig", {"tie_word_embeddings": True}),
+    "llama3-rope": (
+        "LlamaConfig",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
         },
     ),
-    "mistral": MistralConfig(**SIZES, head_dim=8, sliding_window=24),
-    "qwen2": Qwen2Config(**SIZES),
-    "qwen3": Qwen3Config(**SIZES, head_dim=16),
-    "gemma": GemmaConfig(**SIZES, head_dim=8),
+    "mistral": ("MistralConfig", {"head_dim": 8, "sliding_window": 24}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {"head_dim": 16}),
+    "gemma": ("GemmaConfig", {"head_dim": 8}),
 }
+
+
+def network(form: Form) -> Any:
+    """transformers' module with random weights."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()  # it would leave a thread behind
+    name, fields = form
+    config = getattr(transformers, name)(**fields)
+    return transformers.AutoModelForCausalLM.from_config(config)
 
 
 def make(folder: Path, family: str = "llama", *, seed: int = 0) -> Path:
     """A checkpoint of that family. The same seed gives the same weights."""
     torch.manual_seed(seed)
-    logging.disable_progress_bar()
-    net = AutoModelForCausalLM.from_config(FAMILIES[family]).eval()
+    name, fields = FAMILIES[family]
+    net = network((name, SIZES | fields)).eval()
     for name, parameter in net.named_parameters():
         if "bias" in name or "norm" in name:  # else they are all zeros or ones
             parameter.data += 0.3 * torch.randn_like(parameter)
@@ -73,6 +87,8 @@ def make(folder: Path, family: str = "llama", *, seed: int = 0) -> Path:
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """Each byte is a token, and a few words are."""
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate(alphabet)}
     inner = Tokenizer(models.BPE(vocabulary, []))
@@ -87,6 +103,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def reference(folder: Path, prompt: list[int], new_tokens: int) -> list[int]:
     """What transformers' generate() gives, greedily, past the end of the text."""
+    from transformers import AutoModelForCausalLM
+
     net = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     net.generation_config.eos_token_id = None
     answer = net.generate(
