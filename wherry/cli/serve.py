@@ -7,10 +7,12 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from wherry.backends.load import backend_for
+from wherry.backends.repository_model import RepositoryModel
 from wherry.cli.folders import check_repositories_exist
 from wherry.cli.passed_sockets import with_passed_sockets
 from wherry.cli.settings import Settings, read_settings
@@ -76,7 +78,9 @@ def tell_ignored(flags: Mapping[str, Any]) -> None:
         log.warning("option has no effect", extra={"option": name, "why": why})
 
 
-def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
+def control_of(
+    settings: Settings, runtime: Runtime, make_model: Callable[..., RepositoryModel] = backend_for
+) -> ModelControl:
     given, models = settings.options.repositories, settings.options.models
     if given.load_models and given.model_control_mode != "explicit":
         raise ConfigError(
@@ -98,6 +102,7 @@ def control_of(settings: Settings, runtime: Runtime) -> ModelControl:
         config_name=given.model_config_name,
         backend_directory=given.backend_directory,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
+        make_model=make_model,
     )
 
 

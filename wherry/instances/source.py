@@ -153,7 +153,7 @@ def _is_there(module: ModuleType, qualname: str, target: object, model: Model) -
 
 def _pickled(model: Model, name: str) -> bytes:
     try:
-        return pickle.dumps(model._source)
+        return pickle.dumps(model.constructed_with)
     except Exception as error:  # whatever the user's arguments raise
         raise ConfigError(
             f"model {name!r}: the arguments of {type(model).__name__}(...) cannot be sent to a"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -82,14 +82,22 @@ class Model:
     of similar cost then go together. It runs in the caller's process and must be quick.
     """
 
+    #: The model's code may call other models: they have to end after it.
+    calls_others: bool = False
+    #: The labels of each index of an output, by output.
+    labels: Mapping[str, Sequence[str]] = {}
+
     #: Set by the Runtime that loaded the model last.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
-    _source: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
         self = super().__new__(cls)
-        self._source = (args, kwargs)  # what a worker process needs to build the same model
+        self.constructed_with = (
+            args,
+            kwargs,
+        )  # what a worker process needs to build the same model
         return self
 
     def load(self, device: Device) -> None:
@@ -110,6 +118,15 @@ class Model:
     def give_back(self) -> None:
         """The instance that took it has unloaded it."""
         self.__dict__.pop("_taken", None)
+
+    def serve_through(self, caller: Caller) -> None:
+        """A Runtime has it loaded: `infer` and the like go there from now on."""
+        self._caller = caller
+
+    def serve_no_more_through(self, caller: Caller) -> None:
+        """That Runtime has it unloaded."""
+        if self._caller is caller:
+            self._caller = None
 
     @functools.cached_property
     def name(self) -> str:

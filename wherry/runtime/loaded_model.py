@@ -124,6 +124,11 @@ class LoadedModel:
     def is_pipeline(self) -> bool:
         return isinstance(self.runner, PipelineRunner)
 
+    @property
+    def calls_others(self) -> bool:
+        """Whether it needs other models, which must end after it."""
+        return self.is_pipeline or self.model.calls_others
+
     def request(
         self,
         columns: Columns,
@@ -315,8 +320,7 @@ class LoadedModel:
         return columns_of_row(self.signature, self.config, inputs)
 
     def row(self, outputs: Columns) -> Any:
-        """One row's outputs as the caller wants them: the value, or a dict of several without those
-        that a model.py did not give."""
+        """One row's only output, or a dict of several; a model.py may leave some out."""
         if self._unwrap is not None:
             return _value(self._unwrap.form, outputs[self._unwrap.name])
         return {

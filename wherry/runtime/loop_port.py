@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -116,3 +117,30 @@ class LoopPort:
         finally:
             if calls:  # one raised: the others must be told all the same
                 self._loop.call_soon(self._drain)
+
+
+class LoopPorts:
+    """The ports of the event loops that use one runtime. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: Replaced, not changed: it is read without the lock.
+        self._ports: dict[asyncio.AbstractEventLoop, LoopPort] = {}
+
+    def here(self) -> LoopPort:
+        """The running event loop's, which is made the first time."""
+        loop = asyncio.get_running_loop()
+        port = self._ports.get(loop)
+        if port is None:
+            port = LoopPort(loop)
+            with self._lock:  # another loop's thread may be here as well
+                ended = [other for other in self._ports if other.is_closed()]
+                for other in ended:
+                    self._ports[other].close()
+                left = {other: p for other, p in self._ports.items() if other not in ended}
+                self._ports = {**left, loop: port}
+        return port
+
+    def close(self) -> None:
+        for port in self._ports.values():
+            port.close()

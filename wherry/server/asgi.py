@@ -10,7 +10,7 @@ from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http_app import HttpApp
 from wherry.models.model import Model
-from wherry.runtime.control import log_ready
+from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.server.capacity import plan_for
 from wherry.server.models import runtime_of

@@ -23,7 +23,8 @@ from typing import Any
 
 from wherry.frontends.connections.limits import Limits
 from wherry.models.model import Model
-from wherry.runtime.control import ModelControl, log_ready
+from wherry.runtime.control import ModelControl
+from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.server.applications import applications
 from wherry.server.capacity import plan_for

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from urllib.request import urlopen
@@ -95,7 +96,9 @@ def test_strings_go_in_and_out(tmp_path: Path) -> None:
     model = made(save(tmp_path, ["N", 2], op="Identity", element=TensorProto.STRING))
     with wherry.Runtime(model) as runtime:
         loaded = runtime.model("twice")
-        response = runtime._call(loaded, {"X": [[b"a", "ü".encode()], [b"", b"c"]]}, 2, None, 0)
+        response = asyncio.run(
+            runtime.answer(loaded, {"X": [[b"a", "ü".encode()], [b"", b"c"]]}, 2)
+        )
     assert response.outputs["Y"] == [[b"a", "ü".encode()], [b"", b"c"]]
 
 
@@ -126,7 +129,7 @@ def test_a_string_that_is_no_text_fails_alone(tmp_path: Path) -> None:
         wherry.Runtime(model) as runtime,
         pytest.raises(InvalidRequest, match="not UTF-8"),
     ):
-        runtime._call(runtime.model("twice"), {"X": [[b"\xff"]]}, 1, None, 0)
+        asyncio.run(runtime.answer(runtime.model("twice"), {"X": [[b"\xff"]]}, 1))
 
 
 def test_reshape_is_between_the_clients_and_the_file(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_what_is_said_over_it_wins() -> None:
 
 def test_a_worker_can_build_the_same() -> None:
     made = model(f"max_batch_size: 4 {TENSORS}")
-    args, kwargs = pickle.loads(pickle.dumps(made._source))
+    args, kwargs = pickle.loads(pickle.dumps(made.constructed_with))
 
     copy = RepositoryModel(*args, **kwargs)
 

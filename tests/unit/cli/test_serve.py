@@ -32,8 +32,7 @@ def test_models_wait_for_the_resources_of_their_files_if_the_operator_wants_that
     given = {"model_repository": [str(tmp_path / "models")], **flags}
     settings = read_settings(given, {}, folder=tmp_path)
     with Runtime(resources=settings.resources()) as runtime:
-        control = control_of(settings, runtime)
-        control._make_model = make
+        control = control_of(settings, runtime, make)
         control.start()
         assert runtime.model("a").config.resources == resources
         control.close()

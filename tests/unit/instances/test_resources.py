@@ -228,7 +228,7 @@ def test_however_many_call_no_more_run_than_there_is_and_everybody_is_answered(
     with Runtime(*(made(f"m{i}") for i in range(3)), resources={"gpu": limit}) as runtime:
         with threads(8, call):
             pass
-        assert repr(runtime._resources).endswith(f"gpu 0/{limit}, 0 waiting>>")
+        assert repr(runtime.resources).endswith(f"gpu 0/{limit}, 0 waiting>>")
     assert answers == [True] * 400
     assert most <= limit
 

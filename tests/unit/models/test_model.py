@@ -86,7 +86,7 @@ def test_a_class_name_becomes_a_model_name(name: str, expected: str) -> None:
 
 
 def test_the_constructors_arguments_are_kept_for_further_copies() -> None:
-    assert TextEmbedder(3, scale=2.0)._source == ((3,), {"scale": 2.0})
+    assert TextEmbedder(3, scale=2.0).constructed_with == ((3,), {"scale": 2.0})
 
 
 def test_an_infer_without_a_runtime_says_what_is_missing() -> None:

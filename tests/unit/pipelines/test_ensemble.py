@@ -188,7 +188,8 @@ def test_strings_cross_between_models_with_and_without_a_batch_dimension() -> No
         )
 
     def answer(runtime: wherry.Runtime, name: str, columns: Columns, rows: int) -> Any:
-        return runtime._call(runtime.model(name), columns, rows, None, 0).outputs["OUT"]
+        loop_answer = runtime.answer(runtime.model(name), columns, rows)
+        return asyncio.run(loop_answer).outputs["OUT"]
 
     with wherry.Runtime(strings(4, [1]), strings(0, [-1]), loud) as runtime:
         assert answer(runtime, "e4", {"IN": [[b"a"], [b"b"]]}, 2) == [[b"A"], [b"B"]]

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import sys
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, NamedTuple
@@ -16,7 +17,10 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Gate, gated, threads, until
 from wherry.models.model import Device
+from wherry.runtime.lifecycle import Lifecycle
+from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
+from wherry.runtime.registry import Registry
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import BF16, FP16, FP32, INT64
 from wherry.values.errors import (
@@ -786,17 +790,6 @@ def test_a_reload_leaves_no_gap() -> None:
         assert rt.infer("loaded", "?") == "14"
 
 
-def test_a_lookup_without_the_lock_sees_one_moment_of_the_versions() -> None:
-    """What model() looks through is replaced by load and unload, never changed."""
-    with Runtime(Loaded("1")) as rt:
-        before = rt._models["loaded"]
-        rt.load(Loaded("2"), version="2")
-        assert list(before) == ["1"]
-        before = rt._models["loaded"]
-        rt.unload("loaded", "2")
-        assert list(before) == ["1", "2"]
-
-
 class Numbered(wherry.Model):
     """Says its version, over and over."""
 
@@ -857,23 +850,20 @@ def test_a_model_that_gets_ready_while_it_is_looked_up_is_not_unknown() -> None:
             assert may_load.wait(PATIENCE)
             super().load(device)
 
-    class Models(dict[str, Any]):
-        """Between the two looks of model() the load comes to its end."""
+    class Late(Lifecycle[LoadedModel]):
+        """After the look without the lock the load comes to its end."""
 
-        def get(self, name: str, default: Any = None) -> Any:
-            found = super().get(name, default)
-            if threading.current_thread() is not loading:
-                may_load.set()
-                loading.join()
+        def get(self, name: str, version: str | None = None) -> LoadedModel | None:
+            found = super().get(name, version)
+            may_load.set()
+            loading.join()
             return found
 
     with Runtime() as rt:
-        rt._models = Models()
+        rt.registry = Registry(rt, time.monotonic, Late())
         loading = threading.Thread(target=rt.load, args=[Slow()])
         loading.start()
-        until(lambda: bool(rt._loading))
-        with pytest.raises(ModelNotReady, match="loading"):
-            rt.model("slow")
+        until(lambda: rt.names() == {"slow"})
         assert rt.model("slow").name == "slow"
 
 
@@ -957,6 +947,11 @@ def test_a_closed_runtime_says_so() -> None:
         rt.load(shout)
 
 
+def is_closed(runtime: Runtime) -> bool:
+    with runtime.registry.locked() as life:
+        return life.closed
+
+
 def test_close_while_a_model_loads_ends_both() -> None:
     loading, may_load = threading.Event(), threading.Event()
 
@@ -976,7 +971,7 @@ def test_close_while_a_model_loads_ends_both() -> None:
     with threads(1, load):
         assert loading.wait(PATIENCE)
         with threads(1, lambda _: rt.close()):
-            until(lambda: rt._closed)
+            until(lambda: is_closed(rt))
             may_load.set()
     assert not model.loaded
 

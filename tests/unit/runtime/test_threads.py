@@ -1,0 +1,85 @@
+"""Are calls beside the calling thread all made, and waited for?"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.fakes import PATIENCE
+from wherry.runtime.threads import ThreadGroup, ThreadPool, side_by_side
+
+
+def patience() -> float:
+    return PATIENCE
+
+
+def test_join_waits_for_what_was_started() -> None:
+    threads, may_end, ended = ThreadGroup(), threading.Event(), list[str]()
+
+    def run() -> None:
+        assert may_end.wait(PATIENCE)
+        ended.append(threading.current_thread().name)
+
+    threads.start(run, "first")
+    threads.join(lambda: 0.0)
+    assert ended == []
+    may_end.set()
+    threads.join(patience)
+    assert ended == ["first"]
+
+
+def test_a_pool_runs_all_calls_in_at_most_so_many_threads() -> None:
+    pool, together = ThreadPool("pool", 2), threading.Barrier(2)
+    lock, running, most, calls = threading.Lock(), 0, 0, 8
+
+    def call() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait(PATIENCE)  # two are never less
+        with lock:
+            running -= 1
+
+    for _ in range(calls):
+        pool.run(call)
+    pool.join(patience)
+    assert (running, most) == (0, 2)
+    done = threading.Event()
+    pool.run(done.set)  # the threads have ended: there comes a new one
+    assert done.wait(PATIENCE)
+    pool.join(patience)
+
+
+@pytest.mark.parametrize("most", [1, 2, 9])
+def test_side_by_side_calls_all_and_raises_the_first_error_at_the_end(most: int) -> None:
+    called: set[int] = set()
+
+    def call(number: int) -> None:
+        called.add(number)
+        if number == 1:
+            raise ValueError(f"not {number}")
+
+    with pytest.raises(ValueError, match="not 1"):
+        side_by_side(call, range(6), most, "beside")
+    assert called == set(range(6))
+    side_by_side(call, [], most, "beside")
+
+
+def test_one_thing_alone_needs_no_thread() -> None:
+    called: list[threading.Thread] = []
+    side_by_side(lambda _: called.append(threading.current_thread()), [1], 4, "beside")
+    assert called == [threading.current_thread()]
+
+
+def test_an_interrupt_ends_it() -> None:
+    called: list[int] = []
+
+    def call(number: int) -> None:
+        called.append(number)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side(call, range(6), 1, "beside")
+    assert called == [0]

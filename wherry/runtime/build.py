@@ -1,0 +1,239 @@
+"""How does a model with its settings become a LoadedModel, ready to be started?
+
+What runs it is chosen here: a pipeline, steps or batches; in threads or in processes; by which
+scheduler.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from wherry.instances.devices import Gpus
+from wherry.instances.dispatcher import Dispatcher
+from wherry.instances.executable import Executable
+from wherry.instances.resources import Resources
+from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
+from wherry.instances.step_runner import StepRunner
+from wherry.instances.thread import ThreadInstance
+from wherry.instances.timer import Timer
+from wherry.models.config import ModelConfig, SequenceBatching
+from wherry.models.model import Device, FunctionModel, Model, Pipeline
+from wherry.models.signature import Signature
+from wherry.models.step_model import StepModel
+from wherry.observability.statistics import ModelStatistics
+from wherry.pipelines.ensemble import Ensemble, EnsembleModel
+from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
+from wherry.runtime.cache import ResponseCache
+from wherry.runtime.loaded_model import LoadedModel, Runner
+from wherry.scheduler.dynamic_batcher import DynamicBatcher
+from wherry.scheduler.policy import Scheduler
+from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
+from wherry.scheduler.sequence_batcher import SequenceBatcher
+from wherry.values.errors import ConfigError
+
+
+class Builder:
+    """Makes LoadedModels for one runtime, of what they share: devices, resources, timer, cache."""
+
+    def __init__(
+        self,
+        caller: Any,
+        *,
+        isolation: str,
+        overrides: Mapping[str, Mapping[str, Any]],
+        resources: Resources,
+        cache: ResponseCache | None,
+        timer: Timer,
+        pipelines: LoopThread,
+        clock: Callable[[], float],
+    ) -> None:
+        """`caller` is the Runtime: models that call models go through it. `isolation` is what
+        "auto" means; `overrides` are settings by model name, over those of the model itself."""
+        self._caller = caller
+        self._isolation = isolation
+        self._overrides = overrides
+        self._resources = resources
+        self._gpus = Gpus()
+        self._cache = cache
+        self._timer = timer
+        self._pipelines = pipelines
+        self._clock = clock
+
+    def build(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
+        """A model, or a class of one, with `overrides` over all its settings. Nothing of it is
+        loaded yet. ConfigError if its parts do not go together."""
+        if isinstance(model, type):
+            model = model()
+        if not isinstance(model, Model):
+            raise ConfigError(
+                f"{model!r} is no model: decorate a function with @wherry.model, or subclass"
+                " wherry.Model"
+            )
+        config = model.config(**{**self._overrides.get(model.name, {}), **overrides})
+        signature = model.signature(config.name)
+        inputs = None
+        if config.sequence is not None:
+            inputs = SequenceInputs(config.name, config.sequence, signature)
+            signature = callers_signature(signature, config.sequence)
+        runner: Runner
+        if isinstance(model, Pipeline | EnsembleModel):
+            runner = self._pipeline(model, config)
+        elif isinstance(model, StepModel):
+            runner = self._steps(model, config, signature)
+        else:
+            runner = self._batches(model, config, signature, inputs)
+        cache = None
+        if config.response_cache:
+            # What a pipeline calls, only its code knows; of an ensemble it is written down.
+            _check_cacheable(config, signature, isinstance(model, Pipeline))
+            if self._cache is not None:
+                cache = self._cache.of(config.name, config.version)
+        return LoadedModel(model, config, signature, runner, self._clock, inputs, cache)
+
+    def _pipeline(
+        self, model: Pipeline[..., Any] | EnsembleModel, config: ModelConfig
+    ) -> PipelineRunner:
+        return PipelineRunner(
+            Ensemble(model, self._caller)
+            if isinstance(model, EnsembleModel)
+            else RowByRow(Executable(model, config)),
+            config,
+            self._caller,
+            self._pipelines,
+            clock=self._clock,
+            statistics=ModelStatistics(),
+        )
+
+    def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
+        return StepRunner(
+            config,
+            self._instances(model, config),
+            clock=self._clock,
+            timer=self._timer,
+            statistics=ModelStatistics(),
+            takes_parameters=signature.input("parameters") is not None,
+        )
+
+    def _batches(
+        self,
+        model: Model,
+        config: ModelConfig,
+        signature: Signature,
+        inputs: SequenceInputs | None,
+    ) -> Dispatcher:
+        instances = self._instances(model, config)
+        return Dispatcher(
+            config,
+            _scheduler(config, signature, len(instances)),
+            instances,
+            clock=self._clock,
+            timer=self._timer,
+            statistics=ModelStatistics(),
+            sequence_inputs=inputs,
+            resources=self._resources,
+        )
+
+    def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
+        """What makes each instance, when it is started."""
+        make = self._maker(model, config)
+        return [
+            partial(make, f"{config.name}_{number}", device)
+            for number, device in enumerate(self._gpus.place(config.instances))
+        ]
+
+    def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
+        """What makes an instance of a name, on a device."""
+        own_kind = getattr(model, "make_instance", None)
+        if own_kind is not None:
+            return lambda name, device: own_kind(name, device, config, self._caller)
+        isolation = self._isolation if config.isolation == "auto" else config.isolation
+        if config.isolation == "auto" and sys.platform == "win32":
+            isolation = "thread"  # worker processes need unix sockets
+        if isolation != "process":
+            return lambda name, device: _in_thread(name, device, model, config)
+        # Here: not every runtime has processes.
+        from wherry.instances.process import ProcessInstance
+        from wherry.instances.source import source_of
+        from wherry.instances.step_instance import StepProcess
+
+        source_of(model, config.name)  # if it cannot be sent: a ConfigError now
+        if isinstance(model, StepModel):
+            return lambda name, device: StepProcess(name, device, model, config)
+        return lambda name, device: ProcessInstance(name, device, model, config)
+
+
+def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> Any:
+    # An object that still serves, here or in another runtime, must not be loaded again.
+    own = model if isinstance(model, FunctionModel) or model.take() else _copy(model)
+    if isinstance(own, StepModel):
+        from wherry.instances.step_instance import StepThread
+
+        return StepThread(name, device, own, config)
+    return ThreadInstance(name, device, own, config)
+
+
+def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: bool) -> None:
+    """Only what answers once, from its inputs alone."""
+    for refused, kind in (
+        (signature.streams, "it streams"),
+        (config.sequence is not None, "its requests are steps of sequences"),
+        (is_pipeline, "it is a pipeline; let the models that it calls have it"),
+    ):
+        if refused:
+            raise ConfigError(f"model {config.name!r}: response_cache cannot be on: {kind}")
+
+
+def _scheduler(config: ModelConfig, signature: Signature, instances: int) -> Scheduler:
+    """DynamicBatcher if a delay or sizes are set, else SelfTuningBatcher.
+
+    For streams DynamicBatcher, too: their batches last as long as the caller reads, so there is
+    nothing to learn from their durations.
+    """
+    if config.sequence is not None:
+        return _sequence_batcher(config, config.sequence)
+    chosen = config.max_queue_delay is not None or config.preferred_batch_sizes
+    alone = not config.share_batches or config.max_batch_size <= 1
+    if chosen or signature.streams or alone:
+        return DynamicBatcher(
+            # The first request of a batch is taken in any case, whatever its rows.
+            max_batch_size=1 if alone else config.max_batch_size,
+            max_queue_delay=config.max_queue_delay or 0.0,
+            preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
+            max_queue_size=config.max_queue_size,
+            instances=instances,
+            queue_policies=config.queue_policies,
+            wait_when_mixed=config.wait_when_mixed,
+        )
+    return SelfTuningBatcher(
+        max_batch_size=config.max_batch_size,
+        instances=instances,
+        max_queue_size=config.max_queue_size,
+        queue_policies=config.queue_policies,
+    )
+
+
+def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> SequenceBatcher:
+    direct = sequence.strategy == "direct"
+    # Without a minimum, Triton's direct batcher takes no notice of the delay.
+    delayed = not direct or sequence.minimum_slot_utilization
+    return SequenceBatcher(
+        model=config.name,
+        max_batch_size=config.max_batch_size,
+        slots=0 if direct else sequence.max_candidate_sequences,
+        max_queue_delay=(config.max_queue_delay or 0.0) if delayed else 0.0,
+        minimum_slot_utilization=sequence.minimum_slot_utilization if direct else 0.0,
+        preferred_batch_sizes=() if direct else config.preferred_batch_sizes,
+        max_sequence_idle=sequence.max_sequence_idle,
+        max_queue_size=config.max_queue_size,
+        rows_are_slots=direct and any(one.kind == "ready" for one in sequence.controls),
+        iterative=sequence.iterative,
+    )
+
+
+def _copy(model: Model) -> Model:
+    """Another object of the same class and arguments, with nothing loaded yet."""
+    args, kwargs = model.constructed_with
+    return type(model)(*args, **kwargs)

@@ -1,0 +1,194 @@
+"""How does a thread or an event loop of this process get the answer to a request?"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from queue import SimpleQueue
+from typing import Any
+
+from wherry.models.model import Call, current_call
+from wherry.observability.tracing import Span
+from wherry.pipelines.pipeline import LoopThread
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.loop_port import LoopPorts
+from wherry.values.reply import Reply, StreamReply
+from wherry.values.request import Columns, InferRequest, InferResponse
+
+#: What a call that no pipeline makes is traced in.
+NO_SPAN = nullcontext()
+
+
+class LocalCalls:
+    """Makes requests for callers in this process. Options are those of LoadedModel.request."""
+
+    def __init__(self, clock: Callable[[], float], pipelines: LoopThread, ports: LoopPorts) -> None:
+        self._clock = clock
+        self._pipelines = pipelines
+        self._ports = ports
+
+    # From threads
+
+    def run(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> InferResponse:
+        """One answer to checked columns. Blocks."""
+        call = self._begin(loaded, columns, rows, **options)
+        try:
+            return _wait(call)
+        except BaseException:
+            loaded.cancel(call[0])  # a KeyboardInterrupt while it runs; else it is settled
+            raise
+
+    def map(self, loaded: LoadedModel, rows: Iterable[Any]) -> Iterator[Any]:
+        """The results of rows in their order, so many in flight that batches are full. The first
+        error is raised in its place; closing the iterator cancels what is in flight."""
+        config = loaded.config
+        window = 4 * max(1, config.max_batch_size) * sum(g.count for g in config.instances)
+        window = max(16, window)
+        if config.max_queue_size is not None:
+            window = max(1, min(window, config.max_queue_size // 2))
+        pending: deque[tuple[InferRequest, threading.Lock]] = deque()
+        try:
+            for row in rows:
+                args, inputs = ((), dict(row)) if loaded.is_row(row) else ((row,), {})
+                pending.append(self._begin(loaded, loaded.row_columns(args, inputs), 1))
+                if len(pending) >= window:
+                    answer = _wait(pending[0])
+                    pending.popleft()
+                    yield loaded.row(answer.outputs)
+            while pending:
+                answer = _wait(pending[0])
+                pending.popleft()
+                yield loaded.row(answer.outputs)
+        finally:
+            for request, _ in pending:
+                loaded.cancel(request)
+
+    def stream(
+        self, loaded: LoadedModel, columns: Columns, **options: Any
+    ) -> Generator[InferResponse, None, None]:
+        """The responses to one row. Closing the generator cancels the request."""
+        self._refuse_to_wait(loaded)
+        queue: SimpleQueue[InferResponse | None] = SimpleQueue()
+        reply: StreamReply[InferResponse] = StreamReply(
+            lambda _, response: queue.put(response), lambda _: queue.put(None)
+        )
+        request = loaded.request(columns, 1, reply, **options)
+        loaded.submit([request])
+        try:
+            while (response := queue.get()) is not None:
+                reply.consumed()
+                yield response
+            reply.result()
+        finally:
+            loaded.cancel(request)
+
+    def _begin(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> tuple[InferRequest, threading.Lock]:
+        self._refuse_to_wait(loaded)
+        answered = threading.Lock()
+        answered.acquire()
+        reply: Reply[InferResponse] = Reply(lambda _: answered.release())
+        request = loaded.request(columns, rows, reply, **options)
+        loaded.submit([request])
+        return request, answered
+
+    def _refuse_to_wait(self, loaded: LoadedModel) -> None:
+        """What needs the event loop of the pipelines cannot be waited for in it."""
+        if self._pipelines.is_here and loaded.calls_others:
+            name = loaded.name
+            raise RuntimeError(
+                f"a pipeline cannot wait for model {name!r} without `await`, which would run in the"
+                f" same event loop: write `await {name}.ainfer(...)`, or `async for ... in"
+                f" {name}.astream(...)`"
+            )
+
+    # From event loops
+
+    async def answer(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> InferResponse:
+        """One answer to checked columns. Cancelling the task cancels the request."""
+        port = self._ports.here()
+        future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
+
+        def done(reply: Reply[InferResponse]) -> None:
+            if not future.done():
+                if isinstance(reply.outcome, Exception):
+                    future.set_exception(reply.outcome)
+                else:
+                    future.set_result(reply.outcome)
+
+        reply: Reply[InferResponse] = Reply(lambda reply: port.call(done, reply))
+        call = current_call.get()
+        if call is not None:
+            options = self._inherited(call, options)
+        request = loaded.request(columns, rows, reply, **options)
+        with NO_SPAN if call is None else self._traced(call, loaded, request):
+            port.submit(loaded, request)
+            try:
+                return await future
+            except asyncio.CancelledError:
+                loaded.cancel(request)
+                raise
+
+    async def responses(
+        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+    ) -> AsyncGenerator[InferResponse, None]:
+        """`answer` for a model that streams. Closing the generator cancels the request."""
+        port = self._ports.here()
+        queue: asyncio.Queue[InferResponse | None] = asyncio.Queue()
+        reply: StreamReply[InferResponse] = StreamReply(
+            lambda _, response: port.call(queue.put_nowait, response),
+            lambda _: port.call(queue.put_nowait, None),
+        )
+        call = current_call.get()
+        if call is not None:
+            options = self._inherited(call, options)
+        request = loaded.request(columns, rows, reply, **options)
+        with NO_SPAN if call is None else self._traced(call, loaded, request):
+            port.submit(loaded, request)
+            try:
+                while (response := await queue.get()) is not None:
+                    reply.consumed()
+                    yield response
+                reply.result()
+            finally:
+                loaded.cancel(request)
+
+    def _inherited(self, call: Call, options: dict[str, Any]) -> dict[str, Any]:
+        """A pipeline's deadline is that of its calls, too, unless theirs is earlier; and they are
+        made on behalf of the same tenant."""
+        options = {"tenant": call.tenant, **options}
+        if call.deadline is not None:
+            left = max(0.0, call.deadline - self._clock())
+            own = options.get("timeout")
+            options["timeout"] = left if own is None else min(own, left)
+        return options
+
+    @contextmanager
+    def _traced(self, call: Call, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
+        """A call of a pipeline is a branch of its tree."""
+        request.follows = True
+        request.span = span = Span(loaded.name, request.rows, self._clock())
+        call.span.add(span)
+        try:
+            yield
+        except BaseException as error:
+            span.error = type(error).__name__
+            raise
+        finally:
+            span.seconds = self._clock() - span.started
+            if request.started_at is not None:
+                span.queue_seconds = max(0.0, request.started_at - request.enqueued_at)
+
+
+def _wait(call: tuple[InferRequest, threading.Lock]) -> InferResponse:
+    request, answered = call
+    answered.acquire()
+    return request.reply.result()

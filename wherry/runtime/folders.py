@@ -1,0 +1,125 @@
+"""What do the model repositories hold of a name, and what may a client send in place of it?
+
+Errors begin with Triton's words; the rest is what only its log says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wherry.repository import layout, upload
+from wherry.repository.json_form import from_json, patched
+from wherry.repository.layout import Fingerprint, Found
+from wherry.repository.problems import BadConfig
+from wherry.repository.triton_config import TritonConfig
+from wherry.repository.validate import problems_of
+from wherry.values.errors import ConfigError, ModelNotFound, ModelNotReady
+
+Config = TritonConfig | Mapping[str, Any] | str | bytes
+Patch = Mapping[str, Any] | str | bytes
+
+
+class RepositoryFolders:
+    """Some folders of models. Every method reads files, and blocks."""
+
+    def __init__(
+        self, folders: Sequence[str | os.PathLike[str]], config_name: str | None = None
+    ) -> None:
+        """`config_name` chooses among several configurations of a model."""
+        self.folders = [os.path.abspath(folder) for folder in folders]
+        self._config_name = config_name
+
+    def check(self) -> None:
+        """ConfigError if one of them is not there."""
+        for folder in self.folders:
+            if not os.path.isdir(folder):
+                raise ConfigError(f"model repository {folder}: there is no such folder")
+
+    def names(self) -> set[str]:
+        """Of all models. ModelNotReady if a repository cannot be read."""
+        try:
+            return layout.names(self.folders)
+        except OSError as error:
+            raise ModelNotReady(f"a model repository cannot be read: {error.strerror}") from None
+
+    def is_in_several(self, name: str) -> bool:
+        """Whether more than one repository has it: then it is served from none."""
+        return len(layout.folders_of(name, self.folders)) > 1
+
+    def files_of(self, name: str) -> Fingerprint:
+        """What tells whether the model's files have changed."""
+        folders = layout.folders_of(name, self.folders)
+        return tuple(file for folder in folders for file in layout.fingerprint(folder))
+
+    def look(self, name: str, config: Config | None = None, patch: Patch | None = None) -> Found:
+        """The model as its files say, with `config` in place of its configuration, or with `patch`
+        applied to that (RFC 7396). ModelNotFound; ConfigError if one of these is no configuration.
+        """
+        try:
+            found = layout.look(name, self.folders, config_name=self._config_name)
+            if (config is None and patch is None) or found.in_several:
+                return found
+            changed = _config_of(config) if config is not None else found.config
+            if patch is not None:
+                changed = _checked(patched(changed, patch), "patch")
+            _check_environment(changed, found.config)
+            return layout.read(layout.folders_of(name, self.folders)[0], config=changed)
+        except FileNotFoundError:
+            raise ModelNotFound(
+                f"failed to load '{name}', failed to poll from model repository: there is no"
+                " model of this name"
+            ) from None
+        except BadConfig as error:
+            raise cannot_load(name, error.problems) from None
+
+
+def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folder: str) -> Found:
+    """A model whose files come with the request, once they are saved in this folder."""
+    if config is None:
+        raise ConfigError(
+            f"failed to load '{name}', failed to poll from model repository: files need a"
+            " config beside them, which says how to serve them"
+        )
+    if not layout.is_name(name):
+        raise ConfigError(f"failed to load '{name}': it is no name of a model")
+    root = os.path.join(folder, name)
+    try:
+        changed = _config_of(config)
+        upload.save(files, root)
+        return layout.read(root, config=changed)
+    except upload.BadUpload as error:
+        raise ConfigError(f"failed to load '{name}': {error}") from None
+    except BadConfig as error:
+        raise cannot_load(name, error.problems) from None
+
+
+def cannot_load(name: str, problems: Sequence[str]) -> ConfigError:
+    """What the files of a model say cannot be served."""
+    return ConfigError(
+        f"failed to load '{name}', failed to poll from model repository: " + "; ".join(problems)
+    )
+
+
+def _config_of(config: Config) -> TritonConfig:
+    if isinstance(config, TritonConfig):
+        return _checked(config, "config")
+    return _checked(from_json(config), "config")
+
+
+def _checked(config: TritonConfig, what: str) -> TritonConfig:
+    """As pbtxt.parse does it: what makes no sense is a BadConfig."""
+    if problems := list(problems_of(config)):
+        raise BadConfig(f"{what}: {problem}" for problem in problems)
+    return config
+
+
+def _check_environment(config: TritonConfig, of_the_files: TritonConfig) -> None:
+    """BadConfig if a configuration that a client sends chooses another program to run the model
+    than the model's own files do."""
+    wanted = config.parameters.get("EXECUTION_ENV_PATH")
+    if wanted is not None and wanted != of_the_files.parameters.get("EXECUTION_ENV_PATH"):
+        raise BadConfig(
+            ["parameters: EXECUTION_ENV_PATH may only be set in the model's own config.pbtxt"]
+        )

@@ -1,0 +1,220 @@
+"""What is loaded in this runtime, and how does it come, serve and go?
+
+The Registry owns the runtime's Lifecycle and its lock. It does what the events mean for what runs
+the models: start it, wait until it is ready, let it finish, close it. The lock is never held
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from wherry.instances.dispatcher import Dispatcher
+from wherry.instances.step_runner import StepRunner
+from wherry.models.model import Caller
+from wherry.runtime.lifecycle import ANY, Lifecycle
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.threads import side_by_side
+from wherry.values.errors import ConfigError, InvalidRequest, ModelNotReady
+
+
+class Registry:
+    """The loaded models of a runtime. Any thread; to load, to retire and to close blocks."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        clock: Callable[[], float],
+        life: Lifecycle[LoadedModel] | None = None,
+    ) -> None:
+        """`caller` is what the models' own `infer` goes through."""
+        self._caller = caller
+        self._clock = clock
+        self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
+        self._changed = threading.Condition()
+        #: The process that this copy was forked from; None: it is no copy.
+        self._parent: int | None = None
+
+    # Questions
+
+    def find(self, name: str, version: str | int | None = None) -> LoadedModel:
+        """The model that is ready; without a version the highest one.
+
+        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
+        """
+        if version is not None and type(version) is not str:
+            version = _as_text(version)
+        found = self._life.get(name, version)
+        if found is None:
+            self.refuse_a_copy()
+            with self.locked() as life:
+                found = life.get(name, version)  # it may have become ready just now
+                if found is None:
+                    raise life.refusal(name, version)
+        return found
+
+    def names(self) -> set[str]:
+        """Names of all models that are loaded, load or will be. ModelNotReady while it is not known
+        yet which those are."""
+        with self.locked() as life:
+            names = life.names()
+        if ANY in names:
+            raise ModelNotReady("the models are not ready: loading")
+        return names
+
+    def models(self) -> list[LoadedModel]:
+        """All that are ready."""
+        with self.locked() as life:
+            return life.all_ready()
+
+    def unable(self) -> dict[str, str]:
+        """Models that are loaded and cannot answer now, and why."""
+        return {one.name: reason for one in self.models() if (reason := one.not_ready_reason())}
+
+    # The lifecycle, for what is told of or asked under one lock
+
+    @contextmanager
+    def locked(self) -> Iterator[Lifecycle[LoadedModel]]:
+        """Tell or ask the lifecycle, while no other thread does. Nothing that waits in here."""
+        with self._changed:
+            yield self._life
+            self._changed.notify_all()
+
+    def wait_until_no_load_needs(self, name: str) -> None:
+        """Block while a load of the model, or of an ensemble over it, is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._life.announced.is_under_way(name))
+
+    # Loading
+
+    def load(
+        self,
+        made: Sequence[LoadedModel],
+        on_ready: Callable[[LoadedModel, float], None] | None,
+        replaced: Callable[[LoadedModel], None],
+    ) -> None:
+        """Load models side by side and publish them; `on_ready(model, seconds)` tells of each.
+        What they take the place of is given to `replaced`, which must retire it."""
+        self.refuse_a_copy()
+        names = [(one.name, one.version) for one in made]
+        for name, version in names:
+            if names.count((name, version)) > 1:
+                raise ConfigError(f"two models are called {name!r} (version {version})")
+        started = self._clock()
+        with self.locked() as life:
+            life.loading(made)
+        try:
+            for loaded in made:
+                if isinstance(loaded.runner, Dispatcher | StepRunner):
+                    loaded.runner.start()
+            for loaded in made:
+                if isinstance(loaded.runner, Dispatcher | StepRunner):
+                    loaded.runner.wait_ready()
+                loaded.load_seconds = self._clock() - started
+                if on_ready is not None:
+                    on_ready(loaded, loaded.load_seconds)
+            with self.locked() as life:
+                published = [(loaded, life.ready(loaded)) for loaded in made]
+        except BaseException:
+            for loaded in made:
+                loaded.runner.close()
+            with self.locked() as life:
+                life.dropped(made)
+            raise
+        for loaded, old in published:
+            loaded.model.serve_through(self._caller)
+            if old is not None:
+                # Else what still comes was meant for the old one.
+                if old.signature == loaded.signature:
+                    old.runner.successor = loaded.submit
+                replaced(old)
+
+    # Unloading
+
+    def take_out(self, name: str, version: str | None = None) -> list[LoadedModel]:
+        """The first half of unloading, at once: no new request finds them. `retire` must follow."""
+        with self.locked() as life:
+            return life.take_out(name, version)
+
+    def retire(
+        self,
+        loaded: LoadedModel,
+        drain_timeout: float | None = 30.0,
+        at_most: float | None = None,
+    ) -> None:
+        """The second half: let what it has finish, free it. That takes at most its own
+        `unload_timeout` and `at_most`; to close the registry ends the wait, too."""
+        loaded.runner.drain(drain_timeout)
+        limits = [s for s in (loaded.config.unload_timeout, at_most) if s is not None]
+        loaded.runner.close(min(limits, default=None))
+        if loaded.cache is not None:
+            loaded.cache.forget()
+        with self.locked() as life:
+            life.freed(loaded)
+            still_loaded = any(one.model is loaded.model for one in life.all_ready())
+        if not still_loaded:
+            loaded.model.serve_no_more_through(self._caller)
+
+    def drain(self, timeout: float | None) -> bool:
+        """Finish what is here, take no more. False if some of it was not finished in time."""
+        ends_at = None if timeout is None else self._clock() + timeout
+        with self.locked() as life:
+            models = [*life.all_ready(), *life.retiring()]
+        drained = True
+        for loaded in sorted(models, key=_callers_first):
+            left = None if ends_at is None else max(0.0, ends_at - self._clock())
+            drained = loaded.runner.drain(left) and drained
+        return drained
+
+    def close(self, timeout: float) -> None:
+        """Free everything, also what still loads or unloads, and load nothing any more."""
+        with self.locked() as life:
+            models = life.close()
+        models.sort(key=_callers_first)
+        for _, group in itertools.groupby(models, key=_callers_first):
+            ending = list(group)  # side by side: each may take its time to unload
+            side_by_side(
+                lambda loaded: self.retire(loaded, 0.0, timeout), ending, len(ending), "wherry-end"
+            )
+
+    # Forks
+
+    def forked(self, parent: int) -> None:
+        """In a forked child: refuse every use. The models stay the parent's, and none is freed."""
+        self._parent = parent
+        self._of_the_parent = self._life  # not to be destroyed here
+        self._life = Lifecycle()
+        self._changed = threading.Condition()  # a thread of the parent may have held it
+
+    @property
+    def is_a_copy(self) -> bool:
+        return self._parent is not None
+
+    def refuse_a_copy(self) -> None:
+        if self._parent is not None:
+            raise RuntimeError(
+                f"this Runtime belongs to process {self._parent}, which this process was forked"
+                " from, and cannot be used here: make a Runtime in the child, or start children by"
+                " multiprocessing's 'spawn'"
+            )
+
+
+def _as_text(version: Any) -> str:
+    """A version as the models know it."""
+    if not isinstance(version, str | int | np.integer) or isinstance(version, bool):
+        raise InvalidRequest(
+            f"version must be a str or an int, not {type(version).__name__}; an input of that name"
+            " is given by its place"
+        )
+    return str(version)
+
+
+def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
+    """In which order models end: those that call others need them until then."""
+    return (not loaded.is_pipeline, not loaded.calls_others)
