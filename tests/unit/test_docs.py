@@ -74,18 +74,6 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     assert listed == {page for page in pages if not page.startswith("decisions/")}
 
 
-def test_every_file_in_the_reading_order_exists() -> None:
-    rows = re.findall(
-        r"^\| \d+ \| (.*?) \|", (ROOT / "docs/explanation/architecture.md").read_text(), re.M
-    )
-    assert len(rows) >= 10
-    for row in rows:
-        first, *others = re.findall(r"`([^`]+\.py)`", row)
-        folder = (ROOT / "wherry" / first).parent
-        for path in (ROOT / "wherry" / first, *(folder / other for other in others)):
-            assert path.exists(), f"architecture.md names {path.relative_to(ROOT)}"
-
-
 def test_every_module_asks_its_question_in_its_docstring() -> None:
     """The tree is read by these questions; `__main__` and re-exports have none."""
     silent = [
