@@ -18,9 +18,11 @@ from typing import Any
 import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import app_loop, at_the_end_of_the_turn
+from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Metadata, Rpc
 from wherry.frontends.grpc_app import SERVICE, GrpcApp
+from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
 from wherry.values.buffer import Buffer
 
@@ -212,8 +214,15 @@ class Client:
 
 
 @contextmanager
-def served(*models: Model, **options: Any) -> Iterator[Client]:
-    """The models behind an application, in an event loop of their own."""
-    app_options = {k: options.pop(k) for k in tuple(options) if k != "overrides"}
-    with wherry.Runtime(*models, **options) as runtime, app_loop() as loop:
-        yield Client(GrpcApp(runtime, **app_options), runtime, loop)
+def served(
+    *models: Model,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    restrictions: Restrictions | None = None,
+    common: Common | None = None,
+    **fields: Any,
+) -> Iterator[Client]:
+    """The models behind an application, in an event loop of their own. `fields` are those of
+    `common`, where that is not given."""
+    with wherry.Runtime(*models, overrides=overrides) as runtime, app_loop() as loop:
+        app = GrpcApp(runtime, common=common or Common(**fields), restrictions=restrictions)
+        yield Client(app, runtime, loop)

@@ -19,8 +19,10 @@ import msgspec
 
 import wherry
 from tests.fakes import PATIENCE
+from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.http.exchange import ANSWERED, STREAMING, WAITING, Exchange, HttpRequest
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
 from wherry.values.buffer import Buffer
 
@@ -201,10 +203,25 @@ class Client:
 
 
 @contextmanager
-def served(*models: Model, **options: Any) -> Iterator[Client]:
-    """The models behind an application, in an event loop of their own."""
+def served(
+    *models: Model,
+    restrictions: Restrictions | None = None,
+    sagemaker: bool = False,
+    sagemaker_model: str | None = None,
+    common: Common | None = None,
+    **fields: Any,
+) -> Iterator[Client]:
+    """The models behind an application, in an event loop of their own. `fields` are those of
+    `common`, where that is not given."""
     with wherry.Runtime(*models) as runtime, app_loop() as loop:
-        yield Client(HttpApp(runtime, **options), runtime, loop)
+        app = HttpApp(
+            runtime,
+            common=common or Common(**fields),
+            restrictions=restrictions,
+            sagemaker=sagemaker,
+            sagemaker_model=sagemaker_model,
+        )
+        yield Client(app, runtime, loop)
 
 
 @contextmanager

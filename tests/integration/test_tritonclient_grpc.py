@@ -368,10 +368,10 @@ def test_a_request_whose_client_has_left_is_not_computed(gate: Gate) -> None:
         client.async_infer("gated", words("first"), done)
         gate.started()
         leaving = client.async_infer("gated", words("second"), done)
-        until(client, lambda: server._applications.admission.in_flight == 2)
+        until(client, lambda: server._applications.common.admission.in_flight == 2)
         leaving.cancel()
         assert "Locally cancelled" in str(results.get(timeout=PATIENCE))
-        until(client, lambda: server._applications.admission.in_flight == 1)
+        until(client, lambda: server._applications.common.admission.in_flight == 1)
         gate.open(1000)
         assert results.get(timeout=PATIENCE) is None
         assert client.infer("gated", words("third")).as_numpy("output").tolist() == [b"THIRD"]
@@ -384,11 +384,11 @@ def test_a_stream_whose_client_has_left_ends_its_requests(gate: Gate) -> None:
         for text in ("running", "waiting", "waiting too"):
             client.async_stream_infer("gated", words(text))
         gate.started()
-        until(client, lambda: server._applications.admission.in_flight == 3)
+        until(client, lambda: server._applications.common.admission.in_flight == 3)
         stream = client._stream
         client.stop_stream(cancel_requests=True)
         stream._request_queue.put(None)  # else tritonclient's thread waits for a request for ever
-        until(client, lambda: server._applications.admission.in_flight == 0)
+        until(client, lambda: server._applications.common.admission.in_flight == 0)
         gate.open(1000)
         assert client.infer("gated", words("after")).as_numpy("output").tolist() == [b"AFTER"]
         assert gate.batches == [["running"], ["after"]]
@@ -426,7 +426,7 @@ def test_what_has_begun_is_answered_when_the_server_stops(gate: Gate) -> None:
             client.async_infer(
                 "gated", words(str(number)), lambda result, error: results.put(error)
             )
-        until(client, lambda: server._applications.admission.in_flight == 65)
+        until(client, lambda: server._applications.common.admission.in_flight == 65)
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         gate.open(1000)

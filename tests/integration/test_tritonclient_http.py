@@ -20,9 +20,11 @@ from tritonclient.utils import InferenceServerException
 
 import wherry
 from tests.fakes import PATIENCE
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.http.listener import Listener
 from wherry.frontends.http_app import HttpApp
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.testing import running_server
 
 # datatype: some values that only it can hold
@@ -279,7 +281,7 @@ def test_a_large_tensor(client: Any) -> None:
 
 def test_system_shared_memory_both_ways() -> None:
     x = np.arange(4 * 3 * 224 * 224, dtype=np.float32).reshape(4, 3, 224, 224)
-    common = Common(allow_shared_memory=True)
+    common = Common(shared_memory=SharedMemory(allowed=True))
     into = triton_shm.create_shared_memory_region("in", f"/wherry-in-{os.getpid()}", x.nbytes)
     out = triton_shm.create_shared_memory_region("out", f"/wherry-out-{os.getpid()}", x.nbytes)
     try:
@@ -395,7 +397,7 @@ def test_sequences_trace_and_log_settings(client: Any) -> None:
 def test_keys_are_sent_as_a_header() -> None:
     with (
         wherry.Runtime(shout) as runtime,
-        listening(runtime, api_keys=["k"]) as address,
+        listening(runtime, common=Common(keys=ApiKeys(["k"]))) as address,
         triton.InferenceServerClient(address) as client,
     ):
         assert client.is_server_ready()

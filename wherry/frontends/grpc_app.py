@@ -6,14 +6,11 @@ HTTP/2 is the transport's business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-import wherry
-from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.admission import Admission
 from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.handler import MethodHandler
@@ -28,7 +25,6 @@ from wherry.frontends.v2.grpc.repository import RepositoryCalls
 from wherry.frontends.v2.grpc.settings import SettingCalls
 from wherry.frontends.v2.grpc.shared_memory import SharedMemoryCalls
 from wherry.frontends.v2.grpc.stream import InferStream
-from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 
@@ -38,8 +34,8 @@ SERVICE: Final = "inference.GRPCInferenceService"
 class GrpcApp:
     """A Runtime as a gRPC application: call it with each Rpc.
 
-    With `api_keys`, every method but health wants one of them, as `authorization: Bearer KEY` or
-    `x-api-key: KEY` in the call's metadata; `restrictions` may ask for more, of a part of the
+    With keys in `common`, every method but health wants one of them, as `authorization: Bearer KEY`
+    or `x-api-key: KEY` in the call's metadata; `restrictions` may ask for more, of a part of the
     methods (their headers begin with triton-grpc-protocol-).
     """
 
@@ -47,32 +43,22 @@ class GrpcApp:
         self,
         runtime: Runtime,
         *,
-        admission: Admission | None = None,
-        api_keys: Sequence[str] = (),
         common: Common | None = None,
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
-        forwarding: HeaderForwarding | None = None,
-        name: str = "wherry",
-        version: str = wherry.__version__,
     ) -> None:
-        self._keys = ApiKeys(api_keys)
+        common = common or Common()
+        self._keys = common.keys
         self._restrictions = restrictions or None
-        self._entry = entry = GrpcEntry(
-            runtime,
-            admission or Admission(),
-            control=control or ModelControl(runtime),
-            common=common,
-            forwarding=forwarding,
-        )
+        self._entry = entry = GrpcEntry(runtime, common, control or ModelControl(runtime))
         handlers = {
             "ModelInfer": MethodHandler(partial(infer, entry), "inference"),
             "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
             "Check": MethodHandler(partial(health.check, entry), "health", open=True),
             "Watch": MethodHandler(partial(health.Watch, entry), "health", open=True),
-            **KServeCalls(entry, name=name, version=version).handlers(),
+            **KServeCalls(entry, name=common.name, version=common.version).handlers(),
             **RepositoryCalls(entry).handlers(),
-            **SharedMemoryCalls(entry.common.shared_memory).handlers(),
+            **SharedMemoryCalls(common.shared_memory).handlers(),
             **SettingCalls(entry).handlers(),
         }
         described = {

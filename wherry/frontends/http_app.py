@@ -7,17 +7,13 @@ answers as values; bytes on a connection are the transport's business.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import msgspec
 
-import wherry
-from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.admission import Admission
 from wherry.frontends.client_text import without_paths
-from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange, error_body
 from wherry.frontends.http.page import page
@@ -31,7 +27,6 @@ from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
 from wherry.frontends.v2.http.settings import SettingRoutes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
-from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
@@ -50,8 +45,8 @@ MAX_PATHS = 1024
 class HttpApp:
     """A Runtime as an HTTP application: call it with each exchange.
 
-    With `api_keys`, every path but health wants one of them, as `Authorization: Bearer KEY` or
-    `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
+    With keys in `common`, every path but health wants one of them, as `Authorization: Bearer KEY`
+    or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
     readiness away; what still comes in is answered. With `sagemaker` there are SageMaker's paths,
     for `sagemaker_model` or the only model.
     """
@@ -60,33 +55,25 @@ class HttpApp:
         self,
         runtime: Runtime,
         *,
-        api_keys: Sequence[str] = (),
-        max_in_flight: int | None = None,
-        max_body_bytes: int = Limits().max_body_bytes,
-        admission: Admission | None = None,
-        control: ModelControl | None = None,
         common: Common | None = None,
+        control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
-        forwarding: HeaderForwarding | None = None,
         sagemaker: bool = False,
         sagemaker_model: str | None = None,
-        name: str = "wherry",
-        version: str = wherry.__version__,
     ) -> None:
         self.draining = False
-        self.admission = admission or Admission(max_in_flight)
+        common = common or Common()
+        self.admission = common.admission
         self._runtime = runtime
         self._control = control = control or ModelControl(runtime)
-        self._keys = ApiKeys(api_keys)
+        self._keys = common.keys
         self._restrictions = restrictions or None
-        self._entry = entry = HttpEntry(
-            runtime, self.admission, max_body_bytes, common=common, forwarding=forwarding
-        )
-        self._kserve = KServeRoutes(entry, name=name, version=version)
+        self._entry = entry = HttpEntry(runtime, common)
+        self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)
-        self._metrics = Metrics(runtime, self.admission, version, entry.common.loop_stall)
+        self._metrics = Metrics(runtime, self.admission, common.version, common.loop_stall)
         self._routes: dict[str, Route] = {
             **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
             **{path: Route({"GET": self._ready}, "health", open=True) for path in READY},
@@ -101,7 +88,7 @@ class HttpApp:
         if sagemaker:
             self._routes |= SageMakerRoutes(entry, self._ready, sagemaker_model).routes()
         self._known = dict(self._routes)
-        #: Who waits for the metrics, in which of the two formats.
+        #: Requests that wait for the metrics, by the format: OpenMetrics or not.
         self._scrapes: dict[bool, list[Exchange]] = {}
 
     def __repr__(self) -> str:

@@ -6,9 +6,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from wherry.frontends.access.api_keys import ApiKeys
+from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
@@ -39,12 +42,12 @@ class Asgi:
     def _renew(self) -> None:
         """A closed Runtime stays closed, but a host may start its lifespan again (tests do)."""
         self.runtime = self._make_runtime()
-        self._application = HttpApp(
-            self.runtime,
-            api_keys=self._options.access.api_keys,
-            max_in_flight=self._options.capacity.max_in_flight,
+        common = Common(
+            keys=ApiKeys(self._options.access.api_keys),
+            admission=Admission(self._options.capacity.max_in_flight),
             max_body_bytes=self._limits.max_body_bytes,
         )
+        self._application = HttpApp(self.runtime, common=common)
         self._app: AsgiApp = asgi_app(
             self._application, self._limits, startup=self.startup, shutdown=self.shutdown
         )

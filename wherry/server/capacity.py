@@ -12,10 +12,11 @@ from wherry.server.options import Capacity
 log = logging.getLogger("wherry")
 
 
-def plan_for(capacity: Capacity, limits: Limits | None = None) -> MemoryPlan:
-    """What is said, and the rest as the memory allows; `limits` win over `capacity`. Warns if it is
-    too much. Reads files: not for an event loop."""
+def plan_for(capacity: Capacity) -> MemoryPlan:
+    """The limits that are said, and the others as the memory allows. Warns of limits that need more
+    memory than there is. Reads files: not for an event loop."""
     memory = Machine().memory_limit_bytes()
+    limits = capacity.limits
     if limits is None:
         plan = memory_plan(
             memory,

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
+from wherry.frontends.connections.limits import Limits
+
 PREFIX: Final = "WHERRY_"
 
 #: Certificate chain, private key, and the CA of clients. Without the first there is no TLS.
@@ -253,6 +255,8 @@ class Capacity:
     idle_timeout: float = option(
         75.0, "close a connection that is idle for this time", metavar="SECONDS", least=0.001
     )
+    #: Everything that one client may cost, in place of the options above that say so; for programs.
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from wherry.frontends.connections.limits import Limits
 from wherry.models.model import Model
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
@@ -59,8 +58,8 @@ class Server:
 
     Give it models, or one Runtime: a Runtime that has its models loaded already stays yours, any
     other is started and closed here. Here `isolation` is "thread" unless you say "process".
-    `options` are the fields of the groups in server/options.py, or whole groups. `limits` are all
-    limits of a connection, in place of those that follow from the memory.
+    `options` are fields of the groups in server/options.py, or whole groups; TypeError for another
+    name. ConfigError for a value that cannot be meant.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Server:
         isolation: str = "thread",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         control: ModelControl | None = None,
-        limits: Limits | None = None,
         **options: Any,
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
@@ -82,7 +80,7 @@ class Server:
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
         self._owns_runtime = not self.runtime.models()
-        plan = plan_for(given.capacity, limits)
+        plan = plan_for(given.capacity)
         #: What one client may cost.
         self.limits = plan.limits
         self._applications = applications(self.control, given, plan)

@@ -11,11 +11,13 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.grpc.answers import MAX_TEXT_BYTES
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
+from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.tensors import pack_bytes
 from wherry.models.config import InstanceGroup
 
@@ -186,7 +188,7 @@ def test_parameters_of_a_load_are_checked(
 
 
 def test_a_server_that_takes_no_files_says_what_to_do() -> None:
-    with served(shout, common=Common(allow_model_upload=False)) as client:
+    with served(shout, allow_model_upload=False) as client:
         parameters = {"file:1/model.py": {"bytes_param": b"x"}, "config": {"string_param": "{}"}}
         request = {"model_name": "new", "parameters": parameters}
         code, text = client.ask("RepositoryModelLoad", request).error
@@ -273,7 +275,7 @@ def test_regions_are_registered_told_and_forgotten() -> None:
     key = Path(f"/dev/shm/wherry-test-{os.getpid()}-app")
     key.write_bytes(bytes(100))
     try:
-        with served(shout, common=Common(allow_shared_memory=True)) as client:
+        with served(shout, shared_memory=SharedMemory(allowed=True)) as client:
             region = {"name": "r", "key": key.name, "byte_size": 50, "offset": 10}
             assert client.ask("SystemSharedMemoryRegister", region).answer == {}
             assert client.ask("SystemSharedMemoryRegister", region).code == "ALREADY_EXISTS"
@@ -295,7 +297,7 @@ OPEN = {"ServerLive", "ServerReady", "Check", "Watch"}
 
 
 def test_every_method_but_health_wants_a_key() -> None:
-    with served(shout, api_keys=["one", "two"]) as client:
+    with served(shout, keys=ApiKeys(["one", "two"])) as client:
         for path in client.app.methods:
             service, name = path[1:].split("/")
             rpc = client.begin(name, service=service)

@@ -11,6 +11,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Call, Gate, gated, until
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.admission import Admission
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.v2.http import kserve
@@ -150,7 +151,7 @@ def test_what_is_not_ready_says_why() -> None:
     ],
 )
 def test_a_key_opens_every_path(headers: dict[str, str]) -> None:
-    with served(echo, api_keys=["first", "second"]) as client:
+    with served(echo, keys=ApiKeys(["first", "second"])) as client:
         for path in ("/", "/v2", "/metrics", "/v2/models/echo"):
             assert client.get(path, headers).status == 200
         assert client.post(INFER, text_of("a"), headers).status == 200
@@ -169,7 +170,7 @@ def test_a_key_opens_every_path(headers: dict[str, str]) -> None:
     ],
 )
 def test_without_a_key_there_is_nothing_but_health(headers: dict[str, str]) -> None:
-    with served(echo, api_keys=["first", "second"]) as client:
+    with served(echo, keys=ApiKeys(["first", "second"])) as client:
         for path in ("/", "/v2", "/metrics", "/v2/models/echo", "/nothing"):
             answer = client.get(path, headers)
             assert answer.status == 401, path
@@ -230,7 +231,7 @@ def test_an_error_text_may_quote_what_is_no_utf8(client: Client) -> None:
 
 def test_beyond_the_limit_of_requests_in_flight_the_next_is_refused_at_once() -> None:
     gate = Gate()
-    with served(echo, gated(gate), max_in_flight=1) as client:
+    with served(echo, gated(gate), admission=Admission(1)) as client:
         first = client.begin("POST", "/v2/models/gated/infer", text_of("a"))
         gate.started()
         refused = client.post(INFER, text_of("b"))
@@ -300,7 +301,7 @@ def test_what_a_request_held_is_free_when_it_is_answered_without_the_collector(p
 
 
 def test_every_way_out_gives_the_place_back() -> None:
-    with served(echo, max_in_flight=1) as client:
+    with served(echo, admission=Admission(1)) as client:
         for _ in range(3):
             client.post(INFER, {"inputs": []})
             client.post(INFER, {**text_of("a"), "parameters": {"priority": 99}})

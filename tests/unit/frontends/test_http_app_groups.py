@@ -4,6 +4,7 @@ import pytest
 
 import wherry
 from tests.http_exchange import served
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 
 
@@ -80,6 +81,6 @@ def test_a_restricted_group_answers_whoever_has_the_header() -> None:
 
 
 def test_keys_are_asked_for_before_a_restriction_says_anything() -> None:
-    with served(quiet, api_keys=["k"], restrictions=Restrictions(off=["logging"])) as client:
+    with served(quiet, keys=ApiKeys(["k"]), restrictions=Restrictions(off=["logging"])) as client:
         assert client.get("/v2/logging").status == 401
         assert client.get("/v2/logging", {"x-api-key": "k"}).status == 403

@@ -36,7 +36,7 @@ class ApiKeys:
 
     REFUSAL = "a valid API key is needed: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
-    def __init__(self, keys: Sequence[str]) -> None:
+    def __init__(self, keys: Sequence[str] = ()) -> None:
         """As they are written; ConfigError for one that cannot be sent or is there twice."""
         parsed = [parse_key(key, f"API key {n}") for n, key in enumerate(keys, 1)]
         if twice := twice_there(parsed):

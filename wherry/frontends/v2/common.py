@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import wherry
+from wherry.frontends.access.api_keys import ApiKeys
+from wherry.frontends.admission import Admission
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.offload import Offload
+from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Common:
-    """What a client says over one protocol holds for the others, too."""
+    """The parts that every frontend of a server uses: what a client says over one protocol holds
+    for the others."""
 
-    def __init__(
-        self,
-        *,
-        allow_shared_memory: bool = False,
-        allow_model_upload: bool = True,
-        trace_config: Sequence[str] = (),
-        offload: Offload | None = None,
-    ) -> None:
-        #: Whether a load request may bring the model's files; a server decides when it listens.
-        self.allow_model_upload = allow_model_upload
-        self.offload = offload or Offload()
-        #: A server starts it with its loop.
-        self.loop_stall = LoopStall()
-        self.shared_memory = SharedMemory(allowed=allow_shared_memory)
-        self.log_settings = LogSettings()
-        self.trace_settings = TraceSettings(trace_config)
+    #: The server's name and version, as its metadata tells them.
+    name: str = "wherry"
+    version: str = wherry.__version__
+    #: Without keys every client may call.
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    admission: Admission = field(default_factory=Admission)
+    max_body_bytes: int = Limits().max_body_bytes
+    #: Which headers become parameters of a request; None: none.
+    forwarding: HeaderForwarding | None = None
+    #: Whether a load request may bring the model's files; a server decides when it listens.
+    allow_model_upload: bool = True
+    shared_memory: SharedMemory = field(default_factory=SharedMemory)
+    trace_settings: TraceSettings = field(default_factory=TraceSettings)
+    log_settings: LogSettings = field(default_factory=LogSettings)
+    offload: Offload = field(default_factory=Offload)
+    #: A server starts it with its loop.
+    loop_stall: LoopStall = field(default_factory=LoopStall)
+    traces: Traces = field(init=False)
+
+    def __post_init__(self) -> None:
         self.traces = Traces(self.trace_settings)

@@ -6,14 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from wherry.frontends.admission import Admission, tenant_of, timeout_of
+from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.parameters import (
-    HeaderForwarding,
-    Parameters,
-    for_the_model,
-    sequence_of,
-)
+from wherry.frontends.v2.parameters import Parameters, for_the_model, sequence_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.runtime import Runtime
@@ -38,18 +33,11 @@ class Decoded(Protocol):
 class Entry:
     """What the handlers of one server and protocol share: the runtime and the way into it."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        admission: Admission,
-        *,
-        common: Common | None = None,
-        forwarding: HeaderForwarding | None = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, common: Common) -> None:
         self.runtime = runtime
-        self.admission = admission
-        self.common = common or Common()
-        self._forwarding = forwarding
+        self.common = common
+        self.admission = common.admission
+        self._forwarding = common.forwarding
         self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
 
     def port(self) -> LoopPort:

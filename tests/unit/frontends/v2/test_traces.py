@@ -10,6 +10,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.settings import TraceSettings
 from wherry.values.reply import Reply
 from wherry.values.request import InferResponse
 
@@ -54,7 +55,9 @@ def read(path: Path) -> list[Any]:
 
 def test_a_trace_has_its_request_and_its_moments_in_order(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    common = Common(trace_config=[f"triton,file={path}", "level=TIMESTAMPS", "rate=1"])
+    common = Common(
+        trace_settings=TraceSettings([f"triton,file={path}", "level=TIMESTAMPS", "rate=1"])
+    )
     traced(common, "a", "?")
 
     head, times, _, failed = read(path)
@@ -70,7 +73,7 @@ def test_a_trace_has_its_request_and_its_moments_in_order(tmp_path: Path) -> Non
 def test_one_in_so_many_is_traced_and_no_more_than_so_many(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     config = [f"triton,file={path}", "level=TIMESTAMPS", "rate=2", "count=2"]
-    common = Common(trace_config=config)
+    common = Common(trace_settings=TraceSettings(config))
     traced(common, *"abcdefgh")
 
     assert [entry["request_id"] for entry in read(path) if "request_id" in entry] == ["b", "d"]
@@ -82,7 +85,7 @@ def test_one_in_so_many_is_traced_and_no_more_than_so_many(tmp_path: Path) -> No
 def test_after_so_many_traces_a_file_is_complete_and_the_next_begins(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     config = [f"triton,file={path}", "level=TIMESTAMPS", "rate=1", "triton,log-frequency=2"]
-    traced(Common(trace_config=config), *"abc")
+    traced(Common(trace_settings=TraceSettings(config)), *"abc")
 
     assert [entry["id"] for entry in read(tmp_path / "trace.0")] == [1, 1, 2, 2]
     assert [entry["id"] for entry in read(tmp_path / "trace.1")] == [3, 3]
@@ -90,7 +93,7 @@ def test_after_so_many_traces_a_file_is_complete_and_the_next_begins(tmp_path: P
 
 def test_a_model_may_be_traced_alone(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    common = Common(trace_config=[f"triton,file={path}", "rate=1"])
+    common = Common(trace_settings=TraceSettings([f"triton,file={path}", "rate=1"]))
     assert not common.traces.on
     common.trace_settings.update({"trace_level": ["TIMESTAMPS"]}, "other")
     assert common.traces.on
@@ -102,7 +105,7 @@ def test_a_model_may_be_traced_alone(tmp_path: Path) -> None:
 
 
 def test_without_a_file_nothing_is_traced(tmp_path: Path) -> None:
-    common = Common(trace_config=["level=TIMESTAMPS", "rate=1"])
+    common = Common(trace_settings=TraceSettings(["level=TIMESTAMPS", "rate=1"]))
     assert not common.traces.on
     traced(common, "a")
     assert list(tmp_path.iterdir()) == []
@@ -112,5 +115,5 @@ def test_a_file_that_cannot_be_written_is_told_and_harms_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = [f"triton,file={tmp_path}/nobody/trace", "level=TIMESTAMPS", "rate=1"]
-    traced(Common(trace_config=config), "a")
+    traced(Common(trace_settings=TraceSettings(config)), "a")
     assert "traces cannot be written" in caplog.messages

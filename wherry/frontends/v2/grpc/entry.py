@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from wherry.frontends.admission import SMALL_BODY, Admission
+from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
-from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
@@ -30,16 +29,8 @@ class LongCall(Protocol):
 class GrpcEntry(Entry):
     """What the calls of one server share: the way into the runtime, and what clients keep open."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        admission: Admission,
-        *,
-        control: ModelControl,
-        common: Common | None = None,
-        forwarding: HeaderForwarding | None = None,
-    ) -> None:
-        super().__init__(runtime, admission, common=common, forwarding=forwarding)
+    def __init__(self, runtime: Runtime, common: Common, control: ModelControl) -> None:
+        super().__init__(runtime, common)
         self.control = control
         self.draining = False
         self.streams_end = False

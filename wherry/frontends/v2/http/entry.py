@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from wherry.frontends.admission import SMALL_BODY, Admission
+from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import decompressed
 from wherry.frontends.http.answers import fail, given_request_id
 from wherry.frontends.http.exchange import Exchange
@@ -14,7 +14,6 @@ from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.http.infer_codec import InferBody, parse_object
-from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer
@@ -31,17 +30,9 @@ T = TypeVar("T")
 class HttpEntry(Entry):
     """What the HTTP routes of one server share: the way into the runtime, and to a body."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        admission: Admission,
-        max_body_bytes: int,
-        *,
-        common: Common | None = None,
-        forwarding: HeaderForwarding | None = None,
-    ) -> None:
-        super().__init__(runtime, admission, common=common, forwarding=forwarding)
-        self.max_body_bytes = max_body_bytes
+    def __init__(self, runtime: Runtime, common: Common) -> None:
+        super().__init__(runtime, common)
+        self.max_body_bytes = common.max_body_bytes
 
     def body(self, exchange: Exchange) -> Buffer:
         """The request's body without its Content-Encoding."""

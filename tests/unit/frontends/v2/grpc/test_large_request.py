@@ -13,7 +13,6 @@ from tests.fakes import PATIENCE, until
 from tests.grpc_calls import Client, served
 from wherry.frontends import offload as offload_module
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, Job, Offload, Port
-from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc.infer_codec import COPIED_BYTES, InferCodec
 from wherry.frontends.v2.tensors import pack_bytes
 
@@ -53,7 +52,7 @@ def chatter(x: str) -> Iterator[str]:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with served(texts, blobs, numbers, flags, chatter, common=Common()) as client:
+    with served(texts, blobs, numbers, flags, chatter) as client:
         yield client
         until(lambda: offload_of(client).bytes_in_work == 0)
         assert client.app._entry.admission.in_flight == 0

@@ -12,6 +12,7 @@ import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.http_exchange import Client, served
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.tensors import pack_bytes
 
 SHM = Path("/dev/shm")
@@ -41,7 +42,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def client(shared: Path) -> Iterator[Client]:
-    common = Common(allow_shared_memory=True)
+    common = Common(shared_memory=SharedMemory(allowed=True))
     with served(double, shout, common=common) as client:
         body = {"key": f"/{shared.name}", "byte_size": 4096}
         assert client.post("/v2/systemsharedmemory/region/r/register", body).body == b""
@@ -159,7 +160,7 @@ def test_a_wrong_use_of_shared_memory_is_refused(
 
 def test_a_region_may_be_unregistered_while_a_request_uses_it(shared: Path) -> None:
     gate = Gate()
-    common = Common(allow_shared_memory=True)
+    common = Common(shared_memory=SharedMemory(allowed=True))
     with served(gated(gate), common=common) as client:
         common.shared_memory.register("r", shared.name, 4096)
         write(shared, 0, pack_bytes([b"a"]))
