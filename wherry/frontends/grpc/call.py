@@ -23,7 +23,7 @@ completed."""
 
 
 class CallOwner(Protocol):
-    """The connection of a call, as far as the call knows it."""
+    """What a call knows of its connection."""
 
     reading: MessageReading
     sender: ResponseSender
@@ -87,7 +87,7 @@ class Call(Rpc):
     def feed(self, data: memoryview, ends: bool) -> None:
         """Take the next bytes of the stream. `ends`: they are the last."""
         if not self.ended:  # it may be, and not all of it sent
-            if ends and self._request is None and self._is_message(data):
+            if ends and self._request is None and self._is_request(data):
                 self.message = bytes(data[PREFIX.size :])
                 self.half_closed = True
                 self._owner.begin(self)
@@ -95,9 +95,10 @@ class Call(Rpc):
             self._messages().feed(data)
         self._fed(ends)
 
-    def _is_message(self, data: memoryview) -> bool:
-        """Whether this is one whole message, not compressed, as most requests are."""
-        if len(data) < PREFIX.size:
+    def _is_request(self, data: memoryview) -> bool:
+        """Whether this is a whole request: one message, not compressed, for a method that takes
+        one."""
+        if self.method.takes_stream or len(data) < PREFIX.size:
             return False
         flag, length = PREFIX.unpack_from(data)
         size = len(data) - PREFIX.size

@@ -123,6 +123,19 @@ async def test_however_the_bytes_are_cut_the_messages_are_the_same(
     await peer.leave()
 
 
+@pytest.mark.parametrize("at_once", [10**9, 12])
+@looped
+async def test_a_stream_may_end_with_its_first_message(desk: Desk, at_once: int) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    assert len(desk.calls) == 1  # it is begun before a message has come
+    data = DataFrame(1, prefixed(b"all"), flags=["END_STREAM"]).serialize()
+    peer.feed(data, at_once)
+    assert (len(desk.calls), desk.messages, desk.ends) == (1, [b"all"], 1)
+    desk.only.finish()
+    await peer.leave()
+
+
 @looped
 async def test_a_stream_answers_as_it_likes_and_ends_behind_the_last_message(desk: Desk) -> None:
     peer = Peer(desk)
