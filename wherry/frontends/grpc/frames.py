@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client says first, before its first frame."""
+"""What a client sends before its first frame."""
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE = range(9)
 CONTINUATION: Final = 9
@@ -97,7 +97,8 @@ def header_frames(stream_id: int, flags: int, block: bytes, max_frame_bytes: int
 
 
 def read_settings(payload: bytes) -> dict[int, int]:
-    """The last value of each setting, all of them checked; unknown ones are among them."""
+    """The last value of each setting, unknown ones included. ConnectionFault for one that is not
+    allowed."""
     if len(payload) % _SETTING.size:
         raise ConnectionFault(FRAME_SIZE_ERROR, "SETTINGS of no whole number of settings")
     found = list(_SETTING.iter_unpack(payload))
@@ -112,7 +113,7 @@ def read_settings(payload: bytes) -> dict[int, int]:
 
 
 def header_fragment(flags: int, payload: bytes) -> bytes:
-    """What a HEADERS frame has of the header block: without padding and priority."""
+    """The part of a header block that a HEADERS frame has: no padding, no priority."""
     padding = 0
     if flags & PADDED:
         padding, payload = payload[0] if payload else 1, payload[1:]
@@ -126,7 +127,7 @@ def header_fragment(flags: int, payload: bytes) -> bytes:
 
 
 def widened(window: int, increment: int, fault: type[ConnectionFault] | type[StreamFault]) -> int:
-    """What a WINDOW_UPDATE makes of a window."""
+    """The window after a WINDOW_UPDATE. `fault` if there can be no such window."""
     increment &= MAX_WINDOW
     if not increment:
         raise fault(PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
@@ -136,7 +137,7 @@ def widened(window: int, increment: int, fault: type[ConnectionFault] | type[Str
 
 
 def number(payload: bytes, what: str) -> int:
-    """The one number of a frame that has no more."""
+    """The payload of a frame that is one number of 32 bits."""
     if len(payload) != 4:
         raise ConnectionFault(FRAME_SIZE_ERROR, f"{what} of {len(payload)} bytes, not 4")
     return int.from_bytes(payload)

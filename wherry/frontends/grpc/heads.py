@@ -26,7 +26,7 @@ CODES: Final = {
 }  # fmt: skip
 
 CODINGS: Final = ("identity", "deflate", "gzip")
-"""What a message may be compressed by, on its way in and out."""
+"""How messages may be compressed, received ones and sent ones."""
 
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
@@ -45,7 +45,7 @@ _ACCEPTED: Final = literal(b"grpc-accept-encoding", ",".join(CODINGS).encode())
 
 
 class Refusal(Exception):
-    """The call is answered before the application hears of it; `block` is the whole answer."""
+    """A call is answered without the application; `block` is the whole answer."""
 
     def __init__(self, block: bytes) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Head:
     __slots__ = ("accepted", "coding", "metadata", "path", "timeout")
 
     def __init__(self, headers: Sequence[Header]) -> None:
-        """StreamFault if this is no HTTP request, Refusal if it is none of ours."""
+        """StreamFault if this is no HTTP request, Refusal if it is no gRPC call to be served."""
         pseudo, fields = _sorted(headers)
         if not {b":method", b":scheme", b":path"} <= pseudo.keys():
             raise StreamFault(PROTOCOL_ERROR, "a request without :method, :scheme or :path")
@@ -68,7 +68,7 @@ class Head:
         if kind[:16] != b"application/grpc" or kind[16:17] not in (b"", b"+", b";"):
             raise Refusal(_http_status(b"415"))
         self.path = pseudo[b":path"].decode("latin-1")
-        #: What the client's messages are compressed by, where they say that they are.
+        #: How messages of the client are compressed whose flag says that they are.
         self.coding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
         if self.coding not in CODINGS:
             raise refusal("UNIMPLEMENTED", f"grpc-encoding {self.coding!r} is not known here")
@@ -89,7 +89,7 @@ class Head:
 
 
 def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """HTTP's own and the rest, in which repeated ones are joined."""
+    """The pseudo-headers and the others, of which repeated ones are joined."""
     pseudo: dict[bytes, bytes] = {}
     fields: dict[bytes, list[bytes]] = {}
     for name, value in headers:
@@ -120,14 +120,14 @@ def _timeout(text: bytes | None) -> float | None:
 
 
 def answer_head(coding: str) -> bytes:
-    """The head of an answer that has messages, as a header block."""
+    """The header block in front of an answer's messages."""
     if coding == "identity":
         return _STATUS_200 + _GRPC
     return _STATUS_200 + _GRPC + literal(b"grpc-encoding", coding.encode())
 
 
 def trailers(code: str, text: str = "", metadata: Metadata = ()) -> bytes:
-    """The end of a call, as a header block."""
+    """The header block that ends a call."""
     block = literal(b"grpc-status", b"%d" % CODES[code])
     if text:
         block += literal(b"grpc-message", percent_encoded(text))
@@ -137,7 +137,7 @@ def trailers(code: str, text: str = "", metadata: Metadata = ()) -> bytes:
 
 
 def trailers_only(block: bytes) -> bytes:
-    """An answer without messages: its head and its end in one."""
+    """The only header block of an answer without messages."""
     return _STATUS_200 + _GRPC + block
 
 

@@ -12,21 +12,21 @@ from wherry.frontends import compression
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
-#: Whether it is compressed, and its bytes, which are its own.
+#: Whether it is compressed, and its bytes, which no other object changes.
 Message = tuple[bool, Buffer]
 
-#: Whether it is compressed, and its length.
+#: In front of each message: whether it is compressed, and its length.
 PREFIX: Final = struct.Struct(">BL")
 
 
 FIRST_ROOM: Final = 2**18
-"""Bytes of room for an announced message: an announcement is free, and so must take little."""
+"""Bytes of room for a message of which only the length has come: clients announce for free."""
 GROWTH: Final = 4
-"""Times as much room as has come; the copies add up to a third of a message."""
+"""The room grows to so many times what has come; the copies add up to a third of a message."""
 
 
 class BadMessage(Exception):
-    """What the client sent is no message, or none that is taken: a gRPC code and a text."""
+    """What the client sent is no message, or none that is taken. Has a gRPC code and a text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class BadMessage(Exception):
 
 
 class Assembly:
-    """Puts a stream's messages together, however they were cut."""
+    """Puts the messages of a stream together, however they were cut."""
 
     __slots__ = ("_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix")
 
@@ -62,7 +62,7 @@ class Assembly:
         return self._message is None and not self._prefix
 
     def feed(self, data: memoryview) -> Iterator[Message]:
-        """The messages that these bytes complete. BadMessage if one is too large, or none."""
+        """The messages that these bytes complete. BadMessage if one is too large, or malformed."""
         while data:
             if self._message is not None:
                 piece = data[: len(self._message) - self._filled]
@@ -94,11 +94,11 @@ class Assembly:
                 self._filled = 0
 
     def place(self) -> memoryview | None:
-        """Where the next bytes may be put straight away (then say so: `placed`)."""
+        """Where the next bytes may be put instead; `placed` must follow."""
         return None if self._message is None else self._message[self._filled :]
 
     def placed(self, count: int) -> Iterator[Message]:
-        """The message that is complete with them, if it is."""
+        """The message that `count` bytes in `place` complete, if they do."""
         self._filled += count
         message = self._message
         if message is None or self._filled < len(message):
@@ -127,7 +127,8 @@ def check_size(length: int, max_bytes: int) -> None:
 
 
 def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:
-    """A compressed message as it was. BadMessage; never more than `max_bytes` are unpacked."""
+    """A message as it was before it was compressed. BadMessage; never more than `max_bytes` are
+    unpacked."""
     if coding == "identity":
         raise BadMessage("INTERNAL", "a compressed message without a grpc-encoding")
     try:
@@ -142,7 +143,7 @@ def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:
 
 
 def packed(message: Buffer, coding: str) -> tuple[bytes, Buffer]:
-    """The prefix of a message and what follows it; short and long ones are not compressed."""
+    """The prefix of a message and its bytes; short and long ones are not compressed."""
     most = compression.MAX_BYTES_IN_LOOP
     if coding != "identity" and compression.MIN_BYTES <= len(message) <= most:
         message = compression.compressed(message, coding)

@@ -65,16 +65,16 @@ class Rpc(ABC):
 
     @abstractmethod
     def respond(self, message: Buffer) -> None:
-        """The one answer of a method that gives one."""
+        """Send the one message of a method that gives one, and end the call."""
 
     @abstractmethod
     def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
-        """One answer of a stream. Never blocks: `sent` is called when the client's window has
-        taken it, or is gone."""
+        """Send one message of a stream. Never blocks: `sent` is called when the client's window
+        has taken it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """A stream's good end, behind all that was sent."""
+        """End a stream with OK, behind all that was sent."""
 
     @abstractmethod
     def fail(self, code: str, text: str, metadata: Metadata = ()) -> None:
@@ -82,28 +82,29 @@ class Rpc(ABC):
 
     @abstractmethod
     def pause(self) -> None:
-        """Read no further messages of the client's stream: it has to wait."""
+        """Take no further messages of the client's stream; in time it has to wait."""
 
     @abstractmethod
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """Take them again."""
 
     # For transports
 
     def leave(self) -> None:
-        """The client has gone: tell the application, unless the call has ended."""
+        """End the call because the client has gone: tell the application, unless it has ended."""
         if not self.ended:
             self.ended = True
             self.tell(self.on_leave)
         self.forget()
 
     def forget(self) -> None:
-        """The call is over. Cuts the circles: else the garbage collector would have to find each
-        of them, and what it keeps alive meanwhile (a model's error has the request) is a lot."""
+        """Drop the callbacks, as the call is over: the reference cycles through them would keep
+        the request alive until the garbage collector runs."""
         self.ended = True
         self.on_message = self.on_half_close = self.on_leave = None
 
     def tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
-        """Call back; what fails there must not end the transport."""
+        """Call back. An exception ends this call, not the connection."""
         if callback is None:
             return
         try:
@@ -116,21 +117,21 @@ class Rpc(ABC):
 
 
 class Application(Protocol):
-    """What answers calls. Everything on the event loop's thread; nothing may block."""
+    """Answers calls. Everything happens on the event loop's thread; nothing may block."""
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        """By path: which methods there are, and which of them stream."""
+        """The methods by path."""
 
     @property
     def vital(self) -> Collection[str]:
-        """By path: what is answered when there are too many connections, too."""
+        """Paths of the methods that are answered when there are too many connections, too."""
 
     def __call__(self, rpc: Rpc) -> None:
-        """A call has come; it may be answered now or later."""
+        """Answer a call, now or later."""
 
     def drain(self) -> None:
-        """The server is to stop: it is not ready any more, and those that watch are told."""
+        """Stop being ready, and tell the calls that watch this: the server stops."""
 
     def end_streams(self) -> None:
-        """Calls that a client may keep open must come to their end."""
+        """End the calls that a client may keep open, once what they have begun is answered."""

@@ -15,45 +15,38 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
 import numpy.typing as npt
 
+from wherry.frontends.grpc.wire_numbers import (
+    BLOCK,
+    FLOATS,
+    INTEGERS,
+    LONG_BLOCK,
+    Malformed,
+    number_bytes,
+    number_reader,
+    read_block,
+    read_numbers,
+    read_varint,
+    skip,
+    varint,
+    wire_type,
+)
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, give_way
-from wherry.values.errors import BadModelOutput, InvalidRequest
+from wherry.values.buffer import Buffer
+from wherry.values.errors import BadModelOutput
 
-Buffer = bytes | bytearray | memoryview
 Values = dict[str, Any]
 #: Values of a repeated field: an array if they came as one long block.
 Numbers = list[Any] | npt.NDArray[Any]
 #: Reads what stands at a position of the data into the values; returns the position behind it.
 Reader = Callable[[memoryview, int, int, Values], int]
 
-VARINT, FIXED64, BLOCK, FIXED32 = 0, 1, 2, 5
-
-#: From so many bytes on numpy reads a block of numbers faster than a loop does, and a view costs
-#: less than a copy.
-_LONG_BLOCK: Final = 64
-#: Bytes of a block of varints that are read at once: it takes five arrays of 64 bits.
-_SLICE: Final = 2**16
 #: Of one field. Two bytes make an empty one: without a limit, a request of megabytes would become
 #: gigabytes of objects.
 MAX_MESSAGES: Final = 1024
 #: A message of at most this many fields is read without giving way to other threads.
 LIGHT_FIELDS: Final = 128
-_FLOATS: Final = {"float": struct.Struct("<f"), "double": struct.Struct("<d")}
-_INTEGERS: Final = {
-    "int32": (-(2**31), 2**31 - 1),
-    "int64": (-(2**63), 2**63 - 1),
-    "uint32": (0, 2**32 - 1),
-    "uint64": (0, 2**64 - 1),
-}
-
-
-class Malformed(InvalidRequest):
-    """The bytes are no message of this kind."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"failed to parse the request message: {problem}")
 
 
 class Enum:
@@ -80,6 +73,9 @@ class Field:
         self.name = name
         self.number = number
         self.type = type
+        #: The kind of its numbers, and how one of them is sent; of no meaning for others.
+        self.scalar = "int32" if isinstance(type, Enum) else str(type)
+        self.wire_type = wire_type(self.scalar)
         self.repeated = repeated
         #: `type` is then the message of an entry: key and value.
         self.is_map = is_map
@@ -101,13 +97,13 @@ class Message:
         return f"<Message {self.name}>"
 
     def add(self, fields: Iterable[Field]) -> None:
-        """Once every type that the fields name is known."""
+        """Add fields, once the types that they name are all known."""
         self.fields += fields
         for field in self.fields:
             self._readers.update(_readers(field, self.fields))
 
     def decode(self, data: Buffer) -> Values:
-        """Malformed if these bytes are no such message."""
+        """The fields of a message in these bytes. Malformed if they are no such message."""
         view = memoryview(data)
         try:
             return self.read(view, 0, len(view))
@@ -115,8 +111,8 @@ class Message:
             raise Malformed(f"{self.name}: {error}") from None
 
     def is_light(self, data: Buffer, heavy: str) -> bool:
-        """Is most of a large message in a few values of its `bytes` field `heavy`, which are read
-        where they are? Malformed bytes are not."""
+        """Whether a large message costs little to decode: most of it are a few values of its
+        `bytes` field `heavy`, which are not copied. False for malformed bytes."""
         tag = next(field.number for field in self.fields if field.name == heavy) << 3 | BLOCK
         view = memoryview(data)
         position, end = 0, len(view)
@@ -125,8 +121,8 @@ class Message:
             fields += 1
             begin = position
             try:
-                found, position = _varint(view, position, end)
-                position = _skip(view, position, end, found)
+                found, position = read_varint(view, position, end)
+                position = skip(view, position, end, found)
             except Malformed:
                 return False
             if found != tag:
@@ -134,6 +130,7 @@ class Message:
         return position == end and rest <= LARGE_BYTES
 
     def read(self, data: memoryview, position: int, end: int) -> Values:
+        """`decode` from `position` to `end`."""
         values: Values = {}
         readers = self._readers
         while position < end:
@@ -142,10 +139,10 @@ class Message:
                 tag = data[position]
                 position += 1
                 if tag > 0x7F:
-                    tag, position = _varint(data, position - 1, end)
+                    tag, position = read_varint(data, position - 1, end)
                 reader = readers.get(tag)
                 if reader is None:
-                    position = _skip(data, position, end, tag)
+                    position = skip(data, position, end, tag)
                 else:
                     position = reader(data, position, end, values)
             if position < end:
@@ -155,14 +152,13 @@ class Message:
         return values
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """Names that the message does not have are left out; so are defaults, as protobuf does.
-
-        Buffers (`bytes` fields) are copied once, into the message.
+        """The bytes of a message. Names that it does not have are left out; so are defaults, as in
+        protobuf. Buffers (`bytes` fields) are copied once, into the message.
         """
         return b"".join(self.parts(values))
 
     def parts(self, values: Mapping[str, Any]) -> list[Buffer]:
-        """What `encode` joins."""
+        """The pieces that `encode` joins."""
         parts: list[Buffer] = []
         self.write(values, parts)
         return parts
@@ -181,7 +177,7 @@ class Message:
 
 
 def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
-    """What reads the field, by tag: packed and not, protobuf may send numbers in both ways."""
+    """The field's readers by tag: numbers of a repeated field may be sent packed and not."""
     kind = field.type
     number = field.number << 3
     if field.is_map:
@@ -192,17 +188,16 @@ def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
         return {number | BLOCK: _string_reader(field, _others(field, siblings))}
     if kind == "bytes":
         return {number | BLOCK: _bytes_reader(field, _others(field, siblings))}
-    wire_type = {"float": FIXED32, "double": FIXED64}.get(str(kind), VARINT)
     if not field.repeated:
-        return {number | wire_type: _scalar_reader(field, _others(field, siblings))}
+        return {number | field.wire_type: _scalar_reader(field, _others(field, siblings))}
     return {
-        number | wire_type: _scalar_reader(field, ()),
+        number | field.wire_type: _scalar_reader(field, ()),
         number | BLOCK: _packed_reader(field),
     }
 
 
 def _others(field: Field, siblings: Sequence[Field]) -> tuple[str, ...]:
-    """The fields of the same `oneof`: the last one on the wire is the one that counts."""
+    """The other fields of its `oneof`, which it replaces: the last one on the wire counts."""
     if not field.oneof:
         return ()
     return tuple(f.name for f in siblings if f.oneof == field.oneof and f is not field)
@@ -212,7 +207,7 @@ def _string_reader(field: Field, others: tuple[str, ...]) -> Reader:
     name, repeated = field.name, field.repeated
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
-        position, stop = _block(data, position, end)
+        position, stop = read_block(data, position, end)
         text = str(data[position:stop], "utf-8")
         if repeated:
             values.setdefault(name, []).append(text)
@@ -229,9 +224,9 @@ def _bytes_reader(field: Field, others: tuple[str, ...]) -> Reader:
     name, repeated = field.name, field.repeated
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
-        position, stop = _block(data, position, end)
+        position, stop = read_block(data, position, end)
         value: Buffer = data[position:stop]
-        if len(value) < _LONG_BLOCK:
+        if len(value) < LONG_BLOCK:
             value = bytes(value)
         if repeated:
             values.setdefault(name, []).append(value)
@@ -248,7 +243,7 @@ def _message_reader(field: Field, message: Message) -> Reader:
     name, repeated = field.name, field.repeated
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
-        position, stop = _block(data, position, end)
+        position, stop = read_block(data, position, end)
         value = message.read(data, position, stop)
         if repeated:
             _append(values, name, value)
@@ -269,7 +264,7 @@ def _map_reader(field: Field) -> Reader:
     no_value = _default(value)
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
-        position, stop = _block(data, position, end)
+        position, stop = read_block(data, position, end)
         pair = entry.read(data, position, stop)
         mapped = values.setdefault(name, {})
         if len(mapped) >= MAX_MESSAGES:
@@ -282,7 +277,7 @@ def _map_reader(field: Field) -> Reader:
 
 def _scalar_reader(field: Field, others: tuple[str, ...]) -> Reader:
     name, repeated = field.name, field.repeated
-    one = _reader_of_one(field.type)
+    one = number_reader(field.scalar)
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
         value, position = one(data, position, end)
@@ -301,13 +296,13 @@ def _scalar_reader(field: Field, others: tuple[str, ...]) -> Reader:
 
 
 def _packed_reader(field: Field) -> Reader:
-    name, kind = field.name, field.type
-    one = _reader_of_one(kind)
+    name, kind = field.name, field.scalar
+    one = number_reader(kind)
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
-        position, stop = _block(data, position, end)
-        if stop - position >= _LONG_BLOCK:
-            many = _many(data[position:stop], kind)
+        position, stop = read_block(data, position, end)
+        if stop - position >= LONG_BLOCK:
+            many = read_numbers(data[position:stop], kind)
             values[name] = _joined(values[name], many) if name in values else many
             return stop
         into = values.setdefault(name, [])
@@ -332,126 +327,6 @@ def _too_many(name: str) -> Malformed:
     return Malformed(f"more than {MAX_MESSAGES} {name}")
 
 
-def _reader_of_one(kind: str | Enum | Message) -> Callable[[memoryview, int, int], tuple[Any, int]]:
-    if isinstance(kind, str) and kind in _FLOATS:
-        form = _FLOATS[kind]
-
-        def read_float(data: memoryview, position: int, end: int) -> tuple[Any, int]:
-            if position + form.size > end:
-                raise Malformed(f"a {kind} is cut off")
-            return form.unpack_from(data, position)[0], position + form.size
-
-        return read_float
-    convert = _integer(kind)
-
-    def read_varint(data: memoryview, position: int, end: int) -> tuple[Any, int]:
-        value, position = _varint(data, position, end)
-        return convert(value), position
-
-    return read_varint
-
-
-def _integer(kind: str | Enum | Message) -> Callable[[int], Any]:
-    """From the 64 bits on the wire; a 32-bit field has the lower half of them."""
-    if kind == "bool":
-        return bool
-    if kind == "uint64":
-        return int
-    if kind == "uint32":
-        return lambda value: value & 0xFFFFFFFF
-    if kind == "int64":
-        return lambda value: value - (1 << 64) if value >> 63 else value
-    # int32 and enumerations
-    return lambda value: ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
-
-
-def _many(block: memoryview, kind: str | Enum | Message) -> npt.NDArray[Any]:
-    """All numbers of a long packed block."""
-    if isinstance(kind, str) and kind in _FLOATS:
-        form = _FLOATS[kind]
-        if len(block) % form.size:
-            raise Malformed(f"a {kind} is cut off")
-        return np.frombuffer(block, f"<f{form.size}")
-    raw = np.frombuffer(block, np.uint8)
-    pieces = []
-    while len(raw) > _SLICE:
-        ends = np.flatnonzero(raw[_SLICE - 10 : _SLICE] < 0x80)
-        if not len(ends):
-            raise Malformed("a number is longer than ten bytes")
-        cut = _SLICE - 10 + int(ends[-1]) + 1
-        pieces.append(_varints(raw[:cut], kind))
-        raw = raw[cut:]
-        give_way()
-    last = _varints(raw, kind)
-    return np.concatenate([*pieces, last]) if pieces else last
-
-
-def _varints(raw: npt.NDArray[np.uint8], kind: str | Enum | Message) -> npt.NDArray[Any]:
-    last = np.flatnonzero(raw < 0x80)
-    if not len(last) or last[-1] != len(raw) - 1:
-        raise Malformed("a number is cut off")
-    first = np.concatenate(([0], last[:-1] + 1))
-    sizes = last - first + 1
-    longest = int(sizes.max())
-    if longest > 10:
-        raise Malformed("a number is longer than ten bytes")
-    numbers = np.zeros(len(last), np.uint64)
-    for place in range(longest):
-        has = sizes > place
-        bits = (raw[first[has] + place] & 0x7F).astype(np.uint64)
-        numbers[has] |= bits << np.uint64(7 * place)
-    if kind == "bool":
-        return numbers.astype(np.bool_)
-    if kind == "int64":
-        return numbers.view(np.int64)
-    if kind == "uint64":
-        return numbers
-    halves = numbers.astype(np.uint32)
-    return halves if kind == "uint32" else halves.view(np.int32)
-
-
-def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, position
-        shift += 7
-        if shift == 70:
-            raise Malformed("a number is longer than ten bytes")
-    raise Malformed("a number is cut off")
-
-
-def _block(data: memoryview, position: int, end: int) -> tuple[int, int]:
-    """Where the length-prefixed block at `position` begins and ends."""
-    if position < end and data[position] < 0x80:
-        size = data[position]
-        position += 1
-    else:
-        size, position = _varint(data, position, end)
-    if size > end - position:
-        raise Malformed(f"a field says that it has {size} bytes, but only {end - position} follow")
-    return position, position + size
-
-
-def _skip(data: memoryview, position: int, end: int, tag: int) -> int:
-    """Over a field that we do not know."""
-    wire_type = tag & 7
-    if not tag >> 3:
-        raise Malformed("a field has the number 0")
-    if wire_type == VARINT:
-        return _varint(data, position, end)[1]
-    if wire_type == BLOCK:
-        return _block(data, position, end)[1]
-    if wire_type == FIXED64:
-        return position + 8
-    if wire_type == FIXED32:
-        return position + 4
-    raise Malformed(f"a field has the wire type {wire_type}")
-
-
 def _merge(message: Message, into: Values, values: Values) -> None:
     for field in message.fields:
         if field.name not in values:
@@ -472,14 +347,14 @@ def _merge(message: Message, into: Values, values: Values) -> None:
 
 
 def _joined(first: Numbers, more: Numbers) -> list[Any]:
-    """One behind the other, in the first if it is a list: a field may come in many pieces."""
+    """Both as one list, which is `first` if that is one: a field may come in many pieces."""
     joined: list[Any] = first if isinstance(first, list) else first.tolist()
     joined += more if isinstance(more, list) else more.tolist()
     return joined
 
 
 def _default(field: Field) -> Any:
-    """What a map's key is if it was not sent; what makes its value (a dict must be a new one)."""
+    """The default of a map's key; for its value, what makes the default."""
     if field.name == "key":
         return "" if field.type == "string" else 0
     if isinstance(field.type, Message):
@@ -513,7 +388,7 @@ def _write(field: Field, value: Any, parts: list[Buffer]) -> int:
     number = _number(field, value)
     if not number and not field.oneof:
         return 0
-    data = _head(field) + number_bytes(kind, number)
+    data = _head(field, field.wire_type) + number_bytes(field.scalar, number)
     parts.append(data)
     return len(data)
 
@@ -530,7 +405,7 @@ def _write_block(
 
 
 def _write_bytes(field: Field, value: str | Buffer, parts: list[Buffer]) -> int:
-    # An error text may quote anything, lone surrogates included, which are no UTF-8.
+    # An error text may have lone surrogates, which are no UTF-8.
     data = value.encode(errors="replace") if isinstance(value, str) else value
     head = _head(field, BLOCK) + varint(len(data))
     parts.append(head)
@@ -539,50 +414,28 @@ def _write_bytes(field: Field, value: str | Buffer, parts: list[Buffer]) -> int:
 
 
 def _write_packed(field: Field, values: Sequence[Any], parts: list[Buffer]) -> int:
-    kind = field.type
-    block = b"".join([number_bytes(kind, _number(field, value)) for value in values])
+    block = b"".join([number_bytes(field.scalar, _number(field, value)) for value in values])
     head = _head(field, BLOCK) + varint(len(block))
     parts += (head, block)
     return len(head) + len(block)
 
 
 def _number(field: Field, value: Any) -> int | float:
-    """JSON may say an enumeration by its name, and a number of 64 bits as a text."""
+    """The number to send: in JSON form, an enumeration may be a name and 64 bits a text."""
     kind = field.type
     if isinstance(kind, Enum):
         return kind.numbers[value] if isinstance(value, str) else int(value)
-    if kind in _FLOATS:
+    if field.scalar in FLOATS:
         return float(value)
     if kind == "bool":
         return bool(value)
     number = int(value)
-    low, high = _INTEGERS[str(kind)]
+    low, high = INTEGERS[field.scalar]
     if not low <= number <= high:
         raise BadModelOutput(f"{field.name}: {number} does not fit into {kind}")
     return number
 
 
-def number_bytes(kind: str | Enum | Message, number: float) -> bytes:
-    if isinstance(kind, str) and kind in _FLOATS:
-        return _FLOATS[kind].pack(number)
-    return varint(int(number) & 0xFFFFFFFFFFFFFFFF)
-
-
-def varint(value: int) -> bytes:
-    if value < 0x80:
-        return _SMALL[value]
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SMALL: Final = [bytes([value]) for value in range(0x80)]
-
-
-def _head(field: Field, wire_type: int | None = None) -> bytes:
-    if wire_type is None:
-        wire_type = {"float": FIXED32, "double": FIXED64}.get(str(field.type), VARINT)
-    return varint(field.number << 3 | wire_type)
+def _head(field: Field, kind: int) -> bytes:
+    """The tag of a field that is sent with this wire type."""
+    return varint(field.number << 3 | kind)

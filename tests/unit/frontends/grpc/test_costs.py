@@ -14,11 +14,12 @@ import wherry
 from tests.costs import assert_linear
 from tests.unit.frontends.grpc.raw import LIMITS, MANY, Desk, Peer
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.grpc import frames, proto, wire
+from wherry.frontends.grpc import frames, proto
 from wherry.frontends.grpc.frames import frame, header_frames, window_update
 from wherry.frontends.grpc.heads import CODINGS, Head, Refusal, percent_encoded
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders, literal
 from wherry.frontends.grpc.messages import Assembly, BadMessage
+from wherry.frontends.grpc.wire_numbers import BLOCK, varint
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.tensors import pack_bytes
@@ -278,7 +279,7 @@ REQUEST = SCHEMA.messages["ModelInferRequest"]
 
 
 def block(number: int, content: bytes) -> bytes:
-    return wire.varint(number << 3 | wire.BLOCK) + wire.varint(len(content)) + content
+    return varint(number << 3 | BLOCK) + varint(len(content)) + content
 
 
 def nested(number: int) -> Bytes:
@@ -288,7 +289,7 @@ def nested(number: int) -> Bytes:
         heads: list[bytes] = []
         size = 0
         while size < n:
-            heads.append(wire.varint(number << 3 | wire.BLOCK) + wire.varint(size))
+            heads.append(varint(number << 3 | BLOCK) + varint(size))
             size += len(heads[-1])
         return b"".join(reversed(heads))
 
@@ -370,7 +371,7 @@ def numbers(datatype: str) -> wherry.Model:
 
 def tensor(datatype: str, shape: list[int], inside: bytes = b"", raw: bytes | None = None) -> bytes:
     """A request with one input."""
-    sizes = b"".join(block(3, wire.varint(size)) for size in shape)
+    sizes = b"".join(block(3, varint(size)) for size in shape)
     given = block(1, b"x") + block(2, datatype.encode()) + sizes
     if raw is None:
         return block(5, given + block(5, inside))

@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2
 
 from tests.properties import examples
 from wherry.frontends.grpc.proto import load, parse
-from wherry.frontends.grpc.wire import MAX_MESSAGES, Enum, Field, Malformed, Message
+from wherry.frontends.grpc.wire import MAX_MESSAGES, Enum, Field, Message
+from wherry.frontends.grpc.wire_numbers import Malformed
 from wherry.values.errors import BadModelOutput
 
 SCHEMA = load("v2.proto", "model_config.proto")

@@ -9,7 +9,8 @@ import pytest
 
 import wherry
 from wherry.frontends.grpc.proto import load
-from wherry.frontends.grpc.wire import Malformed, Values
+from wherry.frontends.grpc.wire import Values
+from wherry.frontends.grpc.wire_numbers import Malformed
 from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec, InferMessage
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.tensors import pack_bytes
