@@ -1046,7 +1046,7 @@ def test_the_sender_of_a_request_that_runs_again_may_be_held(tmp_path: Path) -> 
 
         assert list(callers.map(turns, [0, 1, 0, 1])) == [[0, 1, 100]] * 4
         (instance,) = instances(rt, "written")
-        until(lambda: not instance._open and not instance._between)
+        until(lambda: not instance._open.all())
 
 
 def test_who_leaves_between_two_turns_is_forgotten_with_the_next_batch(tmp_path: Path) -> None:

@@ -9,28 +9,23 @@ it executes is served meanwhile.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable, Collection, Sequence
 from mmap import mmap
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
-import numpy as np
-
 from wherry.backends.triton_python.calls import Calls, Host
-from wherry.backends.triton_python.codes import error_of
 from wherry.backends.triton_python.environment import Interpreter
+from wherry.backends.triton_python.open_requests import OpenRequests
+from wherry.backends.triton_python.request_codec import RequestCodec
+from wherry.backends.triton_python.running_batch import RunningBatch
 from wherry.backends.triton_python.stub import wire
 from wherry.backends.triton_python.stub.pb_utils import TritonError
 from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing
-from wherry.backends.triton_python.tensors import get, put
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import LateAnswers
 from wherry.instances.restart import shortage
@@ -41,10 +36,7 @@ from wherry.instances.worker_instance import WorkerInstance
 from wherry.instances.worker_process import WorkerProcess, seconds_until
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
-from wherry.models.signature import Signature
 from wherry.observability.custom_metrics import CustomMetrics, Kind
-from wherry.repository.kind import is_decoupled
-from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse, rows_of
@@ -108,39 +100,17 @@ class PythonInstance(WorkerInstance):
         super().__init__(name, device)
         self._model = model
         self._config = config
-        self._batched = config.max_batch_size > 0
-        triton: TritonConfig = model.triton
-        signature: Signature = model.signature(config.name)
-        self._outputs = {spec.name: spec for spec in signature.outputs}
-        dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
-        self._inputs = [(spec, dims.get(spec.name, spec.shape)) for spec in signature.inputs]
-        self._reshapes = bool(dims) or any(one.reshape is not None for one in triton.output)
-        #: Outputs that the server keeps for the next step of a sequence, whoever asks for them.
-        states = () if config.sequence is None else config.sequence.states
-        self._states = {state.output for state in states}
-        #: Outputs that the model gives and nobody has declared; each is told of once.
-        self._undeclared: set[str] = set()
-        self._all_outputs = [name for name in self._outputs if name not in self._states]
-        self._decoupled = is_decoupled(triton)
+        self._codec = RequestCodec(model, config)
         self.calls = Calls(host, config.name, self._post_answer)
         self._metrics: CustomMetrics = model.custom_metrics
         self._worker: PythonWorker | None = None
         #: What other threads leave here for this instance's thread to do.
         self._outbox: deque[Callable[[], None]] = deque()
-        self._keys = count(1)
-        #: Requests without their last response, by their numbers.
-        self._open: dict[int, InferRequest] = {}
-        self._numbers: dict[InferRequest, int] = {}
-        #: Of these, those that execute() has given back, and is to get again.
-        self._between: set[int] = set()
-        #: The batch that execute() has: which request is which, and what came of each.
-        self._batch: list[tuple[int, int]] = []
-        self._outcomes: list[Outcome] = []
-        self._parameters: dict[InferRequest, Mapping[str, Any]] = {}
+        self._open = OpenRequests()
+        self._batch = RunningBatch()
         self._begun_ns = 0
         #: While it warms up: what is told of its requests, instead of `answers`.
         self._warming: LateAnswers | None = None
-        self._later: set[InferRequest] = set()
         #: The answer to what has one.
         self._answer: list[Any] | None = None
         #: Messages with tensors in the slab that were read since we last said so.
@@ -154,10 +124,10 @@ class PythonInstance(WorkerInstance):
 
     @property
     def open_requests(self) -> Collection[InferRequest]:
-        return [one for number, one in list(self._open.items()) if number not in self._between]
+        return self._open.executing()
 
     def cancel(self, request: InferRequest) -> None:
-        number = self._numbers.get(request)
+        number = self._open.number_of(request)
         if number is not None:
             self._post(lambda: self._send(["cancel", number]))
 
@@ -187,8 +157,8 @@ class PythonInstance(WorkerInstance):
         if begun:
             self._sent(tensors)
         else:
-            for _, number in self._batch:
-                self._forget(number)
+            for _, number in self._batch.members:
+                self._open.forget(number)
         if worker.connection.unsent:
             self._ring()
         return begun
@@ -256,22 +226,12 @@ class PythonInstance(WorkerInstance):
         else:
             started = perf_counter_ns()
             if not self._send_batch(requests):
-                return Execution(self._outcomes)
+                return Execution(self._batch.outcomes)
         _, _, started_at, infer_ns, _, _ = self._answered()
         # The clock is the same in both processes. Handing over counts as input and as output.
         output_ns = perf_counter_ns() - started_at - infer_ns
-        execution = Execution(
-            self._outcomes,
-            max(0, started_at - started),
-            infer_ns,
-            max(0, output_ns),
-            [sum(requests[index].rows for index, _ in self._batch)],
-            later=self._later,
-            parameters=self._parameters,
-        )
-        # Nothing of theirs is to live on here.
-        self._outcomes, self._parameters, self._later = [], {}, set()
-        return execution
+        batch, self._batch = self._batch, RunningBatch()  # no request is to live on here
+        return batch.execution(started_at - started, infer_ns, output_ns)
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
         raise NotImplementedError  # `execute` is for decoupled models, too
@@ -292,8 +252,8 @@ class PythonInstance(WorkerInstance):
     def _give_up_open_requests(self) -> None:
         """They have outlived the time to drain; a model that asks is_cancelled() hears of it."""
         unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
-        for number, request in list(self._open.items()):
-            self._forget(number)
+        for number, request in self._open.all():
+            self._open.forget(number)
             self._tell().fail(request, unloading)
             with contextlib.suppress(WorkerDied):
                 self._send(["cancel", number])
@@ -324,9 +284,8 @@ class PythonInstance(WorkerInstance):
             for request, outcome in zip(requests, outcomes, strict=True):
                 if isinstance(outcome, Failure) and outcome.error != RESCHEDULED:
                     request.reply.settle(outcome.as_exception())
-            for number in list(self._between):
-                self._forget(number)
-            while any(request in self._numbers for request in requests):
+            self._open.forget_put_back()
+            while any(self._open.number_of(request) for request in requests):
                 self._turn()
         finally:
             self._warming = None
@@ -337,7 +296,7 @@ class PythonInstance(WorkerInstance):
 
     def _warmup_request(self, columns: Columns, rows: int) -> InferRequest:
         reply: Reply[InferResponse]
-        if self._decoupled:
+        if self._codec.decoupled:
             reply = StreamReply(lambda stream, _: stream.consumed(), lambda _: None)
         else:
             reply = Reply(lambda _: None)
@@ -356,7 +315,7 @@ class PythonInstance(WorkerInstance):
             self._send(["execute", sent], tensors)
         except ValueError as error:
             failure = Failure("RequestTooLarge", f"model {self._config.name!r}: {error}")
-            for index, number in self._batch:
+            for index, number in self._batch.members:
                 self._settle(index, number, failure)
             return False
         return True
@@ -364,50 +323,20 @@ class PythonInstance(WorkerInstance):
     def _pack(self, requests: Sequence[InferRequest]) -> tuple[list[list[Any]], Outgoing]:
         """The requests as they are sent. What is wrong with one of them becomes its outcome."""
         assert self._worker is not None
-        self._outcomes = [{} for _ in requests]
-        self._parameters, self._later = {}, set()
+        batch = self._batch = RunningBatch(requests)
         out = Outgoing(self._worker.memory, self._worker.arena)
         sent: list[list[Any]] = []
-        self._batch = []
         for index, request in enumerate(requests):
             try:
-                columns = self._reshaped(request.inputs, self._model.inward)
-                tensors = [
-                    put(out, spec, columns[spec.name], dims, batched=self._batched)
-                    for spec, dims in self._inputs
-                    if spec.name in columns
-                ]
+                tensors = self._codec.tensors(out, request)
             except (TypeError, ValueError, AttributeError) as error:
                 text = f"model {self._config.name!r}: {error}"
-                self._outcomes[index] = Failure("InvalidRequest", text)
+                batch.outcomes[index] = Failure("InvalidRequest", text)
                 continue
-            number = self._number_of(request)
-            self._batch.append((index, number))
-            self._later.add(request)
-            wanted = self._all_outputs if request.wanted is None else list(request.wanted)
-            sent.append([number, *_described(request), wanted, self._decoupled, tensors])
+            number = self._open.open(request)
+            batch.sent(index, number)
+            sent.append(self._codec.described(number, request, tensors))
         return sent, out
-
-    def _number_of(self, request: InferRequest) -> int:
-        """Of a request that runs again the same as before: senders of it may be held."""
-        for number in [n for n in self._between if self._open[n].reply.settled]:
-            self._forget(number)
-        number = self._numbers.get(request) or next(self._keys)
-        self._between.discard(number)
-        self._open[number] = request
-        self._numbers[request] = number
-        return number
-
-    def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
-        if not self._reshapes:
-            return columns
-        if self._batched:
-            return reshape(columns)
-        rows = reshape({name: column[0] for name, column in columns.items()})
-        return {
-            name: row[np.newaxis] if isinstance(row, np.ndarray) else [row]
-            for name, row in rows.items()
-        }
 
     def _send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
         """Send a message; how many of the other's messages were read becomes its second element.
@@ -528,7 +457,7 @@ class PythonInstance(WorkerInstance):
         self, failure: list[str] | None, answers: Sequence[Any], incoming: Incoming
     ) -> None:
         """A batch has been run: note what came of each request."""
-        for (index, number), answer in zip(self._batch, answers, strict=True):
+        for (index, number), answer in zip(self._batch.members, answers, strict=True):
             request = self._open.get(number)
             if request is None or answer is None:
                 continue
@@ -538,26 +467,24 @@ class PythonInstance(WorkerInstance):
                     f" model {self._config.name!r} to have sequence_batching"
                     " { iterative_sequence: true }"
                 )
-                self._outcomes[index] = Failure(RESCHEDULED, text)
-                self._later.discard(request)
-                self._between.add(number)
+                self._batch.settle(index, Failure(RESCHEDULED, text))
+                self._open.put_back(number)
             elif failure is not None:
                 text, traceback = failure
                 self._settle(index, number, Failure("ModelFailed", text, traceback))
             else:
-                outcome = self._outcome(request, answer, incoming)
+                outcome = self._codec.outcome(request, answer, incoming)
                 if isinstance(outcome, Failure):
                     self._settle(index, number, outcome)
                     continue
                 if outcome.parameters:
-                    self._parameters[request] = outcome.parameters
+                    self._batch.parameters[request] = outcome.parameters
                 self._settle(index, number, outcome.outputs)
 
     def _settle(self, index: int, number: int, outcome: Outcome) -> None:
         """This is what became of a request of the batch, and all of it."""
-        self._outcomes[index] = outcome
-        self._later.discard(self._open[number])
-        self._forget(number)
+        self._batch.settle(index, outcome)
+        self._open.forget(number)
 
     def _responded(
         self, number: int, final: bool, body: Sequence[Any] | None, incoming: Incoming
@@ -570,70 +497,24 @@ class PythonInstance(WorkerInstance):
         self.busy_since = self.busy_since and answers.now()  # progress
         wanted = True
         if body is not None:
-            outcome = self._outcome(request, body, incoming)
+            outcome = self._codec.outcome(request, body, incoming)
             if isinstance(outcome, Failure):
                 answers.failed(request, outcome, self.name)
                 wanted = False
-            elif self._decoupled:
+            elif self._codec.decoupled:
                 outcome.final = final
                 wanted = answers.respond(request, outcome)
             else:
-                self._forget(number)
+                self._open.forget(number)
                 answers.answer(request, outcome)
                 return
         if final:
-            self._forget(number)
+            self._open.forget(number)
             if wanted:
                 answers.answer(request, InferResponse({}, 0))
         elif not wanted:
-            self._forget(number)
+            self._open.forget(number)
             self._post(lambda: self._send(["cancel", number]))
-
-    def _outcome(
-        self, request: InferRequest, body: Sequence[Any], incoming: Incoming
-    ) -> InferResponse | Failure:
-        """A response of the model as an answer, checked."""
-        error, parameters, outputs = body
-        if error is not None:
-            code, text = error
-            return ErrorResponse("", text, exception=error_of(code, text))
-        columns: Columns = {}
-        for descriptor in outputs:
-            name = descriptor[0]
-            spec = self._outputs.get(name)
-            if spec is None:  # as Triton: nobody can have asked for it
-                self._say_undeclared(name)
-                continue
-            unasked = request.wanted is not None and name not in request.wanted
-            if unasked and name not in self._states:
-                continue
-            try:
-                columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
-            except ValueError as wrong:
-                return self._bad(f"gave a wrong output {name!r}: {wrong}")
-            # Others go to the client in whatever shape they have, as in Triton.
-            if name in self._states and rows != request.rows:
-                return self._bad(
-                    f"gave a state {name!r} of shape {descriptor[2]} for a request of"
-                    f" {request.rows} rows"
-                )
-        try:
-            columns = self._reshaped(columns, self._model.outward)
-        except (ValueError, StopIteration) as wrong:
-            return self._bad(f"gave an output that cannot be reshaped: {wrong}")
-        said = None if parameters == "{}" else json.loads(parameters)
-        return InferResponse(columns, request.rows, said or None)
-
-    def _say_undeclared(self, name: str) -> None:
-        if name not in self._undeclared:
-            self._undeclared.add(name)
-            log.warning(
-                "output dropped: the configuration does not declare it",
-                extra={"model": self._config.name, "output": name},
-            )
-
-    def _bad(self, what: str) -> Failure:
-        return Failure("BadModelOutput", f"model {self._config.name!r} {what}")
 
     def _measure(
         self,
@@ -649,11 +530,6 @@ class PythonInstance(WorkerInstance):
             name, description, Kind(kind), _labels(labels), buckets, action, float(value)
         )
 
-    def _forget(self, number: int) -> None:
-        """This request has its last response, or is somebody else's again."""
-        self._numbers.pop(self._open.pop(number), None)
-        self._between.discard(number)
-
     def _tell(self) -> LateAnswers:
         told = self._warming or self.answers
         assert told is not None
@@ -665,19 +541,6 @@ class PythonInstance(WorkerInstance):
         if isinstance(error, wire.Garbage):
             error = Garbage(str(error))
         return self._death_of(self._worker, error, reached=reached)
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorResponse(Failure):
-    """An error that the model has given to one request, with a code of its own."""
-
-    @property
-    def is_the_models(self) -> bool:
-        return False
-
-    def as_exception(self) -> WherryError:
-        assert isinstance(self.exception, WherryError)
-        return self.exception
 
 
 class _Unnoticed:
@@ -705,21 +568,6 @@ def load_failed(message: Sequence[Any]) -> LoadFailed:
     failed = LoadFailed(f"{kind}: {text}")
     failed.add_note(traceback)
     return failed
-
-
-def _described(request: InferRequest) -> list[Any]:
-    """What a model may ask of a request beside its inputs."""
-    step = request.sequence
-    flags = 0
-    if step is not None:
-        flags = _SEQUENCE_START * step.start | _SEQUENCE_END * step.end
-    timeout = 0
-    if request.timeout is not None:
-        timeout = max(1, round(request.timeout * 1e6))
-    parameters = "{}"
-    if request.parameters:
-        parameters = msgspec.json.encode(request.parameters).decode()
-    return [request.id, 0 if step is None else step.id, flags, timeout, parameters]
 
 
 def _labels(labels: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:

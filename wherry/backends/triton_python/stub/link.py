@@ -353,7 +353,7 @@ class Link:
     def log(self, level: int, message: str) -> None:
         record = {
             "level": _LEVELS.get(level, 20),
-            "logger": "wherry.models.model",
+            "logger": "wherry.model",
             "message": message,
             "created": time.time(),
         }

@@ -1,0 +1,153 @@
+"""How does a request become what a Python model's process is sent, and a response an answer?"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.backends.triton_python.codes import error_of
+from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
+from wherry.backends.triton_python.tensors import get, put
+from wherry.instances.executable import Failure
+from wherry.models.config import ModelConfig
+from wherry.models.signature import Signature
+from wherry.repository.kind import is_decoupled
+from wherry.repository.triton_config import TritonConfig
+from wherry.values.errors import WherryError
+from wherry.values.request import Columns, InferRequest, InferResponse
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+log = logging.getLogger("wherry")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorResponse(Failure):
+    """An error that the model has given to one request, with a code of its own."""
+
+    @property
+    def is_the_models(self) -> bool:
+        return False
+
+    def as_exception(self) -> WherryError:
+        assert isinstance(self.exception, WherryError)
+        return self.exception
+
+
+class RequestCodec:
+    """The wire form of one model's requests and responses."""
+
+    def __init__(self, model: Any, config: ModelConfig) -> None:
+        self._model = model
+        self._name = config.name
+        self._batched = config.max_batch_size > 0
+        triton: TritonConfig = model.triton
+        signature: Signature = model.signature(config.name)
+        self._outputs = {spec.name: spec for spec in signature.outputs}
+        dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
+        self._inputs = [(spec, dims.get(spec.name, spec.shape)) for spec in signature.inputs]
+        self._reshapes = bool(dims) or any(one.reshape is not None for one in triton.output)
+        #: Outputs that the server keeps for the next step of a sequence, named by a client or not.
+        states = () if config.sequence is None else config.sequence.states
+        self._states = {state.output for state in states}
+        #: Outputs that the model gives and its configuration does not declare; each is logged once.
+        self._undeclared: set[str] = set()
+        self._all_outputs = [name for name in self._outputs if name not in self._states]
+        self.decoupled = is_decoupled(triton)
+
+    def tensors(self, out: Outgoing, request: InferRequest) -> list[Any]:
+        """Put a request's inputs into a message. TypeError, ValueError or AttributeError: an input
+        is not what the configuration declares."""
+        columns = self._reshaped(request.inputs, self._model.inward)
+        return [
+            put(out, spec, columns[spec.name], dims, batched=self._batched)
+            for spec, dims in self._inputs
+            if spec.name in columns
+        ]
+
+    def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
+        """A request as an execute message holds it."""
+        step = request.sequence
+        flags = 0
+        if step is not None:
+            flags = _SEQUENCE_START * step.start | _SEQUENCE_END * step.end
+        timeout = 0
+        if request.timeout is not None:
+            timeout = max(1, round(request.timeout * 1e6))
+        parameters = "{}"
+        if request.parameters:
+            parameters = msgspec.json.encode(request.parameters).decode()
+        return [
+            number,
+            request.id,
+            0 if step is None else step.id,
+            flags,
+            timeout,
+            parameters,
+            self._all_outputs if request.wanted is None else list(request.wanted),
+            self.decoupled,
+            tensors,
+        ]
+
+    def outcome(
+        self, request: InferRequest, body: Sequence[Any], incoming: Incoming
+    ) -> InferResponse | Failure:
+        """A response of the model as an answer, checked."""
+        error, parameters, outputs = body
+        if error is not None:
+            code, text = error
+            return ErrorResponse("", text, exception=error_of(code, text))
+        columns: Columns = {}
+        for descriptor in outputs:
+            name = descriptor[0]
+            spec = self._outputs.get(name)
+            if spec is None:  # as in Triton: no client can have asked for it
+                self._log_undeclared(name)
+                continue
+            unasked = request.wanted is not None and name not in request.wanted
+            if unasked and name not in self._states:
+                continue
+            try:
+                columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
+            except ValueError as wrong:
+                return self._bad(f"gave a wrong output {name!r}: {wrong}")
+            # Others go to the client in whatever shape they have, as in Triton.
+            if name in self._states and rows != request.rows:
+                return self._bad(
+                    f"gave a state {name!r} of shape {descriptor[2]} for a request of"
+                    f" {request.rows} rows"
+                )
+        try:
+            columns = self._reshaped(columns, self._model.outward)
+        except (ValueError, StopIteration) as wrong:
+            return self._bad(f"gave an output that cannot be reshaped: {wrong}")
+        said = None if parameters == "{}" else json.loads(parameters)
+        return InferResponse(columns, request.rows, said or None)
+
+    def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
+        if not self._reshapes:
+            return columns
+        if self._batched:
+            return reshape(columns)
+        rows = reshape({name: column[0] for name, column in columns.items()})
+        return {
+            name: row[np.newaxis] if isinstance(row, np.ndarray) else [row]
+            for name, row in rows.items()
+        }
+
+    def _log_undeclared(self, name: str) -> None:
+        if name not in self._undeclared:
+            self._undeclared.add(name)
+            log.warning(
+                "output dropped: the configuration does not declare it",
+                extra={"model": self._name, "output": name},
+            )
+
+    def _bad(self, what: str) -> Failure:
+        return Failure("BadModelOutput", f"model {self._name!r} {what}")
