@@ -134,6 +134,12 @@ class OpenConnections(Generic[C]):
             cut_off(one, "requests that it does not end need more memory than max_received_bytes")
         return self.holdings.received.is_full(connection)
 
+    def report(self, connection: C, message: str, error: BaseException) -> None:
+        """Hand a bug of ours to the loop's exception handler."""
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{connection!r}: {message}", "exception": error}
+        )
+
     def sweep(self) -> None:
         """Enforce the time limits."""
         now = self.clock()

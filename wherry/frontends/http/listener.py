@@ -16,7 +16,7 @@ from wherry.frontends.connections.listening import Listening
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.http.exchange import Application
-from wherry.frontends.http.protocol import Connection, Connections
+from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
 
 class Listener:
@@ -37,7 +37,7 @@ class Listener:
         vital: frozenset[str] = frozenset(),
     ) -> None:
         """Without `origins` any host and any page is answered."""
-        self._connections = Connections(
+        self._connections = HttpConnections(
             application, limits or Limits(), vital=vital, holdings=holdings
         )
         self._origins = origins
@@ -75,9 +75,9 @@ class Listener:
             host, port, sock=sock, passed=passed, ssl=ssl, reuse_port=reuse_port
         )
         if self._origins is not None:  # the first connection finds the rules in place
-            self._connections.origin_check = OriginCheck(
-                self._origins, self.binding, tls=ssl is not None, own_name=host or ""
-            )
+            tls, own_name = ssl is not None, host or ""
+            check = OriginCheck(self._origins, self.binding, tls=tls, own_name=own_name)
+            self._connections.rules.answer_only(check)
         if serve:
             await self.serve()
 
@@ -123,8 +123,8 @@ class Listener:
         """Give up what is not answered by now: the time to drain is over."""
         await self._listening.end()
 
-    def _connect(self) -> Connection:
-        return Connection(self._connections)
+    def _connect(self) -> HttpConnection:
+        return HttpConnection(self._connections)
 
     def _open_unix_socket(self, path: Path) -> socket.socket:
         _remove_stale_socket(path)

@@ -73,6 +73,14 @@ def first_lines(status: int, content_type: str, persistence: str) -> bytes:
     return f"HTTP/1.1 {status} {reason}\r\n".encode("latin-1") + header_lines(fields)
 
 
+class AnswerHeads(dict[tuple[int, str, str], bytes]):
+    """Remembers `first_lines`, by what they are made of. To be cleared before their Date is old."""
+
+    def __missing__(self, key: tuple[int, str, str]) -> bytes:
+        head = self[key] = first_lines(*key)
+        return head
+
+
 def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
     lines = [header_line(name, value) + "\r\n" for name, value in headers]
     return "".join(lines).encode("latin-1")

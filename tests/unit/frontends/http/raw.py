@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +12,7 @@ import uvloop
 
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import Application, Exchange
-from wherry.frontends.http.protocol import Connection, Connections
+from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
 T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -51,6 +51,50 @@ class Desk:
 
 def echo(exchange: Exchange) -> None:
     exchange.respond(200, bytes(exchange.request.body), content_type="text/plain")
+
+
+class MemoryTransport(asyncio.Transport):
+    """A transport without a socket: it takes all at once, and remembers it."""
+
+    def __init__(self, *, can_half_close: bool = True) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.reading = True
+        self.half_closed = False
+        self.unsent = 0
+        self._can_half_close = can_half_close
+        self._closing = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.written += b"".join(list_of_data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def can_write_eof(self) -> bool:
+        return self._can_half_close
+
+    def write_eof(self) -> None:
+        self.half_closed = True
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
 
 
 class ManualClock:
@@ -171,11 +215,11 @@ class Service:
     """Connections of our own protocol, whose clock and sweeps belong to the test."""
 
     address: tuple[str, int]
-    connections: Connections
+    connections: HttpConnections
     clock: ManualClock
 
     @property
-    def only(self) -> Connection:
+    def only(self) -> HttpConnection:
         (connection,) = self.connections.open
         return connection
 
@@ -196,9 +240,9 @@ async def serving(
     application: Application, limits: Limits | None = None, vital: frozenset[str] = frozenset()
 ) -> AsyncIterator[Service]:
     clock = ManualClock()
-    connections = Connections(application, limits or Limits(), vital=vital, clock=clock)
+    connections = HttpConnections(application, limits or Limits(), vital=vital, clock=clock)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(connections), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: HttpConnection(connections), "127.0.0.1", 0)
     try:
         yield Service(server.sockets[0].getsockname(), connections, clock)
     finally:

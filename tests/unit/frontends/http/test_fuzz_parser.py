@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.properties import examples
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import Exchange, HttpRequest
-from wherry.frontends.http.protocol import Connection, Connections
+from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
 LIMITS = Limits(max_body_bytes=300_000, max_header_bytes=2000, max_pipelined=4)
 
@@ -24,11 +24,11 @@ LIMITS = Limits(max_body_bytes=300_000, max_header_bytes=2000, max_pipelined=4)
 class Wire(asyncio.Transport):
     """A transport that takes everything at once and remembers it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
         self.written = bytearray()
         self.reading = True
-        self.connection: Connection | None = connection
+        self.connection: HttpConnection | None = connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -73,8 +73,8 @@ class Conversation:
         self.requests: list[HttpRequest] = []
         self.unanswered: list[Exchange] = []
         self.left = 0
-        self.connections = Connections(self.handle, LIMITS)
-        self.connection = Connection(self.connections)
+        self.connections = HttpConnections(self.handle, LIMITS)
+        self.connection = HttpConnection(self.connections)
         self.wire = Wire(self.connection)
         self.connection.connection_made(self.wire)
 
@@ -188,7 +188,7 @@ ALPHABET = [
 ]
 
 
-async def check_any_input(data: bytes, seed: int) -> "weakref.ref[Connection]":
+async def check_any_input(data: bytes, seed: int) -> "weakref.ref[HttpConnection]":
     """Feed `data`; whatever it is, the connection stays sane. Give what must die afterwards."""
     asyncio.get_running_loop().set_exception_handler(_fail)
     talk = Conversation(random.Random(seed))

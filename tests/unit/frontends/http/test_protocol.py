@@ -23,7 +23,7 @@ from tests.unit.frontends.http.raw import (
 from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.http.protocol import PROGRESS_BYTES
+from wherry.frontends.http.waits import PROGRESS_BYTES
 
 pytestmark = on_each_loop
 
@@ -767,7 +767,7 @@ def test_requests_of_one_read_wait_while_too_many_answers_are_owed(
             for number in range(1000):
                 exchange = await desk.next()
                 assert exchange.request.path == f"/{number}"
-                assert len(service.only.exchanges) <= 17
+                assert len(service.only.answers.exchanges) <= 17
                 exchange.respond(200)
 
     run(main(), loop_factory)
@@ -868,9 +868,9 @@ def test_a_body_that_goes_on_fast_enough_may_take_as_long_as_it_needs(
             client.send(HEAD + b"Content-Length: %d\r\n\r\n" % (10 * PROGRESS_BYTES))
             for _ in range(10):
                 await until(service.reading("body"))
-                before = repr(service.only._awaited())
+                before = repr(service.only)
                 client.send(PROGRESS_BYTES * b"x")
-                await until(lambda before=before: repr(service.only._awaited()) != before)  # type: ignore[misc]
+                await until(lambda before=before: repr(service.only) != before)  # type: ignore[misc]
                 service.pass_time(29)
             assert (await client.answer()).status == 200
 

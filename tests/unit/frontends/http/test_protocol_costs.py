@@ -7,7 +7,7 @@ import pytest
 from tests.costs import assert_linear
 from tests.unit.frontends.http.test_fuzz_parser import Wire, answer
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.http.protocol import Connection, Connections
+from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
 pytestmark = pytest.mark.slow
 
@@ -50,8 +50,8 @@ SHAPES = {
 
 
 async def talk(data: bytes, piece: int) -> None:
-    connections = Connections(answer, LIMITS)
-    connection = Connection(connections)
+    connections = HttpConnections(answer, LIMITS)
+    connection = HttpConnection(connections)
     wire = Wire(connection)
     connection.connection_made(wire)
     for start in range(0, len(data), piece):

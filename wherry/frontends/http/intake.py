@@ -1,0 +1,116 @@
+"""When are the bytes of a connection parsed, and when does it read on?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from wherry.frontends.http.answer_queue import AnswerQueue
+from wherry.frontends.http.request_reader import BETWEEN, OVER, RequestReader
+from wherry.frontends.http.turns import TURN_BYTES, Turns, is_one_request
+
+AT_ONCE_BYTES: Final = 2**10
+"""Bytes up to which a read is parsed at once, without an Intake, until a client pipelines."""
+
+
+class Intake:
+    """What a connection has read and must not parse yet.
+
+    A read with many requests is parsed in turns with other connections' reads. While any of it is
+    left, or too many answers are owed, the transport does not read.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_parse",
+        "_reader",
+        "_transport",
+        "_turn_comes",
+        "_turns",
+        "paused",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        reader: RequestReader,
+        answers: AnswerQueue,
+        turns: Turns,
+        parse: Callable[[memoryview], None],
+    ) -> None:
+        """`parse` takes bytes in their order, whatever they belong to."""
+        self._transport = transport
+        self._reader = reader
+        self._answers = answers
+        self._turns = turns
+        self._parse = parse
+        #: Bytes that were read and not parsed.
+        self.pending: bytes | memoryview = b""
+        #: Whether reading is paused.
+        self.paused = False
+        self._turn_comes = False
+
+    def __repr__(self) -> str:
+        return f"<Intake: {len(self.pending)} bytes pending{', paused' if self.paused else ''}>"
+
+    def take(self, data: memoryview) -> None:
+        """Parse what was read, now or in turns. `data` is copied where it is kept."""
+        reader = self._reader
+        if self.pending or reader.one_by_one:
+            self.pending = memoryview(bytes(self.pending) + data)
+            self.regulate()
+        elif reader.state is BETWEEN and is_one_request(data):
+            self._parse(data)
+        else:
+            self._parse_some(data, 1)
+
+    def take_turn(self) -> int:
+        """Parse what this connection may cost the others at a time; returns what it has cost."""
+        self._turn_comes = False
+        return self._parse_some(memoryview(self.pending), TURN_BYTES)
+
+    def regulate(self) -> None:
+        """Pause or resume reading, and ask for a turn, as it is needed now."""
+        hold = self._answers.is_full
+        if self.pending and not hold and not self._turn_comes:
+            self._turn_comes = True
+            self._turns.wait(self)
+        hold = hold or bool(self.pending)
+        if hold != self.paused and not self._transport.is_closing():
+            self.paused = hold
+            if hold:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def clear(self) -> None:
+        """Drop what is pending: the client has left."""
+        self.pending = b""
+
+    def close(self) -> None:
+        """Parse nothing any more, and let go of the connection."""
+        self.pending = b""
+        self._parse = _ignore
+
+    def _parse_some(self, data: memoryview, budget: int) -> int:
+        """Parse request by request, until what that costs has reached the budget."""
+        spent = 0
+        reader = self._reader
+        while data and (reader.state is OVER or not self._answers.is_full):
+            size, cost = reader.next_piece(data)
+            if cost and spent >= budget:
+                break
+            spent += cost
+            self.pending = data[size:]
+            self._parse(data[:size])
+            data = data[size:]
+        # A copy: the buffer belongs to all connections.
+        self.pending = data if data.readonly else memoryview(bytes(data))
+        if data or self.paused:
+            self.regulate()
+        return spent
+
+
+def _ignore(data: memoryview) -> None: ...
