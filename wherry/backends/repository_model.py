@@ -49,7 +49,7 @@ class RepositoryModel(Model):
         self.program = program
         #: For outputs with a label_filename: the label of each index. Read here, where it may
         #: block: frontends ask for it on their event loops.
-        self.labels: dict[str, list[str]] = {
+        self.output_labels: dict[str, list[str]] = {
             output.name: _lines(os.path.join(folder, output.label_filename))
             for output in config.output
             if output.label_filename

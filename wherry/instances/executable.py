@@ -155,9 +155,7 @@ class Executable:
 
     def _warmup_batches(self) -> Iterator[tuple[Columns, int]]:
         """Rows one at a time, or what a model that brings whole batches has."""
-        batches = getattr(self.model, "warmup_batches", None)
-        if batches is not None:
-            yield from batches()
+        yield from self.model.warmup_batches()
         for sample in self.config.warmup or self.config.examples[:1]:
             columns = self.columns_of(sample)
             if self.config.sequence is not None:

@@ -16,9 +16,11 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.models.config import FIELDS, ModelConfig, model_config
 from wherry.models.signature import Signature, read_signature
+from wherry.observability.custom_metrics import CustomMetrics
 from wherry.observability.tracing import Span
 from wherry.values.datatypes import Form
 from wherry.values.errors import ConfigError, ModelNotReady
+from wherry.values.request import Columns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,22 +84,42 @@ class Model:
     of similar cost then go together. It runs in the caller's process and must be quick.
     """
 
+    # Hooks: what a model may have beside `load`, `execute` and `unload`. All but `cost` are for
+    # backends.
+
+    #: What a row weighs; see above.
+    cost: Callable[..., float] | None = None
+    #: For classification: the name of each class of an output, by output.
+    output_labels: Mapping[str, Sequence[str]] = {}
+    #: What the model counts itself, over all its instances.
+    custom_metrics: CustomMetrics | None = None
     #: The model's code may call other models: they have to end after it.
     calls_others: bool = False
-    #: The labels of each index of an output, by output.
-    labels: Mapping[str, Sequence[str]] = {}
+    #: Makes an instance that is none of the usual ones, from its name, device, configuration and
+    #: the Runtime.
+    make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 
-    #: Set by the Runtime that loaded the model last.
+    @property
+    def variable_strings(self) -> Sequence[str]:
+        """Inputs of strings whose rows must have one shape in a batch."""
+        return ()
+
+    def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
+        """Batches with their rows that each instance runs before it is ready, before the
+        configuration's `warmup`."""
+        return iter(())
+
+    # What the package sets.
+
+    #: The constructor's arguments: a worker process needs them to build the same model.
+    constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    #: The Runtime that loaded the model last.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
-    constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Model:
         self = super().__new__(cls)
-        self.constructed_with = (
-            args,
-            kwargs,
-        )  # what a worker process needs to build the same model
+        self.constructed_with = (args, kwargs)
         return self
 
     def load(self, device: Device) -> None:

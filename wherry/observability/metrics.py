@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from wherry.observability.custom_metrics import CustomFamily, Kind, as_prometheus, merged
+from wherry.observability.custom_metrics import (
+    CustomFamily,
+    CustomMetrics,
+    Kind,
+    as_prometheus,
+    merged,
+)
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import Compute, Histogram, ModelStatistics
@@ -56,11 +62,19 @@ class Runner(Protocol):
     def explain(self) -> dict[str, Any]: ...
 
 
+class Counting(Protocol):
+    """A model that may count things itself."""
+
+    custom_metrics: CustomMetrics | None
+
+
 class Loaded(Protocol):
     """What is counted of a loaded model."""
 
     load_seconds: float
 
+    @property
+    def model(self) -> Counting: ...
     @property
     def name(self) -> str: ...
     @property
@@ -195,8 +209,7 @@ class Metrics:
         yield from map(as_prometheus, self._custom_families())
 
     def _custom_families(self) -> list[CustomFamily]:
-        counted = (getattr(loaded, "model", None) for loaded in self._source.models())
-        stores = (getattr(model, "custom_metrics", None) for model in counted)
+        stores = (loaded.model.custom_metrics for loaded in self._source.models())
         return merged(store for store in stores if store is not None)
 
 

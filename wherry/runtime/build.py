@@ -146,7 +146,7 @@ class Builder:
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
         """What makes an instance of a name, on a device."""
-        own_kind = getattr(model, "make_instance", None)
+        own_kind = model.make_instance
         if own_kind is not None:
             return lambda name, device: own_kind(name, device, config, self._caller)
         isolation = self._isolation if config.isolation == "auto" else config.isolation

@@ -88,7 +88,7 @@ class LoadedModel:
         self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
         self._holding = threading.Lock()
         self._clock = clock
-        self._cost: Callable[..., float] | None = getattr(model, "cost", None)
+        self._cost = model.cost
         self._optional = any(spec.optional for spec in signature.inputs)
         self._variable = [
             spec.name
@@ -96,7 +96,7 @@ class LoadedModel:
             if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
         ]
         #: Strings that are tensors, too: rows of different widths are none together.
-        self._variable_strings: Sequence[str] = getattr(model, "variable_strings", ())
+        self._variable_strings = model.variable_strings
         self.runs_in_caller = (
             not signature.is_async
             and not signature.streams

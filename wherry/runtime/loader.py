@@ -278,9 +278,9 @@ class RepositoryLoader:
             scheduling = model.triton.ensemble_scheduling
             for step in scheduling.step if scheduling is not None else []:
                 member = self._registry.find(step.model_name).model
-                for output, label in member.labels.items():
+                for output, label in member.output_labels.items():
                     if output in step.output_map:
-                        model.labels.setdefault(step.output_map[output], list(label))
+                        model.output_labels.setdefault(step.output_map[output], list(label))
 
     def _config_of_loaded(self, name: str) -> TritonConfig | None:
         try:

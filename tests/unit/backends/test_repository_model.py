@@ -129,6 +129,6 @@ def test_labels_are_the_lines_of_their_file(tmp_path: Path) -> None:
     text = 'output { name: "y" data_type: TYPE_FP32 dims: 3 label_filename: "labels.txt" }'
     (tmp_path / "labels.txt").write_text("cat\ndog\r\n\nbird")
 
-    assert model(text, str(tmp_path)).labels == {"y": ["cat", "dog", "", "bird"]}
+    assert model(text, str(tmp_path)).output_labels == {"y": ["cat", "dog", "", "bird"]}
     with pytest.raises(ConfigError, match=r"label_filename 'labels.txt': No such file"):
-        _ = model(text, "/nowhere").labels
+        _ = model(text, "/nowhere").output_labels

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.triton_python.codes import code_of
 from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
 from wherry.backends.triton_python.tensors import fits, get, put
@@ -285,9 +286,9 @@ class Calls:
 def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
     """What each instance of a model waits for; nothing, if it waits for no model. An ensemble is
     one that waits for all its members."""
-    scheduling = getattr(getattr(loaded.model, "triton", None), "ensemble_scheduling", None)
-    if scheduling is not None:
-        yield Counter(step.model_name for step in scheduling.step)
+    model = loaded.model
+    if isinstance(model, RepositoryModel) and model.triton.ensemble_scheduling is not None:
+        yield Counter(step.model_name for step in model.triton.ensemble_scheduling.step)
     for instance in loaded.runner.instances:
         calls = getattr(instance, "calls", None)
         yield Counter() if calls is None else calls.awaited

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wherry.backends.repository_model import RepositoryModel
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.v2.tensors import wire_shape
 from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
@@ -148,8 +149,7 @@ def batching(loaded: LoadedModel) -> Json:
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:
     """The configuration of a model that comes from a repository."""
-    found: TritonConfig | None = getattr(loaded.model, "triton", None)
-    return found
+    return loaded.model.triton if isinstance(loaded.model, RepositoryModel) else None
 
 
 def _platform(loaded: LoadedModel) -> str:

@@ -71,7 +71,7 @@ class GrpcEntry(Entry):
             codec = self._codecs[loaded] = InferCodec(
                 loaded.config,
                 loaded.signature,
-                labels=getattr(loaded.model, "labels", None),
+                labels=loaded.model.output_labels,
                 shared_memory=self.common.shared_memory,
                 views=not isinstance(loaded.model, Pipeline),
             )

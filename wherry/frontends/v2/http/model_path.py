@@ -32,7 +32,7 @@ class ModelPath:
             codec = self._codec = ModelCodec(
                 loaded.config,
                 loaded.signature,
-                labels=getattr(loaded.model, "labels", None),
+                labels=loaded.model.output_labels,
                 shared_memory=self.entry.common.shared_memory,
             )
             self._coded = ref(loaded)
