@@ -1,4 +1,4 @@
-"""How is a blocking call run beside the calling thread, and waited for at the end?
+"""How is a blocking call run beside the calling thread or event loop, and waited for?
 
 All threads are daemons: a model that never finishes loading must not keep a program alive that was
 told to stop.
@@ -6,10 +6,12 @@ told to stop.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -101,3 +103,31 @@ def side_by_side(call: Callable[[T], None], things: Iterable[T], most: int, name
         thread.join()
     if errors:
         raise errors[0]
+
+
+def in_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """Run a blocking call in a thread of its own; the running event loop may await what it gives.
+    If the future is cancelled the thread goes on."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as raised:  # noqa: BLE001 - carried over to the loop
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits it
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -15,10 +15,10 @@ from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
+from wherry.runtime.threads import in_thread
 from wherry.server.capacity import plan_for
 from wherry.server.models import runtime_of
 from wherry.server.options import Access, Capacity, Life, Options
-from wherry.server.threads import in_thread
 
 
 class Asgi:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from tests.fakes import PATIENCE
-from wherry.runtime.threads import ThreadGroup, ThreadPool, side_by_side
+from wherry.runtime.threads import ThreadGroup, ThreadPool, in_thread, side_by_side
 
 
 def patience() -> float:
@@ -83,3 +84,17 @@ def test_an_interrupt_ends_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         side_by_side(call, range(6), 1, "beside")
     assert called == [0]
+
+
+def test_a_loop_goes_on_while_a_thread_blocks_and_has_what_it_gave_or_raised() -> None:
+    async def main() -> None:
+        may_end = threading.Event()
+        blocked = in_thread(lambda: may_end.wait(PATIENCE), "blocked")
+        failed = in_thread(lambda: 1 // 0, "failed")
+        with pytest.raises(ZeroDivisionError):
+            await failed
+        assert not blocked.done()
+        may_end.set()
+        assert await blocked is True
+
+    asyncio.run(main())
