@@ -206,8 +206,6 @@ class Client:
 def served(
     *models: Model,
     restrictions: Restrictions | None = None,
-    sagemaker: bool = False,
-    sagemaker_model: str | None = None,
     common: Common | None = None,
     **fields: Any,
 ) -> Iterator[Client]:
@@ -218,8 +216,6 @@ def served(
             runtime,
             common=common or Common(**fields),
             restrictions=restrictions,
-            sagemaker=sagemaker,
-            sagemaker_model=sagemaker_model,
         )
         yield Client(app, runtime, loop)
 

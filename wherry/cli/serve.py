@@ -110,7 +110,6 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
     """The server that the settings describe; the address is not taken yet."""
     options = settings.options
     runtime = runtime_of(settings, models)
-    model = os.environ.get("SAGEMAKER_TRITON_DEFAULT_MODEL_NAME")
     return Server(
         runtime,
         control=control_of(settings, runtime),
@@ -118,7 +117,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         tls=grpc_tls(options.tls),
         access=replace(options.access, api_keys=settings.api_keys()),
         capacity=options.capacity,
-        protocols=replace(options.protocols, sagemaker_model=model),
+        protocols=options.protocols,
         life=options.life,
     )
 

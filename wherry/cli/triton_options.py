@@ -51,6 +51,7 @@ WITHOUT_EFFECT: Final = {
     "--grpc-http2-max-ping-strikes": _GRPC,
     "--grpc-max-connection-age": _GRPC,
     "--grpc-max-connection-age-grace": _GRPC,
+    "--allow-sagemaker": _NOT_HERE,
     "--sagemaker-port": _NOT_HERE,
     "--sagemaker-safe-port-range": _NOT_HERE,
     "--sagemaker-thread-count": _NOT_HERE,

@@ -24,7 +24,6 @@ from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.kserve import KServeRoutes
 from wherry.frontends.v2.http.repository import RepositoryRoutes
-from wherry.frontends.v2.http.sagemaker import SageMakerRoutes
 from wherry.frontends.v2.http.settings import SettingRoutes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
 from wherry.observability.metrics import Metrics
@@ -47,8 +46,7 @@ class HttpApp:
 
     With keys in `common`, every path but health wants one of them, as `Authorization: Bearer KEY`
     or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
-    readiness away; what still comes in is answered. With `sagemaker` there are SageMaker's paths,
-    for `sagemaker_model` or the only model.
+    readiness away; what still comes in is answered.
     """
 
     def __init__(
@@ -58,8 +56,6 @@ class HttpApp:
         common: Common | None = None,
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
-        sagemaker: bool = False,
-        sagemaker_model: str | None = None,
     ) -> None:
         self.draining = False
         common = common or Common()
@@ -85,8 +81,6 @@ class HttpApp:
             "/": Route({"GET": page}, "metadata"),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
-        if sagemaker:
-            self._routes |= SageMakerRoutes(entry, self._ready, sagemaker_model).routes()
         self._known = dict(self._routes)
         #: Requests that wait for the metrics, by the format: OpenMetrics or not.
         self._scrapes: dict[bool, list[Exchange]] = {}

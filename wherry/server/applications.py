@@ -34,17 +34,10 @@ class Applications:
 
 def applications(control: ModelControl, options: Options, plan: MemoryPlan) -> Applications:
     """Applications with these options. ConfigError for one that cannot be meant."""
-    access, protocols = options.access, options.protocols
+    access = options.access
     common = _common(control, options, plan)
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
-    http = HttpApp(
-        control.runtime,
-        common=common,
-        control=control,
-        restrictions=restrictions,
-        sagemaker=protocols.allow_sagemaker,
-        sagemaker_model=protocols.sagemaker_model,
-    )
+    http = HttpApp(control.runtime, common=common, control=control, restrictions=restrictions)
     if options.listen.grpc_port is None and options.listen.grpc_fd is None:
         return Applications(http, None, common)
     # Here: a server without gRPC does not pay for reading the messages' description.

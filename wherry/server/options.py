@@ -278,13 +278,9 @@ class Protocols:
         metavar="SETTING",
         separator=";",
     )
-    allow_sagemaker: bool = option(False, "answer SageMaker's /ping and /invocations, too")
     grpc_compression: Literal["none", "gzip", "deflate"] = option(
         "none", "how to compress what gRPC clients are sent"
     )
-    #: Of several models, the one that /invocations calls; for programs, and in the environment
-    #: the SAGEMAKER_TRITON_DEFAULT_MODEL_NAME of SageMaker's containers.
-    sagemaker_model: str | None = None
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 

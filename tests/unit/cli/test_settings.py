@@ -51,7 +51,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "cache_size": 14, "allow_client_shm": True, "allow_model_upload": True,
             "http_restricted_api": ["trace:k=v"],
         "disabled_api": ["trace"], "rate_limit_resource": ["r:1"],
-        "management_port": 15, "metrics_port": 16, "allow_sagemaker": True,
+        "management_port": 15, "metrics_port": 16,
         "http_header_forward_pattern": "x-.*",
         "grpc_compression": "gzip", "trace_config": ["rate=5"],
         "rate_limit": "execution_count",

@@ -46,12 +46,11 @@ def quiet(text: str) -> str:
         ("/v1/models", "metadata"),
         ("/v1/models/m", "metadata"),
         ("/v1/chat/completions", "inference"),
-        ("/invocations", "inference"),
     ],
 )
 def test_each_path_has_its_group(path: str, group: str) -> None:
     assert group in GROUPS
-    with served(quiet, sagemaker=True) as client:
+    with served(quiet) as client:
         route = client.app.route(path)
         assert route is not None
         assert route.group == group

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from wherry.frontends.compression import MAX_BYTES
-from wherry.frontends.http.answers import Headers, fail, packed, respond, respond_json
+from wherry.frontends.http.answers import fail, packed, respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
@@ -127,7 +127,7 @@ class KServeRoutes:
         respond_json(exchange, describe.metadata(loaded, versions))
 
 
-def infer(model: ModelPath, exchange: Exchange, kind: type[HttpInferCall] | None = None) -> None:
+def infer(model: ModelPath, exchange: Exchange) -> None:
     """The hot path: one object for a request besides the core's own; no task, no future."""
     entry = model.entry
     entry.admission.check()
@@ -138,7 +138,7 @@ def infer(model: ModelPath, exchange: Exchange, kind: type[HttpInferCall] | None
             f" '{model.name}' streams its responses, which infer cannot carry; POST to"
             f" /v2/models/{model.name}/generate_stream"
         )
-    call = (kind or HttpInferCall)(entry, exchange, loaded, codec)
+    call = HttpInferCall(entry, exchange, loaded, codec)
     request = exchange.request
     header_length = request.headers.get(HEADER_LENGTH)
     body = entry.small_body(exchange)
@@ -197,8 +197,8 @@ class HttpInferCall(InferCall):
     def _send(self, encoded: AnswerBody) -> None:
         content_type, headers = "application/json", encoded.headers
         if encoded.json_bytes is not None:
-            content_type, more = self.binary_head(encoded.json_bytes)
-            headers = (*headers, *more)
+            content_type = OCTET_STREAM
+            headers = (*headers, ("Inference-Header-Content-Length", str(encoded.json_bytes)))
         respond(
             self.exchange,
             encoded.body,
@@ -206,10 +206,6 @@ class HttpInferCall(InferCall):
             headers=headers,
             compress=not encoded.headers,
         )
-
-    def binary_head(self, json_bytes: int) -> tuple[str, Headers]:
-        """Content type and headers of an answer with binary data behind so much JSON."""
-        return OCTET_STREAM, [("Inference-Header-Content-Length", str(json_bytes))]
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:

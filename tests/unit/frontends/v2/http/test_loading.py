@@ -86,26 +86,6 @@ def test_a_model_that_loads_is_503_with_its_state_and_when_to_come_back(
         assert answer.status == 404
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_sagemakers_only_model_is_503_while_it_loads(named: bool) -> None:
-    model = "slow_load" if named else None
-    with served(sagemaker=True, sagemaker_model=model) as client:
-        with loading(client.runtime):
-            answer = client.post("/invocations", {"inputs": []})
-            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-            assert "model 'slow_load' is not ready: loading" in answer.error
-        assert client.post("/invocations", {"inputs": []}).status == 400  # it takes an input
-
-
-def test_sagemaker_is_503_while_it_is_not_known_which_models_there_are() -> None:
-    with served(echo, sagemaker=True) as client:
-        client.runtime.expect("*")
-        answer = client.post("/invocations", {"inputs": []})
-        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
-        client.runtime.expect_no_more("*")
-        assert client.post("/invocations", {"inputs": []}).status == 400
-
-
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata", "ModelConfig"])
 def test_over_grpc_a_model_that_loads_is_unavailable_and_says_when_to_come_back(
     method: str,
