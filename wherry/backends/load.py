@@ -1,7 +1,7 @@
 """Which class runs a model of a repository?
 
 A backend is imported when the first model needs it, by its name: that of ensembles lies in a
-higher layer, and most need a library that not everybody has.
+higher layer, and most need an optional library.
 """
 
 from __future__ import annotations

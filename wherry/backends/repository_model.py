@@ -2,7 +2,7 @@
 
     class OnnxModel(RepositoryModel):
         @classmethod
-        def completed(cls, folder, version, config): ...  # what the file says where config is mute
+        def completed(cls, folder, version, config): ...  # fields that config does not set
         def settings(self): return {**super().settings(), "isolation": "thread"}
         def load(self, device): ...
         def execute(self, **columns):                     # a mapping of columns out

@@ -1,4 +1,4 @@
-"""Which sockets were we given already open, and for which frontend is each?
+"""Which open sockets were passed to this process, and which frontend gets each?
 
 systemd passes them as descriptors from 3 up (sd_listen_fds(3)): LISTEN_FDS says how many,
 LISTEN_PID to which process, LISTEN_FDNAMES what they are called.

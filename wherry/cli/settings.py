@@ -39,7 +39,7 @@ class Settings:
     file: str | None = None
 
     def of_model(self, name: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """What the operator says of this model, and the origin of each setting."""
+        """The settings that the operator gives this model, and the origin of each."""
         said: dict[str, Any] = {}
         origins: dict[str, str] = {}
         from_file = [key for key in OF_EVERY_MODEL if self._is_from_file(key)]
@@ -66,7 +66,7 @@ class Settings:
         }
 
     def resources(self) -> dict[str, int]:
-        """What there is of each resource, by name."""
+        """The count of each shared resource, by name."""
         said: dict[str, int] = {}
         for text in self.options.models.rate_limit_resources:
             name, _, count = text.partition(":")
@@ -78,7 +78,7 @@ class Settings:
         return said
 
     def api_keys(self) -> tuple[str, ...]:
-        """All keys, each as KEY or NAME: KEY. ConfigError shows none of them."""
+        """All API keys, each as KEY or NAME: KEY. The text of a ConfigError shows none of them."""
         from wherry.cli.key_file import checked, keys_of  # not for --help
 
         said = self.options.access.api_keys
@@ -95,8 +95,8 @@ def read_settings(
     *,
     folder: Path = Path(),
 ) -> Settings:
-    """Merge the four sources. `flags` by setting's name, and `config`. ConfigError says what is
-    wrong and where."""
+    """Merge flags, environment, file and defaults. `flags` has options by their keys, and `config`.
+    ConfigError names the mistake and its place."""
     file, table = _read_file(flags.get("config") or environ.get(f"{PREFIX}CONFIG"), folder)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -170,7 +170,8 @@ def _plainly(problem: str, option: Option) -> str:
 
 
 def _is_from_kubernetes(key: str, value: str) -> bool:
-    """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant for us."""
+    """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant as an
+    option."""
     return key in ("port", "grpc_port") and value.startswith(("tcp://", "udp://"))
 
 

@@ -1,4 +1,4 @@
-"""What do tritonserver's options mean here, so that its command line serves as it is?
+"""How is a command line of tritonserver read as one of wherry?
 
 An option that has a flag of ours is put in its words; one that changes nothing here is taken and
 said so; an unknown one is left for the parser to refuse.
@@ -13,7 +13,7 @@ from wherry.server.options import OPTIONS
 
 COMMANDS: Final = ("serve", "check", "config")
 
-#: Other names for flags of ours.
+#: Flags of tritonserver that are another name for a flag of wherry.
 SAME: Final = {
     "--model-store": "--model-repository",
     "--http-address": "--host",
@@ -30,7 +30,7 @@ _NOT_HERE = "there is no such frontend"
 _MEMORY = "no pool of memory has to be sized"
 _LOG = "use --log-level"
 
-#: What is taken and changes nothing, and why.
+#: Options that are accepted without effect, each with the reason.
 WITHOUT_EFFECT: Final = {
     "--id": "the server is called wherry",
     "--allow-http": "HTTP is always on",
@@ -89,7 +89,7 @@ _SWITCHES: Final = {option.flag for option in OPTIONS.values() if option.is_swit
 
 
 def in_our_words(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """The arguments with our flags, and what was left out of them, with the reason."""
+    """The arguments with wherry's flags, and the flags without effect with their reasons."""
     waiting = list(reversed(arguments))
     if not arguments or arguments[0] not in COMMANDS:
         return list(arguments), []
@@ -142,7 +142,7 @@ def _cache(value: str) -> list[str]:
     return [f"--cache-size={size}" if known else f"--cache-config={value}"]
 
 
-#: Options whose value decides what they are here.
+#: Options whose value decides which flag of wherry they become.
 _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
     "--cache-config": _cache,
     "--log-format": _log_format,

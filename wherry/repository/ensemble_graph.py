@@ -19,7 +19,7 @@ def members(config: TritonConfig) -> list[str]:
 
 
 def graph_problems(config: TritonConfig) -> list[str]:
-    """What is wrong with the ensemble itself: nobody gives a tensor, two do, or it is a circle."""
+    """Problems of the steps alone: a tensor that no step gives, or two do, and circles."""
     if config.ensemble_scheduling is None or not config.ensemble_scheduling.step:
         return ["platform 'ensemble' needs ensemble_scheduling with at least one step"]
     problems: list[str] = []
@@ -53,7 +53,7 @@ def graph_problems(config: TritonConfig) -> list[str]:
 
 
 def member_problems(config: TritonConfig, find: Find) -> list[str]:
-    """What does not fit between an ensemble and its members."""
+    """Problems between an ensemble and its members: missing tensors, other types or shapes."""
     assert config.ensemble_scheduling is not None
     problems: list[str] = []
     types = {tensor.name: tensor.data_type for tensor in config.input}
@@ -92,7 +92,7 @@ def member_problems(config: TritonConfig, find: Find) -> list[str]:
 
 
 def decoupled(config: TritonConfig, find: Find) -> bool:
-    """Does one request of this ensemble have many answers? If one of its members' has."""
+    """Whether a request may have many responses: one of the members, or of theirs, is decoupled."""
     waiting = members(config)
     seen = set(waiting)  # each once: ensembles may share members, and call each other in a circle
     while waiting:
@@ -122,7 +122,7 @@ def _unknown(
 
 
 def _circles(config: TritonConfig) -> list[str]:
-    """Steps that wait for each other; found by running the graph with nothing in it."""
+    """The steps that wait for each other, found by running the graph without tensors."""
     assert config.ensemble_scheduling is not None
     steps = config.ensemble_scheduling.step
     needs = [set(step.input_map.values()) for step in steps]

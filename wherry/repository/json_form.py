@@ -23,7 +23,7 @@ _WRONG = object()
 
 
 def from_json(source: bytes | str | Mapping[str, Any], *, what: str = "config") -> TritonConfig:
-    """A configuration from JSON text, or from what that holds. BadConfig says all that is wrong."""
+    """Read a configuration from JSON, as text or decoded. BadConfig names every mistake."""
     reader = _Reader()
     config = reader.message(TritonConfig, _object(source, what), ())
     if reader.problems:
@@ -32,30 +32,30 @@ def from_json(source: bytes | str | Mapping[str, Any], *, what: str = "config") 
 
 
 def patched(config: TritonConfig, patch: bytes | str | Mapping[str, Any]) -> TritonConfig:
-    """`config` with the members of a JSON object in place of its own (RFC 7396): messages and
-    maps are merged, lists are replaced, null takes away."""
+    """Apply a JSON merge patch (RFC 7396): messages and maps are merged, lists are replaced, null
+    removes a member."""
     given = _object(patch, "patch")
     return from_json(_merged(said(config), _in_our_names(TritonConfig, given)), what="patch")
 
 
 def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]:
-    """As Triton shows a configuration: every plain field is there, with its default, and what is
-    silent is normalised; `gpus` are those that there are."""
+    """Write a configuration as Triton shows it: normalised, and with the default of every scalar,
+    list and map. `gpus`: the indices of the machine's GPUs."""
     return filled(normalised(config, gpus))
 
 
 def filled(config: TritonConfig) -> dict[str, Any]:
-    """Every plain field, with its default; messages that are not set are left out."""
+    """Write every scalar, list and map, with its default, and the messages that are set."""
     return _filled(config)
 
 
 def said(config: TritonConfig) -> dict[str, Any]:
-    """Only what the configuration says."""
+    """Write only the fields that are set."""
     return _said(config)
 
 
 class _Reader:
-    """Reads one document; what is wrong is collected."""
+    """Reads one document, and collects its problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -129,7 +129,8 @@ class _Reader:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """Also from text, and 8.0 for a whole number; ValueError or OverflowError if it is none."""
+    """The number that a JSON number or string stands for; 8.0 is a whole number. ValueError or
+    OverflowError if it is none."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
     number = kind(value)
@@ -163,7 +164,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _in_our_names(cls: Any, value: Any) -> Any:
-    """A patch whose fields are called as in triton_config.py, so that it meets what it patches."""
+    """The patch with snake_case names, as in the object that it is merged with."""
     if not isinstance(value, Mapping):
         return value
     fields = fields_of(cls)

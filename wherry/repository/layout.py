@@ -19,15 +19,15 @@ from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import TritonConfig, TritonVersionPolicy
 from wherry.repository.validate import without_effect
 
-#: A configuration is read whole; one that is larger is none.
+#: Most bytes of a config.pbtxt, which is read whole.
 MAX_CONFIG_BYTES = 16 << 20
 
 IN_SEVERAL = "model appears in two or more repositories"
 
-#: Files that a running model writes: they are no change of it.
+#: Folders that a running model writes: their files do not count as a change of the model.
 _NOT_PART_OF_IT = ("__pycache__", ".git")
 
-#: Name, modification time and size of every file of a model: it changes when one of them does.
+#: Name, modification time and size of every file of a model.
 Fingerprint = tuple[tuple[str, int, int], ...]
 
 
@@ -38,13 +38,13 @@ class Found:
     name: str
     folder: str
     config: TritonConfig = field(default_factory=TritonConfig)
-    #: Those that the version policy chooses, lowest first.
+    #: The versions that the version policy chooses, lowest first.
     versions: tuple[int, ...] = ()
-    #: Why it cannot be loaded: all reasons, each with its file and line if it has one.
+    #: All reasons why it cannot be loaded, each with its file and line if it has one.
     problems: tuple[str, ...] = ()
-    #: What is not as it seems, but no reason not to load it.
+    #: Warnings: fields without effect, folders that are no versions.
     notices: tuple[str, ...] = ()
-    #: More than one repository has it, so none of them is served.
+    #: Whether more than one repository has it; then none of them is served.
     in_several: bool = False
 
 
@@ -71,7 +71,7 @@ def look(name: str, repositories: Sequence[str], *, config_name: str | None = No
     if not folders:
         raise FileNotFoundError(name)
     if len(folders) > 1:
-        # By number: clients are told, and need not know where they are.
+        # Repositories are named by number: clients see this text, and must not see paths.
         roots = [os.path.abspath(repository) for repository in repositories]
         places = " and ".join(str(roots.index(os.path.dirname(f)) + 1) for f in folders)
         problem = f"{name}: {IN_SEVERAL}: {places}: none of them is served"
@@ -80,12 +80,13 @@ def look(name: str, repositories: Sequence[str], *, config_name: str | None = No
 
 
 def is_name(name: str) -> bool:
-    """Is this a name within a folder? A client says it: it must not lead out of the repository."""
+    """Whether this is a plain file name: names come from clients, and must not lead out of the
+    repository."""
     return bool(name) and not name.startswith(".") and not {"/", os.sep, "\0"} & set(name)
 
 
 def folders_of(name: str, repositories: Sequence[str]) -> list[str]:
-    """Where a model of this name is; more than one place is one too many."""
+    """The folders of the models with this name: more than one is a mistake of the operator's."""
     if not is_name(name):
         return []
     folders = dict.fromkeys(os.path.join(os.path.abspath(r), name) for r in repositories)
@@ -109,7 +110,7 @@ def read(
     config = msgspec.structs.replace(config, name=name)
     there, ignored = _versions(folder)
     if is_ensemble(config) and not there:
-        there = [1]  # it has no files: a folder for each version would be empty
+        there = [1]  # an ensemble has no files, and needs no version folder
     versions = chosen(config.version_policy, there)
     notices = [f"folder {entry!r} is no version: those are whole numbers" for entry in ignored]
     notices += [f"{key} has no effect: {why}" for key, why in without_effect(config)]
@@ -124,7 +125,7 @@ def read(
 
 
 def chosen(policy: TritonVersionPolicy | None, there: Sequence[int]) -> list[int]:
-    """Which of the versions to serve, lowest first; without a policy the highest one."""
+    """The versions that the policy serves, lowest first; without a policy the highest one."""
     versions = sorted(there)
     if policy is not None and policy.all is not None:
         return versions
@@ -135,7 +136,8 @@ def chosen(policy: TritonVersionPolicy | None, there: Sequence[int]) -> list[int
 
 
 def fingerprint(folder: str) -> Fingerprint:
-    """Changes whenever a file of the model does. What goes away meanwhile is left out."""
+    """A value that changes whenever a file of the model does. Files that disappear while it is
+    taken are left out."""
     return tuple(sorted(_files(folder)))
 
 
@@ -148,13 +150,13 @@ def _files(folder: str) -> Iterator[tuple[str, int, int]]:
                 about = os.stat(path)
             except OSError:
                 continue
-            # A folder's own time changes with what is left out here, too.
+            # Only of files: a folder's time changes with the folders that are left out, too.
             size = about.st_size if name in files else 0
             yield path, about.st_mtime_ns if name in files else 0, size
 
 
 def _config(folder: str, config_name: str | None) -> TritonConfig:
-    """What the model's configuration file says; nothing if it has none."""
+    """The model's configuration file, read; an empty configuration if there is none."""
     name = os.path.basename(folder)
     for file in ([f"configs/{config_name}.pbtxt"] if config_name else []) + ["config.pbtxt"]:
         where = f"{name}/{file}"
@@ -176,7 +178,7 @@ def _config(folder: str, config_name: str | None) -> TritonConfig:
 
 
 def _versions(folder: str) -> tuple[list[int], list[str]]:
-    """The versions that are there, and the folders whose names only look like one."""
+    """The version folders, and folders whose names begin with a digit but are no versions."""
     there: list[int] = []
     ignored: list[str] = []
     for entry in os.scandir(folder):

@@ -55,7 +55,7 @@ from wherry.values.errors import ConfigError
 NO_COUNTERPART: Final = frozenset({
     "version",  # the name of a folder
     "warmup", "examples",  # rows; Triton's model_warmup names files
-    "wait_when_mixed",  # Triton's batches never do
+    "wait_when_mixed",  # Triton never waits then
     "description", "isolation", "execution_timeout", "stall_timeout", "unload_timeout",
     "isolate_errors", "run_in_caller", "crash_budget", "crash_window", "max_restart_delay",
     "max_unread_responses", "max_queue_wait", "max_queue_bytes",
@@ -78,11 +78,12 @@ _CONTROLS: Final[Mapping[str, TritonSequenceBatchingControlKind]] = {
 
 
 def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
-    """Settings of a ModelConfig. Files of initial states are read from the model's `folder`.
+    """Read Triton's fields as settings of a ModelConfig. Reads the files of initial states from the
+    model's `folder`.
 
-    What a block does not say is left to the defaults, and to the batcher that tunes itself. Triton
-    bounds no queue unless it is told to, and knows no priorities: neither does this, but for
-    `max_queue_wait` (decision 17).
+    Fields that are not set leave the setting's default, which is a batcher that tunes itself. As in
+    Triton no queue is bounded and there are no priorities unless fields say so; `max_queue_wait`
+    alone keeps its default (decision 17).
     """
     found: dict[str, Any] = {
         "max_batch_size": triton.max_batch_size,
@@ -102,7 +103,7 @@ def settings(triton: TritonConfig, folder: str) -> dict[str, Any]:
 
 
 def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
-    """What Triton would be told to serve this model with these settings."""
+    """Write settings and signature as the configuration with which Triton would serve them."""
     pinned = TritonOptimizationPolicyPinnedMemoryBuffer(enable=True)
     triton = TritonConfig(
         name=config.name,
@@ -130,7 +131,7 @@ def triton_config(config: ModelConfig, signature: Signature) -> TritonConfig:
 
 
 def signature(triton: TritonConfig) -> Signature:
-    """Inputs and outputs as clients see them; `reshape` is between the server and the model."""
+    """The signature that clients see: `dims`, not `reshape`, which is between server and model."""
     batched = triton.max_batch_size > 0
     return Signature(
         inputs=tuple(_input(tensor, batched) for tensor in triton.input),
@@ -143,7 +144,7 @@ def signature(triton: TritonConfig) -> Signature:
 
 
 def datatype_of(data_type: TritonDataType) -> Datatype:
-    """TYPE_FP32, as a configuration says it, as the datatype."""
+    """The datatype called TYPE_FP32 and the like in a configuration."""
     return DATATYPES[_datatype(data_type)]
 
 
@@ -178,7 +179,8 @@ def _triton_output(spec: TensorSpec) -> TritonOutput:
 
 
 def _triton_dims(spec: TensorSpec) -> tuple[list[int], TritonTensorReshape | None]:
-    """Triton has no tensor without dimensions: a row of one element is [1], reshaped to []."""
+    """dims and reshape. Triton has no tensor without dimensions: a row of shape () is [1], reshaped
+    to []."""
     return (list(spec.shape), None) if spec.shape else ([1], TritonTensorReshape(shape=[]))
 
 
@@ -195,7 +197,8 @@ def _triton_type(datatype: str) -> TritonDataType:
 
 
 def _instance_settings(groups: Sequence[TritonInstanceGroup]) -> dict[str, Any]:
-    """`count` instances on each device of a group; the most resources that a group needs."""
+    """Settings of the groups: `count` instances on each device, and of each resource the largest
+    count that a group asks for."""
     found: dict[str, Any] = {"instances": [one for group in groups for one in _groups(group)] or 1}
     limiters = [group.rate_limiter for group in groups if group.rate_limiter is not None]
     needs: dict[str, int] = {}
@@ -214,7 +217,7 @@ def _groups(group: TritonInstanceGroup) -> list[InstanceGroup]:
     count = max(1, group.count)
     if group.gpus:
         return [InstanceGroup(count, f"cuda:{index}") for index in group.gpus]
-    # KIND_MODEL: the model places itself; its own code says where.
+    # KIND_MODEL is "cpu": the model's own code chooses its device.
     devices = [device for device, kind in _DEVICES.items() if kind == group.kind] or ["cpu"]
     return [InstanceGroup(count, device) for device in devices]
 
@@ -307,7 +310,7 @@ def _triton_policy(policy: QueuePolicy) -> TritonQueuePolicy:
 def _sequence_settings(
     batching: TritonSequenceBatching, returned: set[str], folder: str
 ) -> dict[str, Any]:
-    """`returned`: the outputs that callers get, states among them."""
+    """Settings of a sequence batcher. `returned`: the names of the outputs that callers get."""
     found: dict[str, Any] = {}
     how: dict[str, Any] = {}
     if batching.oldest is not None:
@@ -413,7 +416,7 @@ def _state(state: TritonSequenceBatchingState, returned: bool, folder: str) -> S
         state.input_name,
         state.output_name,
         _datatype(state.data_type),
-        # What is open at the START is as small as can be, as in Triton.
+        # As in Triton, a size that is open is 1 at the START.
         tuple(1 if size < 0 else size for size in dims),
         data,
         returned,

@@ -1,4 +1,4 @@
-"""What does Triton write into a configuration where that is silent, before it shows it?"""
+"""Which fields does Triton fill in before it shows a configuration?"""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from wherry.repository.triton_config import (
 #: Triton's own default for max_sequence_idle_microseconds.
 IDLE_MICROSECONDS = 1_000_000
 
-#: Where a backend finds its model, if the configuration does not say.
+#: default_model_filename by backend.
 FILES = {"python": "model.py", "onnxruntime": "model.onnx", "pytorch": "model.pt"}
 
 
 def normalised(config: TritonConfig, gpus: Sequence[int] = ()) -> TritonConfig:
-    """A copy for people and clients. Not for running it: what is silent is free to be tuned."""
+    """A copy with the fields that Triton fills in, to be shown. Not to be run: there a field that
+    is not set leaves the choice to the batcher."""
     config = replace(
         config,
         version_policy=config.version_policy

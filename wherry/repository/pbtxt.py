@@ -1,4 +1,4 @@
-"""What does a config.pbtxt say, and where is what wrong in it?
+"""How is a config.pbtxt read and written, with the line of each mistake?
 
 Protobuf's text format, as far as a configuration can hold it. A mistake does not end the reading:
 what can be understood after it is read on, so that one run tells of all of them.
@@ -18,7 +18,7 @@ from wherry.repository.validate import problems_of
 
 M = TypeVar("M", bound=TritonMessage)
 
-#: Messages within messages; a configuration has nine at most.
+#: Deepest nesting of messages that is read; a valid configuration nests nine.
 MAX_DEPTH = 64
 
 #: Numbers and strings are atomic, (?>...) and ++: what their end spoils would be tried again from
@@ -46,7 +46,7 @@ _CHARS = {
 }  # fmt: skip
 _CLOSING = {"{": "}", "<": ">"}
 
-#: What could not be read; its problem is noted.
+#: Stands for a value that could not be read; its problem is noted.
 _WRONG = object()
 
 
@@ -86,8 +86,8 @@ def format(config: TritonConfig) -> str:
 
 
 def _may_be_of(path: Path, spoilt: Set[Path]) -> bool:
-    """Is this a message, or a field of one, that could not be read in full? What is missing there
-    may well be there."""
+    """Whether a problem at `path` may only be due to one that is noted already: a message that
+    could not be read in full lacks fields that the file may well have."""
     return path in spoilt or (path[:-1] in spoilt and isinstance(path[-1], str))
 
 
@@ -102,7 +102,7 @@ class _Token:
 
 
 class _Broken(Exception):
-    """The text cannot be followed any further; why is noted already."""
+    """Raised where the text cannot be read any further, after its problem was noted."""
 
 
 class _TextReader:
@@ -119,7 +119,7 @@ class _TextReader:
         return self._message(TritonConfig, "", (), 0)
 
     def line_of(self, path: Path) -> int:
-        """Where this value, or the nearest message around it, begins."""
+        """The line where this value, or the nearest message around it, begins."""
         while path not in self._lines:
             path = path[:-1]
         return self._lines[path]
@@ -127,7 +127,7 @@ class _TextReader:
     # Messages and fields
 
     def _message(self, cls: type[M], closing: str, path: Path, depth: int) -> M:
-        """Fields up to the closing bracket (the end of the file: "")."""
+        """Read fields up to the closing bracket, or the end of the file for ""."""
         if depth > MAX_DEPTH:
             self._stop(path, f"more than {MAX_DEPTH} messages within each other")
         fields = fields_of(cls)
@@ -153,7 +153,7 @@ class _TextReader:
     def _field(
         self, field: ConfigField, found: dict[str, Any], token: _Token, path: Path, depth: int
     ) -> None:
-        """One appearance of a field: a value, or a list of them."""
+        """Read one occurrence of a field: a value, or a list of them."""
         path = (*path, field.name)
         if field.name in found and not field.many:
             self._note(token.line, path, "it is set twice")
@@ -194,7 +194,7 @@ class _TextReader:
         values.append(self._value(field, index, depth))
 
     def _entry(self, field: ConfigField, values: dict[Any, Any], path: Path, depth: int) -> None:
-        """One `{ key: ... value: ... }` of a map."""
+        """Read one `{ key: ... value: ... }` of a map."""
         line = self._token.line
         closing = self._open(path)
         assert field.key is not None
@@ -231,7 +231,7 @@ class _TextReader:
             self._lines[(*path, key)] = line
 
     def _value(self, field: ConfigField, path: Path, depth: int) -> Any:
-        """One value of the field's type, or _WRONG after a note of what it is instead."""
+        """Read one value of the field's type; _WRONG after noting what it is instead."""
         opening = self._token.kind == "mark" and self._token.text in ("{", "<", "[")
         if field.is_message and opening and self._token.text != "[":
             return self._message(field.kind, self._open(path), path, depth + 1)
@@ -264,7 +264,7 @@ class _TextReader:
         return value
 
     def _string(self, field: ConfigField, path: Path) -> Any:
-        """Strings after each other are one."""
+        """Read a string; several in a row are one."""
         line, parts = self._token.line, []
         while self._token.kind == "string":
             parts.append(self._unescaped(self._take(), path))
@@ -343,7 +343,7 @@ class _TextReader:
         return False
 
     def _skip_value(self) -> None:
-        """Leave out the value of a field that nobody knows."""
+        """Skip the value of an unknown field."""
         if self._token.text == ":" and self._token.kind == "mark":
             self._next()
         if self._token.text == "-":
@@ -373,12 +373,12 @@ class _TextReader:
 
 
 def _read(value: Any) -> Any:
-    """A list without what could not be read."""
+    """The value, or the list without elements that could not be read."""
     return [one for one in value if one is not _WRONG] if isinstance(value, list) else value
 
 
 def _scalar(field: ConfigField, token: _Token, negative: bool) -> Any:
-    """A number, a truth or an enum's value; _WRONG if it is none."""
+    """The number, boolean or enum value that a token stands for; _WRONG if it is none."""
     kind, text = field.kind, token.text
     if field.is_enum:
         if token.kind == "name":

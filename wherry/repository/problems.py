@@ -1,4 +1,4 @@
-"""How is told what is wrong with a configuration, and what may have been meant?"""
+"""How are the mistakes of a configuration reported, with what may have been meant?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_PROBLEM: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and with which value."""
+    """One mistake, and the value that has it."""
 
     path: Path
     text: str
@@ -30,7 +30,7 @@ class Problem:
 
 
 class BadConfig(ConfigError):
-    """A configuration with all that is wrong in it, a line for each problem."""
+    """Raised for a configuration with all of its problems, a line for each."""
 
     def __init__(self, problems: Iterable[str]) -> None:
         told = [_shortened(problem) for problem in itertools.islice(problems, MOST_PROBLEMS + 1)]
@@ -58,7 +58,7 @@ def nearest(name: str, known: Collection[str], *, cutoff: float) -> str | None:
 
 
 def shown(path: Path) -> str:
-    """input[0].dims"""
+    """The path as text: input[0].dims."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -55,12 +55,12 @@ class ConfigField:
         return isinstance(self.kind, tuple)
 
     def is_silent(self, value: Any) -> bool:
-        """May `value` be left out? It is the default, and that is protobuf's own zero."""
+        """Whether `value` may be left out: it is the default, and that is protobuf's own zero."""
         zero = self.kind[0] if self.is_enum and not self.many else None
         return bool(value == self.default and (not self.default or self.default == zero))
 
     def out_of_range(self, number: int) -> str | None:
-        """What is wrong with a whole number that this field has no room for."""
+        """The problem of a whole number outside of the limits; None within them."""
         least, largest = self.limits
         if number < 0 and least == 0:
             return f"{number} must not be negative"
@@ -78,7 +78,7 @@ def fields_of(message: type[TritonMessage]) -> dict[str, ConfigField]:
 
 
 def one_of_twice(message: type[TritonMessage], said: Iterable[str]) -> str | None:
-    """What is wrong if two of these fields exclude each other."""
+    """The problem of fields of one oneof that are both set; None if there is none."""
     said = set(said)
     both = [name for name in message.one_of if name in said]
     return f"only one of {' and '.join(both)} may be set" if len(both) > 1 else None

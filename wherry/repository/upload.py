@@ -18,11 +18,11 @@ MAX_DEPTH: Final = 16
 
 
 class BadUpload(Exception):
-    """A file cannot be what it is called, or there are too many."""
+    """Raised for a file whose name leads elsewhere or cannot be written, and for too many files."""
 
 
 def save(files: Mapping[str, bytes], root: str) -> None:
-    """Write the files (path in the model's folder -> content) below `root`, which is new."""
+    """Write the files (path in the model's folder -> content) below `root`, a new folder."""
     if len(files) > MAX_FILES:
         raise BadUpload(f"{len(files)} files were sent, of at most {MAX_FILES}")
     places = {path: os.path.join(root, *_parts(path)) for path in files}
@@ -45,5 +45,5 @@ def _parts(path: str) -> list[str]:
 
 
 def _can_be_written(name: str) -> bool:
-    """Is it text that the file system takes? A lone surrogate of JSON is none."""
+    """Whether the file system takes this name: JSON may hold lone surrogates."""
     return name.isprintable() and len(os.fsencode(name)) <= 255

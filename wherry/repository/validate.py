@@ -25,7 +25,8 @@ from wherry.repository.triton_config import (
 
 
 def problems_of(config: TritonConfig) -> Iterator[Problem]:
-    """What cannot be meant. What a model's own file may complete later is no problem."""
+    """Values that contradict each other or mean nothing. What a model's own file may complete later
+    is no problem."""
     if config.max_batch_size < 0:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
@@ -52,7 +53,7 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
 
 
 def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
-    """Fields that are accepted and change nothing, and why: said once when the model is loaded."""
+    """Fields that are accepted and change nothing, each with the reason."""
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(config, name):
             yield name, why
@@ -90,7 +91,7 @@ _OPTIMIZATION_WITHOUT_EFFECT: Final = {
 def _tensor(
     path: Path, tensor: TritonInput | TritonOutput, batched: bool, scalars: bool
 ) -> Iterator[Problem]:
-    """`scalars`: its backend takes tensors without dimensions."""
+    """Check one tensor. `scalars`: the model's backend takes tensors without dimensions."""
     if not tensor.name:
         yield Problem(path, "it needs a name")
     if tensor.data_type == "TYPE_INVALID":
@@ -114,7 +115,7 @@ def _tensor(
 
 
 def _file(path: Path, name: str | None) -> Iterator[Problem]:
-    """Files are the model's own: whoever may load a model must not read others by it."""
+    """Refuse a path out of the model's folder: a load request must not read other files."""
     if name and (name.startswith("/") or ".." in name.split("/")):
         yield Problem(path, f"{name!r} must be a file of the model's folder")
 

@@ -33,7 +33,7 @@ class AccessLog:
 
 
 class _LoggedExchange(PassedOn):
-    """Logs the end of the transport's exchange."""
+    """An exchange that logs its end."""
 
     __slots__ = ("_log", "_started", "_status")
 
@@ -61,7 +61,7 @@ class _LoggedExchange(PassedOn):
 
     def _end(self, status: int) -> None:
         if self._phase is LEFT:
-            return  # the model's answer comes too late
+            return  # the model has answered after the client left
         self._phase = LEFT
         request = self.request
         self._log.info(

@@ -33,17 +33,17 @@ class Applications:
 
 
 def applications(control: ModelControl, options: Options, plan: MemoryPlan) -> Applications:
-    """Applications with these options. ConfigError for one that cannot be meant."""
+    """Make the applications. ConfigError for an option that cannot be meant."""
     access = options.access
     common = _common(control, options, plan)
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     http = HttpApp(control.runtime, common=common, control=control, restrictions=restrictions)
     if options.listen.grpc_port is None and options.listen.grpc_fd is None:
         return Applications(http, None, common)
-    # Here: a server without gRPC does not pay for reading the messages' description.
+    # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
 
-    # What has a port of its own over HTTP is not left open here.
+    # Groups that HTTP serves on the management port only are closed over gRPC.
     elsewhere = () if options.listen.management_port is None else MANAGEMENT
     closed = (*access.disabled_apis, *elsewhere)
     grpc = GrpcApp(

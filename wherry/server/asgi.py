@@ -40,7 +40,8 @@ class Asgi:
         self._renew()
 
     def _renew(self) -> None:
-        """A closed Runtime stays closed, but a host may start its lifespan again (tests do)."""
+        """Make a Runtime and its application: a closed Runtime cannot be started again, but a host
+        may start its lifespan again (tests do)."""
         self.runtime = self._make_runtime()
         common = Common(
             keys=ApiKeys(self._options.access.api_keys),
@@ -74,7 +75,7 @@ class Asgi:
 
     @contextlib.asynccontextmanager
     async def lifespan(self, host: object = None) -> AsyncIterator[None]:
-        """For a host application: `FastAPI(lifespan=app.lifespan)`."""
+        """The lifespan for a host application: `FastAPI(lifespan=app.lifespan)`."""
         await self.startup()
         try:
             yield

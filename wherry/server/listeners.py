@@ -1,4 +1,4 @@
-"""Where does a server listen, and who is answered there?"""
+"""On which addresses does a server listen, and which routes does it answer on each?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
-#: Seconds in which a client that has a connection may still send the request it is about to send.
+#: Seconds for which open connections are still read when a server begins to drain.
 LAST_CALL = 0.3
 
 
@@ -39,7 +39,7 @@ class Listeners:
     def __init__(self, applications: Applications, options: Options, plan: MemoryPlan) -> None:
         self._listen = options.listen
         self._tls = options.tls
-        #: Also while models are loading. Not beside a predecessor that could answer.
+        #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
         self._serves_at_once = not self._listen.reuse_port and (
             self._listen.fd is None and self._listen.grpc_fd is None
         )
@@ -56,7 +56,7 @@ class Listeners:
 
         app = applications.http
         public: Application = app
-        #: Those for operators, by the name of their option.
+        #: Listeners for operators, by the name of their option without _port.
         self._operators: dict[str, Listener] = {}
         if self._listen.management_port is not None:
             self._operators["management"] = listener(app)
@@ -87,12 +87,12 @@ class Listeners:
 
     @property
     def connections(self) -> int:
-        """HTTP connections that are open, but those of operators."""
+        """Open HTTP connections, without those of operators."""
         return self._http.connections
 
     @property
     def calls(self) -> int:
-        """gRPC calls that are open."""
+        """Open gRPC calls."""
         return 0 if self._grpc is None else self._grpc.calls
 
     @property
@@ -101,7 +101,8 @@ class Listeners:
         return all(one.binding is not Binding.NETWORK for one in self._all())
 
     async def start(self) -> None:
-        """Take every address. OSError if HTTP's or gRPC's is taken, ConfigError for another one."""
+        """Bind every address. OSError if that of HTTP or gRPC is in use, ConfigError for one of an
+        operator's listeners."""
         listen = self._listen
         await self._http.start(
             listen.host,
@@ -120,19 +121,20 @@ class Listeners:
             await self._start_grpc(self._grpc)
 
     async def serve(self) -> None:
-        """Accept connections, where that had to wait for the models."""
+        """Accept connections from now on, if `start` did not."""
         if not self._serves_at_once:
             for listener in self._all():
                 await listener.serve()
 
     async def drain(self, timeout: float) -> bool:
-        """Accept no more, and answer what was accepted. False if that is not done in time."""
+        """Accept no more, and wait until accepted requests are answered. False after `timeout`
+        seconds."""
         last_call = min(LAST_CALL, timeout)
         self._draining = {asyncio.create_task(one.drain(None, last_call)) for one in self._all()}
         return not (await asyncio.wait(self._draining, timeout=timeout))[1]
 
     async def end(self) -> None:
-        """Close every connection once what is answered by now is sent. After `drain`."""
+        """Send the answers that are there, and close every connection. After `drain`."""
         await asyncio.gather(*(one.end() for one in self._all()))
         await asyncio.gather(*self._draining)
 
@@ -176,6 +178,6 @@ def _tls_context(files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | No
         return None
     try:
         return tls_context(certfile, keyfile, client_ca, alpn=alpn)
-    except OSError as error:  # not there, or not what it should be; the error names no file
+    except OSError as error:  # the error of a missing or malformed file does not name it
         named = ", ".join(str(file) for file in files if file is not None)
         raise ConfigError(f"TLS from {named}: {error.strerror or error}") from None

@@ -1,4 +1,4 @@
-"""Which Runtime does a server serve: of the models it is given, or one that has them?"""
+"""Which Runtime does a server serve, given models or a Runtime?"""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Who may call, and which parts of the API."""
+    """Which clients may call which parts of the API."""
 
     allowed_hosts: tuple[str, ...] = option(
         (),
@@ -195,7 +195,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How much clients may have a server hold. What is None follows from the memory."""
+    """How much clients may have a server hold. Limits that are None follow from the memory."""
 
     max_in_flight: int | None = option(
         None, "requests at once; one more is refused (429)", metavar="N", least=1
@@ -261,7 +261,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocols:
-    """What the protocols offer beside inference."""
+    """What HTTP and gRPC do beside inference."""
 
     header_forward_pattern: str | None = option(
         None,
@@ -286,7 +286,7 @@ class Protocols:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """How a server tells that it is ready, and how long it takes to end."""
+    """How a server reports that it is ready, and how long it may take to end."""
 
     drain_timeout: float = option(
         30.0, "at SIGTERM, time to finish requests and unload models", metavar="SECONDS", least=0
@@ -441,7 +441,7 @@ class Option:
 
     @property
     def keyword(self) -> str:
-        """Of `wherry.Server`; "" if that does not read it."""
+        """The keyword of `wherry.Server`; "" if only the command line has the option."""
         return self.name if self.group in OF_A_SERVER else ""
 
     @property
@@ -454,12 +454,12 @@ class Option:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a Literal."""
+        """The values that are allowed, for a Literal."""
         return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
 
 
 def options_of(values: Mapping[str, Any]) -> Options:
-    """Options with these values, by their keys."""
+    """Make Options of values by their keys."""
     said: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         said.setdefault(OPTIONS[key].group, {})[OPTIONS[key].name] = value
@@ -467,7 +467,7 @@ def options_of(values: Mapping[str, Any]) -> Options:
 
 
 def from_keywords(keywords: Mapping[str, Any]) -> Options:
-    """Options from whole groups (`listen=Listen(port=0)`) and single fields (`port=0`), by name.
+    """Make Options of whole groups (`listen=Listen(port=0)`) and single fields (`port=0`), by name.
 
     TypeError for a name that a server has no option for.
     """

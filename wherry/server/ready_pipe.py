@@ -9,7 +9,7 @@ from wherry.values.errors import ConfigError
 
 
 class ReadyPipe:
-    """The descriptor that gets the URL, and is closed then. Closed without it: there will be none.
+    """The descriptor that gets the URL and is then closed, or is closed without one.
 
     Without a descriptor every method does nothing.
     """
@@ -18,7 +18,7 @@ class ReadyPipe:
         self._fd = fd
 
     def keep(self) -> None:
-        """Keep it from workers, which would hold it open. ConfigError if it is no descriptor."""
+        """Keep it from worker processes. ConfigError if it is no descriptor."""
         if self._fd is None:
             return
         try:
@@ -28,7 +28,7 @@ class ReadyPipe:
             raise ConfigError(f"ready_fd {fd}: {error.strerror}") from None
 
     def tell(self, url: str) -> None:
-        """Write the URL. A reader that is gone is no reason not to serve."""
+        """Write the URL and close. A reader that is gone is ignored."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.write(self._fd, f"{url}\n".encode())

@@ -76,7 +76,7 @@ class Server:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
         given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
         self.runtime = runtime_of(models, isolation, overrides)
-        #: The model repositories, if it has some; its runtime must be this one.
+        #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
         self._owns_runtime = not self.runtime.models()
@@ -90,7 +90,7 @@ class Server:
         self._is_the_program = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: `_loop` is known, or there will be none.
+        #: Set once `_loop` is known, or will never be.
         self._begun = threading.Event()
         self._stopping = asyncio.Event()
         self._drained = True
@@ -118,7 +118,7 @@ class Server:
         """Where the metrics are as well, with `metrics_port`; empty without one."""
         return self._listeners.urls.get("metrics", "")
 
-    # In a program of one's own
+    # In a program of your own
 
     def __enter__(self) -> Server:
         return self.start()
@@ -144,7 +144,7 @@ class Server:
         if thread is not None and thread.ident is not None:
             self._begun.wait()
             if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # it is closed: it has ended by itself
+                with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended already
                     self._loop.call_soon_threadsafe(self._stopping.set)
             thread.join()
         self._thread = None
@@ -156,7 +156,7 @@ class Server:
                 self._drained = runner.run(self._live())
         except BaseException as error:
             if self._ready.done():
-                raise  # nobody waits for it: threading prints it
+                raise  # start() has returned: threading prints it
             self._ready.set_exception(error)
         else:
             if not self._ready.done():
@@ -188,7 +188,7 @@ class Server:
             self._stopping.set()
 
         numbers = [signal.SIGTERM, signal.SIGINT]
-        # The end of its terminal; with nohup that is not to end it.
+        # The terminal was closed; nohup ignores that.
         if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         for number in numbers:
@@ -202,20 +202,20 @@ class Server:
         return INTERRUPTED if received == [signal.SIGINT] else DRAINED
 
     def _end_now(self, number: int) -> None:
-        """The operator asks a second time: nobody is answered any more."""
+        """End the process at a second signal, without answering open requests."""
         log.warning("stopped before everything was answered")
         for loaded in self.runtime.models():
             for instance in loaded.runner.instances:
                 instance.abort("the server was stopped")
         for handler in logging.getLogger().handlers:
             handler.flush()
-        # Not sys.exit(): that waits for threads which may never end.
+        # Not sys.exit(): that waits for threads, which may never end.
         os._exit(128 + number)
 
     # A server's life
 
     async def _live(self) -> bool:
-        """From the first to the last moment. False if something was not finished in time."""
+        """Run the whole life of the server. False if something was not finished in time."""
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         self._ready_pipe.keep()
@@ -262,7 +262,7 @@ class Server:
         if loading.done():
             loading.result()
             return True
-        loading.add_done_callback(asyncio.Future.exception)  # that it ends so is no news to asyncio
+        loading.add_done_callback(asyncio.Future.exception)  # read it, or asyncio warns of it
         return False
 
     def _start_models(self) -> None:
@@ -289,7 +289,7 @@ class Server:
         drained = await listeners.drain(self.drain_timeout)
         if self._owns_runtime:
             drained = await self._close_runtime(drained, ends_at)
-        # Every request of the runtime has its answer now, an error if need be.
+        # Every request has its answer by now, which may be an error.
         await listeners.end()
         await in_thread(self.control.close, "wherry-close")
         await in_thread(self._applications.common.traces.close, "wherry-close")
@@ -301,10 +301,10 @@ class Server:
         """Finish what runs, and unload. False if something was not finished by `ends_at`, or not
         `drained` before."""
         left = max(0.0, ends_at - time.monotonic())
-        loads = "loading" in self.runtime.not_ready().values()  # drained, all are "unloading"
+        # Asked before the drain: after it all are "unloading".
+        loads = "loading" in self.runtime.not_ready().values()
         drained &= await in_thread(lambda: self.runtime.drain(left), "wherry-drain")
-        # Nothing runs any more, or it is not to be waited for: nor is a model that still loads.
-        # Unloading has the rest of the time, and a little if there is none.
+        # Wait for unloading only if nothing runs or loads any more; for UNLOADING seconds at least.
         left = max(UNLOADING, ends_at - time.monotonic())
         timeout = left if drained and not loads else 0.0
         await in_thread(lambda: self.runtime.close(timeout), "wherry-close")
@@ -312,7 +312,7 @@ class Server:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where it is installed."""
+    """A new event loop: uvloop's where that is installed."""
     try:
         import uvloop
     except ImportError:
@@ -321,9 +321,8 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def _spare_the_collector() -> None:
-    """What is loaded by now stays: the garbage collector need not look at it again and again.
-
-    Requests leave no cycles behind, so that looking for some less often costs no memory.
+    """Have the garbage collector leave out all objects that exist by now, which stay, and run less
+    often: requests leave no cycles behind.
     """
     gc.collect()
     gc.freeze()
