@@ -730,7 +730,7 @@ class Metric:
                 raise TritonModelException(f"metric {family.name!r}: {key!r} is no label")
         self._key = [family.name, family.description, family.kind, self._labels, buckets]
         if _server is not None:
-            _server.measure([*self._key, "add", "0"])  # it is there from now on
+            _server.outbox.measure([*self._key, "add", "0"])  # it is there from now on
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
@@ -762,7 +762,7 @@ class Metric:
 
     def _measure(self, what: str, value: float) -> None:
         if _server is not None:
-            _server.measure([*self._key, what, repr(float(value))])
+            _server.outbox.measure([*self._key, what, repr(float(value))])
 
 
 #: Where the first versions of Triton's module had them.

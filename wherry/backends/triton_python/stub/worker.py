@@ -25,7 +25,8 @@ from time import perf_counter_ns
 from typing import Any, Iterator  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
-from .link import Link, clean, write_record
+from .link import Link
+from .text import clean, write_record
 from .wire import Channel
 
 
@@ -107,9 +108,9 @@ class Worker:
             if self._start["config"] is not None and complete is not None:
                 completed = _completed(complete, self._start["config"])
         except _errors() as error:
-            self._link.send(["failed", *_described(error)])
+            self._link.outbox.send(["failed", *_described(error)])
             return False
-        self._link.send(["opened", completed])
+        self._link.outbox.send(["opened", completed])
         return True
 
     def _initialize(self, arguments: dict[str, str]) -> bool:
@@ -128,10 +129,10 @@ class Worker:
             if "logging" in sys.modules:
                 _log_to_server(self._start["log_level"])
         except _errors() as error:
-            self._link.send(["failed", *_described(error)])
+            self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.serving = True
-        self._link.send(["ready", hasattr(self._model, "is_ready")])
+        self._link.outbox.send(["ready", hasattr(self._model, "is_ready")])
         return True
 
     # While it serves
@@ -184,7 +185,7 @@ class Worker:
         except _errors():
             sys.stderr.write("is_ready() failed:\n" + traceback.format_exc())
             ready = False
-        self._link.send(["is_ready", ready])
+        self._link.outbox.send(["is_ready", ready])
 
     def _execute(self, message: list[Any], incoming: Any) -> None:
         """Give the model one list of requests, and the server what came of each."""
@@ -260,12 +261,12 @@ class Worker:
     def _watching(self, loop: Any, arrived: Any) -> Iterator[None]:
         """Have the loop read, and set `arrived` when there is work."""
         self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
-        self._link.watch(loop)
+        self._link.inbox.watch(loop)
         try:
             yield
         finally:
             self._link.on_work = None
-            self._link.unwatch(loop)
+            self._link.inbox.unwatch(loop)
 
     async def _go_on(self) -> None:
         """Let the tasks that execute() has left run on, until there is work or all are done."""

@@ -1,0 +1,78 @@
+"""How do the threads of a worker share the reading of its one connection?
+
+A thread that waits for something reads, for all others, too: there is no thread that only reads,
+and a model without threads pays for none. A running event loop reads as well when something comes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any, Callable  # noqa: UP035 - for Python 3.8
+
+from .wire import Channel, Incoming
+
+
+class Inbox:
+    """The reading end. `take` is called with each message, under a lock that `Inbox` holds."""
+
+    def __init__(self, channel: Channel, take: Callable[[list[Any], Incoming], None]) -> None:
+        self._channel = channel
+        self._take = take
+        self._changed = threading.Condition(threading.Lock())
+        self._reading = False
+        #: Threads that wait for what another one reads.
+        self._waiting = 0
+        #: Event loops that read, and for how many.
+        self._watchers: dict[int, int] = {}
+
+    def wait_for(self, done: Callable[[], object]) -> None:
+        """Block until `done()`, reading if no other thread does."""
+        with self._changed:
+            while not done():
+                if self._reading:
+                    self._waiting += 1
+                    self._changed.wait()
+                    self._waiting -= 1
+                    continue
+                self._reading = True
+                self._changed.release()
+                try:
+                    message = self._receive()
+                finally:
+                    self._changed.acquire()
+                    self._reading = False
+                    if self._waiting:
+                        self._changed.notify_all()
+                self._take(*message)
+                while self._channel.complete():
+                    self._take(*self._receive())
+
+    def pump(self) -> None:
+        """Take what has come. Does not block."""
+        with self._changed:
+            if self._reading:
+                return  # another thread does
+            while self._channel.readable():
+                self._take(*self._receive())
+            self._changed.notify_all()
+
+    def watch(self, loop: Any) -> None:
+        """Have an event loop read, until `unwatch` was called as often."""
+        count = self._watchers.get(id(loop), 0)
+        self._watchers[id(loop)] = count + 1
+        if not count:
+            loop.add_reader(self._channel.fileno(), self.pump)
+        self.pump()
+
+    def unwatch(self, loop: Any) -> None:
+        self._watchers[id(loop)] -= 1
+        if not self._watchers[id(loop)]:
+            del self._watchers[id(loop)]
+            loop.remove_reader(self._channel.fileno())
+
+    def _receive(self) -> tuple[list[Any], Incoming]:
+        try:
+            return self._channel.receive()
+        except (OSError, EOFError):
+            os._exit(1)  # the server is gone, and with it all work

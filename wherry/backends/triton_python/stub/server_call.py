@@ -1,0 +1,130 @@
+"""How does a model read the responses of a call that the server runs for it?"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable  # noqa: UP035 - for Python 3.8
+
+from . import pb_utils
+from .wire import Incoming
+
+
+class ServerCall:
+    """A call of the server, and an iterator over its responses: from the first one again once it
+    has come to the last, as Triton's."""
+
+    def __init__(self, link: Any, key: int) -> None:
+        self._link = link
+        self.key = key
+        self._answers: list[tuple[list[Any], Incoming]] = []
+        self._next = 0
+        self._done = False
+        #: Wakes the coroutine that awaits it.
+        self._wake: Callable[[], None] | None = None
+
+    def take(self, message: list[Any], incoming: Incoming) -> None:
+        """Under the link's lock."""
+        if message[4] is not None:
+            self._answers.append((message, incoming))
+        if message[3]:
+            self._done = True
+            self._link.ended(self)
+        if self._wake is not None:
+            self._wake()
+
+    def cancel(self) -> None:
+        """Have it end: the last response is then an error, CANCELLED. Safe to call at any time."""
+        self._link.cancel(self)
+
+    def drop(self) -> None:
+        """Want no more of it. Safe to call at any time."""
+        if not self._done:
+            self._done = True
+            self._link.forget(self)
+
+    # For threads
+
+    def only(self) -> Any:
+        for response in self:
+            return response
+        return _no_response()
+
+    def told(self) -> Any:
+        """The answer to what is no request."""
+        self._link.inbox.wait_for(self._ready)
+        message, _ = self._answers[0]
+        error, value, _ = message[4]
+        if error is not None:
+            raise pb_utils.TritonModelException(error[1])
+        return value
+
+    def __iter__(self) -> ServerCall:
+        if self._done and self._next == len(self._answers):
+            self._next = 0
+        return self
+
+    def __next__(self) -> Any:
+        self._link.inbox.wait_for(self._ready)
+        if self._next == len(self._answers):
+            raise StopIteration
+        return self._taken()
+
+    def _taken(self) -> Any:
+        self._next += 1
+        return _response(*self._answers[self._next - 1])
+
+    # For event loops
+
+    async def only_async(self) -> Any:
+        async for response in self:
+            return response
+        return _no_response()
+
+    def __aiter__(self) -> ServerCall:
+        return iter(self)
+
+    async def __anext__(self) -> Any:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        while not self._ready():
+            woken = asyncio.Event()
+            self._wake = functools.partial(_wake, loop, woken)
+            self._link.inbox.watch(loop)
+            try:
+                if not self._ready():
+                    await woken.wait()
+            finally:
+                self._link.inbox.unwatch(loop)
+        if self._next == len(self._answers):
+            raise StopAsyncIteration
+        return self._taken()
+
+    def _ready(self) -> bool:
+        return self._next < len(self._answers) or self._done
+
+    def __del__(self) -> None:
+        self.drop()
+
+
+def _wake(loop: Any, woken: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # that loop is closed
+        loop.call_soon_threadsafe(woken.set)
+
+
+def _response(message: list[Any], incoming: Incoming) -> Any:
+    error, parameters, outputs = message[4]
+    tensors = [
+        pb_utils.Tensor._of_memory(name, datatype, shape, incoming.get(where, offset, size))
+        for name, datatype, shape, where, offset, size in outputs
+    ]
+    failed = None if error is None else pb_utils.TritonError(error[1], error[0])
+    response = pb_utils.InferenceResponse(tensors, failed)
+    response._parameters = parameters
+    return response
+
+
+def _no_response() -> Any:
+    text = "the model gave no response"
+    return pb_utils.InferenceResponse([], pb_utils.TritonError(text))
