@@ -22,7 +22,7 @@ import msgspec
 
 from benchmarks import harness
 from wherry.frontends.grpc import proto
-from wherry.frontends.v2.tensors import pack_bytes
+from wherry.frontends.v2.element_bytes import pack_bytes
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 TEXT = "what a day"

@@ -16,9 +16,9 @@ from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.grpc.answers import MAX_TEXT_BYTES
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.frontends.v2.tensors import pack_bytes
 from wherry.models.config import InstanceGroup
 
 HEALTH = "grpc.health.v1.Health"

@@ -10,7 +10,7 @@ from typing import Any
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.frontends.client_text import without_paths
-from wherry.frontends.v2.tensors import wire_shape
+from wherry.frontends.v2.wire_shape import wire_shape
 from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
 from wherry.repository.json_form import filled, to_json
 from wherry.repository.mapping import triton_config

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
+from wherry.frontends.v2.input_codec import InputCodec
+from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.tensors import InputCodec, OutputCodec
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.errors import InvalidRequest

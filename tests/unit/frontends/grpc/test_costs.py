@@ -20,9 +20,9 @@ from wherry.frontends.grpc.heads import CODINGS, Head, Refusal, percent_encoded
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders, literal
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.grpc.wire_numbers import BLOCK, varint
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.parameters import HeaderForwarding
-from wherry.frontends.v2.tensors import pack_bytes
 from wherry.values.errors import InvalidRequest
 from wherry.values.request import InferResponse
 

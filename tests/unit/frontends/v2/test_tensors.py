@@ -1,4 +1,4 @@
-"""frontends/v2/tensors.py: a tensor on the wire and a column are the same thing."""
+"""Are a tensor on the wire and a column the same thing, both ways? (input_codec, output_codec)"""
 
 import json
 import math
@@ -16,14 +16,14 @@ from hypothesis.extra import numpy as hnp
 
 from tests.costs import assert_linear
 from wherry.frontends.compression import best_coding, compressed, decompressed
-from wherry.frontends.v2.tensors import (
-    InputCodec,
-    OutputCodec,
+from wherry.frontends.v2.element_bytes import (
     bf16_to_float32,
     float32_to_bf16,
     pack_bytes,
     unpack_bytes,
 )
+from wherry.frontends.v2.input_codec import InputCodec
+from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.values.datatypes import (
     BF16,
     BOOL,

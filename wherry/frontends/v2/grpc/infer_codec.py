@@ -1,7 +1,7 @@
 """How does a ModelInferRequest become columns, and columns a ModelInferResponse?
 
 Pure: decoded messages in, columns out, and back. A codec is made once for each loaded model. What
-a tensor's bytes mean is the same as over HTTP, hence `http/tensors.py`.
+a tensor's bytes mean is the same as over HTTP, hence `input_codec.py` and `output_codec.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, is_large, join_in_slices
 from wherry.frontends.v2.classification import check_classifiable
+from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
+from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters, checked_parameters
 from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.tensors import InputCodec, OutputCodec
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
@@ -232,7 +233,7 @@ class InferCodec:
     def _wrong_count(self, codec: InputCodec, expected: int, got: int) -> InvalidRequest:
         size = codec.spec.datatype.itemsize
         if size:
-            return codec.size_mismatch(expected * size, got * size)
+            return codec.errors.size_mismatch(expected * size, got * size)
         return InvalidRequest(
             f"expected {expected} string elements for inference input '{codec.name}' for model"
             f" '{self.model}', got {got}"

@@ -13,7 +13,8 @@ from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.entry import Entry
-from wherry.frontends.v2.http.infer_codec import InferBody, parse_object
+from wherry.frontends.v2.http.infer_body import InferBody
+from wherry.frontends.v2.http.json_body import parse_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
-from wherry.frontends.v2.http.infer_codec import InferBody
+from wherry.frontends.v2.http.infer_body import InferBody
 from wherry.frontends.v2.http.model_path import ModelPath
 from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply, StreamReply
@@ -51,10 +51,10 @@ class GenerateRequest(ABC):
         entry, exchange, codec = self.entry, self.exchange, self.codec
         body = entry.small_body(exchange)
         if body is not None:
-            self.submit(codec.decode_generate(body))
+            self.submit(codec.generate.decode(body))
         else:
             entry.read_off_loop(
-                exchange, lambda: codec.decode_large_generate(entry.body(exchange)), self.submit
+                exchange, lambda: codec.generate.decode_large(entry.body(exchange)), self.submit
             )
 
     def submit(self, decoded: InferBody) -> None:
@@ -74,7 +74,7 @@ class GenerateRequest(ABC):
             self._reply.consumed()
 
     def encoded(self, response: InferResponse) -> bytes:
-        return self.codec.encode_generate(response.outputs, self.id, response.parameters)
+        return self.codec.generate.encode(response.outputs, self.id, response.parameters)
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
         self.entry.admission.leave()

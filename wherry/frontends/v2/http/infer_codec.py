@@ -1,4 +1,4 @@
-"""How does the body of an infer or generate request become columns, and columns an answer's body?
+"""How does the body of an infer request become columns, and columns an answer's body?
 
 Pure: bytes in, columns out, and back. A codec is made once for each loaded model.
 """
@@ -6,9 +6,8 @@ Pure: bytes in, columns out, and back. A codec is made once for each loaded mode
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -16,19 +15,21 @@ from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
 from wherry.frontends.v2.classification import check_classifiable
-from wherry.frontends.v2.json_errors import malformed, mismatch
-from wherry.frontends.v2.long_arrays import Folded, check_values, fold
+from wherry.frontends.v2.http.generate_codec import GenerateCodec
+from wherry.frontends.v2.http.infer_body import InferBody, Wanted
+from wherry.frontends.v2.http.json_body import parsed
+from wherry.frontends.v2.input_codec import InputCodec
+from wherry.frontends.v2.json_errors import mismatch
+from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
+from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
-from wherry.frontends.v2.shared_memory import SharedMemory, Window
-from wherry.frontends.v2.tensors import InputCodec, OutputCodec, with_quoted_literals
+from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Column, Columns
-
-T = TypeVar("T")
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTET_STREAM: Final = "application/octet-stream"
@@ -64,41 +65,8 @@ class WireRequest(msgspec.Struct, gc=False):
     outputs: list[WireOutput] = []
 
 
-class Wanted(msgspec.Struct):
-    """One output as the client asked for it."""
-
-    codec: OutputCodec
-    binary: bool
-    #: So many "score:index" strings in its place; 0: the tensor itself.
-    classes: int
-    #: Where its data goes, if not into the answer.
-    window: Window | None = None
-
-
 class _Parameters(msgspec.Struct):
     parameters: dict[str, msgspec.Raw] = {}
-
-
-class InferBody(msgspec.Struct):
-    """A decoded request."""
-
-    columns: Columns
-    rows: int
-    id: str
-    parameters: Parameters
-    #: None: every output, as JSON.
-    wanted: list[Wanted] | None
-    #: The client named the outputs.
-    named: bool = False
-    #: What the columns hold in memory, if that was counted.
-    held_bytes: int | None = None
-
-    @property
-    def output_names(self) -> list[str] | None:
-        """Those that the client named; None: it wants whatever there is."""
-        if self.wanted is None or not self.named:
-            return None
-        return [one.codec.name for one in self.wanted]
 
 
 class AnswerBody(msgspec.Struct):
@@ -112,7 +80,6 @@ class AnswerBody(msgspec.Struct):
 
 _decode: Final = msgspec.json.Decoder(WireRequest).decode
 _decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
-_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ModelCodec:
@@ -137,6 +104,7 @@ class ModelCodec:
         name, version = encode_json(config.name), encode_json(config.version)
         self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
         self._views = all(codec.views for codec in self.inputs.values())
+        self.generate = GenerateCodec(self._tensors, config.name, config.version)
         self._plain_head = b'{%b"outputs":[' % self._names
 
     # The request
@@ -261,71 +229,7 @@ class ModelCodec:
         window = self._tensors.window(parameters, what) if elsewhere else None
         return Wanted(codec, binary, classes, window)
 
-    def decode_generate(self, body: Buffer) -> InferBody:
-        """A JSON object whose members are inputs by name; the others are parameters."""
-        members = parse_object(body)
-        text = bytes(body)
-        if isinstance(members.get("parameters"), dict) and "parameters" not in self.inputs:
-            members = {**members.pop("parameters"), **members}
-        request_id = "" if "id" in self.inputs else members.pop("id", "")
-        if type(request_id) is not str:
-            raise InvalidRequest("id: expected str")
-        if any(text.count(encode_json(name)) > 1 for name in self.inputs):
-            self._refuse_twice(text)
-        columns: Columns = {}
-        rows = 0
-        for name in [name for name in members if name in self.inputs]:  # as the client wrote them
-            value, codec = members.pop(name), self.inputs[name]
-            if value is None:
-                continue
-            elements = codec.elements_of(value)
-            shape = codec.shape_of(len(elements))
-            count = codec.rows_of(shape)
-            if rows and count != rows:
-                raise InvalidRequest(
-                    f"input '{name}' of model '{self.model}' has {count} rows, others have {rows}"
-                )
-            rows = count
-            columns[name] = codec.from_values(elements, count, shape)
-        columns = self._tensors.complete(columns)
-        return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
-
-    def decode_large_generate(self, body: Buffer) -> InferBody:
-        """`decode_generate` for another thread. RequestTooLarge if it has too many values: these
-        are built in one go, other than the data of an infer request."""
-        check_values(body)
-        decoded = self.decode_generate(body)
-        decoded.held_bytes = held_bytes(decoded.columns)
-        return decoded
-
-    def _refuse_twice(self, text: bytes) -> None:
-        """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""
-
-        def look(members: list[tuple[str, Any]]) -> None:
-            seen: set[str] = set()
-            for name, _ in members:
-                if name in seen and name in self.inputs:
-                    raise InvalidRequest(f"input '{name}' already exists in request")
-                seen.add(name)
-
-        json.loads(text, object_pairs_hook=look)
-
     # The answer
-
-    def encode_generate(
-        self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None
-    ) -> bytes:
-        answer: dict[str, Any] = {"id": id} if id else {}
-        answer["model_name"], answer["model_version"] = self.model, self._version
-        if parameters:
-            answer.update(parameters)
-        for name, codec in self.outputs.items():
-            if name in outputs:
-                answer[name] = codec.values(outputs[name])
-        try:
-            return encode_json(answer)
-        except (TypeError, ValueError) as error:
-            raise BadModelOutput(f"model '{self.model}': an output is no JSON: {error}") from None
 
     def encode(
         self,
@@ -430,7 +334,7 @@ class ModelCodec:
 def parse(body: Buffer) -> WireRequest:
     """The envelope of an infer request; its data stays text."""
     try:
-        return _parsed(_decode, body)
+        return parsed(_decode, body)
     except InvalidRequest as error:
         if "(parameters[...]: expected" in str(error):
             _check_parameters(body)
@@ -445,25 +349,6 @@ def _check_parameters(body: Buffer) -> None:
     for name, value in parameters.items():
         if bytes(memoryview(value)[:1]) in b"[{":
             raise InvalidParameter(name)
-
-
-def parse_object(body: Buffer) -> dict[str, Any]:
-    return _parsed(_decode_object, body)
-
-
-def _parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
-    try:
-        try:
-            return decode(body)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            loose = with_quoted_literals(bytes(body))
-            if loose is None:
-                raise
-            return decode(loose)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(malformed(error)) from None
 
 
 def _from_folded(codec: InputCodec, given: WireInput, rows: int, folded: Folded) -> Column:

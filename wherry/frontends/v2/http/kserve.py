@@ -1,6 +1,6 @@
 """How does the V2 protocol become an InferRequest, and an InferResponse V2 again?
 
-Paths, and what each answers. Bodies are `infer_codec.py`'s and `tensors.py`'s, generate is
+Paths, and what each answers. Bodies are `infer_codec.py`'s, generate is
 `generate.py`'s. Differences from Triton, all on purpose: 400 for JSON that cannot be parsed,
 application/json for every error, 503 with the reason where something is not ready.
 """
@@ -17,11 +17,11 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.generate import generate, generate_stream
+from wherry.frontends.v2.http.infer_body import InferBody
 from wherry.frontends.v2.http.infer_codec import (
     HEADER_LENGTH,
     OCTET_STREAM,
     AnswerBody,
-    InferBody,
     ModelCodec,
 )
 from wherry.frontends.v2.http.model_path import ModelPath

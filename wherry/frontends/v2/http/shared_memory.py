@@ -15,7 +15,7 @@ from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.http.infer_codec import parse_object
+from wherry.frontends.v2.http.json_body import parse_object
 from wherry.values.errors import InvalidRequest, RegionNotFound, Unsupported
 
 NameT = TypeVar("NameT", bound=str | None)

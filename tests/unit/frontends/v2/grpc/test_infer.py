@@ -12,8 +12,8 @@ import wherry
 from tests.fakes import Gate, gated
 from tests.grpc_calls import Client, served
 from wherry.frontends.admission import Admission
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.parameters import HeaderForwarding
-from wherry.frontends.v2.tensors import pack_bytes
 from wherry.models.config import ModelConfig
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import QueueFull

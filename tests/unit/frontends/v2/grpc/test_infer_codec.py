@@ -11,9 +11,9 @@ import wherry
 from wherry.frontends.grpc.proto import load
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.grpc.wire_numbers import Malformed
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec, InferMessage
 from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.frontends.v2.tensors import pack_bytes
 from wherry.values.errors import BadModelOutput, InvalidRequest, RegionNotFound, Unsupported
 from wherry.values.request import InferResponse
 

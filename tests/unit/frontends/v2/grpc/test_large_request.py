@@ -13,8 +13,8 @@ from tests.fakes import PATIENCE, until
 from tests.grpc_calls import Client, served
 from wherry.frontends import offload as offload_module
 from wherry.frontends.offload import LARGE_BYTES, SLICE_BYTES, Job, Offload, Port
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc.infer_codec import COPIED_BYTES, InferCodec
-from wherry.frontends.v2.tensors import pack_bytes
 
 MANY = 40_000  # elements: far more than a slice holds
 BESIDE = "wherry-offload"

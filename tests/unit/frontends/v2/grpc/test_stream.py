@@ -10,8 +10,8 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.grpc_calls import Client, MemoryRpc, served
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc import stream as stream_module
-from wherry.frontends.v2.tensors import pack_bytes
 
 FINAL = "triton_final_response"
 WANTS_END = {"triton_enable_empty_final_response": {"bool_param": True}}

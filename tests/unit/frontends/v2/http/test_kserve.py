@@ -16,9 +16,11 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
-from wherry.frontends.v2.http.infer_codec import ModelCodec, Wanted
+from wherry.frontends.v2.element_bytes import pack_bytes
+from wherry.frontends.v2.http.generate_codec import GenerateCodec
+from wherry.frontends.v2.http.infer_body import Wanted
+from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.parameters import HeaderForwarding
-from wherry.frontends.v2.tensors import pack_bytes
 from wherry.values.request import Columns, InferRequest, SequenceStep
 
 FP32 = Annotated[np.ndarray, wherry.FP32[2]]
@@ -505,7 +507,7 @@ def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
     answer = json.loads(bytes(codec.encode(columns, None, "7", {"stop": "length"}).body))  # type: ignore[arg-type]
     assert list(answer) == ["id", "model_name", "model_version", "parameters", "outputs"]
     assert answer["parameters"] == {"stop": "length"}
-    generated = json.loads(codec.encode_generate(columns, "7", {"stop": "length"}))
+    generated = json.loads(codec.generate.encode(columns, "7", {"stop": "length"}))
     assert generated["stop"] == "length"
     with pytest.raises(wherry.BadModelOutput, match="response parameter is no JSON"):
         codec.encode(columns, None, "", {"stop": object()})
@@ -517,7 +519,7 @@ def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
     wanted = [Wanted(output, binary=True, classes=0) for output in codec.outputs.values()]
     for body in (codec.encode(columns).body, codec.encode(columns, wanted[:1]).body):
         assert b"total" not in bytes(body)  # type: ignore[arg-type]
-    assert b"total" not in codec.encode_generate(columns)
+    assert b"total" not in codec.generate.encode(columns)
 
 
 def test_a_class_has_its_label() -> None:
@@ -1052,14 +1054,15 @@ def large_inputs(datatype: str, shape: list[int], data: object) -> dict[str, Any
 def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that decode and encode from now on."""
     names: list[str] = []
-    for method in ("decode", "encode", "encode_in_slices", "decode_generate"):
-        original = getattr(ModelCodec, method)
+    methods = [(ModelCodec, name) for name in ("decode", "encode", "encode_in_slices")]
+    for codec, method in [*methods, (GenerateCodec, "decode")]:
+        original = getattr(codec, method)
 
         def noted(*args: Any, original: Any = original, **kwargs: Any) -> Any:
             names.append(threading.current_thread().name)
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(ModelCodec, method, noted)
+        monkeypatch.setattr(codec, method, noted)
     return names
 
 

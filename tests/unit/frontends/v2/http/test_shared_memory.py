@@ -12,8 +12,8 @@ import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.http_exchange import Client, served
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.frontends.v2.tensors import pack_bytes
 
 SHM = Path("/dev/shm")
 ROW = Annotated[np.ndarray, wherry.FP32[4]]

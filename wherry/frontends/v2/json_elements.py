@@ -1,0 +1,176 @@
+"""How does the JSON `data` of an input become elements of its datatype?"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, get_origin
+
+import msgspec
+import numpy as np
+
+from wherry.frontends.v2.input_errors import InputErrors
+from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, explain
+from wherry.frontends.v2.long_arrays import LongArray
+from wherry.values.buffer import Buffer
+from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
+from wherry.values.errors import InvalidRequest
+
+#: Floats that JSON has no number for. Triton's clients send and expect the bare literals; inside
+#: a request they arrive here as strings, as in protobuf's JSON.
+NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+#: A literal, or the end, behind all that is no literal: strings are taken whole, also one that does
+#: not end. It matches wherever it is tried, so that no byte is looked at twice.
+_TO_THE_NEXT_NON_FINITE: Final = re.compile(
+    rb"""((?:[^"NI-]++|"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|(?!NaN|-?Infinity).)*+)(NaN|-?Infinity|\Z)""",
+    re.DOTALL,
+)
+
+_FIRST_INDEX: Final = re.compile(r"\[([0-9]+)\]")
+_UNTYPED: Final = msgspec.json.Decoder()
+
+
+def with_quoted_literals(text: bytes) -> bytes | None:
+    """JSON with NaN, Infinity and -Infinity as strings; None if there are none."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return None
+    return _TO_THE_NEXT_NON_FINITE.sub(
+        lambda found: b'%b"%b"' % found.groups() if found[2] else found[1], text
+    )
+
+
+def _element_type(datatype: Datatype) -> Any:
+    """What one element of `data` must be; the range of an integer is part of its type."""
+    if datatype is BYTES:
+        return str
+    if datatype is BOOL:
+        return bool
+    if datatype.dtype.kind == "f":
+        return float
+    limits = np.iinfo(datatype.dtype.name)
+    # msgspec's bounds have 64 signed bits: numpy refuses what is too large for a UINT64.
+    most = None if datatype is UINT64 else int(limits.max)
+    return Annotated[int, msgspec.Meta(ge=int(limits.min), le=most)]
+
+
+def _fast_element_type(datatype: Datatype) -> Any:
+    """As above, without the rare floats that need care: they are looked at again, slowly."""
+    if datatype is FP32:
+        limit = float(np.finfo(np.float32).max)
+        return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]
+    return _element_type(datatype)
+
+
+class JsonElements:
+    """Reads the elements of one input from JSON: flat or nested in any way, strings for the floats
+    that JSON has not."""
+
+    __slots__ = ("_errors", "_list_type", "_spec", "are_rows", "decode")
+
+    def __init__(self, spec: TensorSpec, errors: InputErrors) -> None:
+        self._spec = spec
+        self._errors = errors
+        #: Whether each element is a row: any JSON value.
+        self.are_rows = spec.form is Form.JSON and spec.shape == ()
+        self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
+        fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
+        #: Reads the usual `data`: a flat list. What it refuses may be right (see `parse`).
+        self.decode = msgspec.json.Decoder(list[Any] if self.are_rows else fast).decode
+
+    def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
+        """The elements, slowly and with care. InvalidRequest says which is wrong."""
+        try:
+            value = _UNTYPED.decode(data)
+        except (ValueError, RecursionError) as error:
+            raise self.malformed(error) from None
+        return self.checked(value)
+
+    def malformed(self, error: Exception) -> InvalidRequest:
+        return self._errors.invalid(f"data: {explain(error)}")
+
+    def pieces(self, data: LongArray) -> Iterator[list[Any]]:
+        first = 0
+        try:
+            for text in data.texts():
+                piece = self._piece(text, first)
+                first += len(piece)
+                yield piece
+        except InvalidRequest:
+            raise
+        except (ValueError, RecursionError) as error:
+            said = explain(error).partition(" (byte ")[0]  # of the piece, not of the body
+            raise self._errors.invalid(f"data: {said}") from None
+
+    def _piece(self, text: bytes, first: int) -> list[Any]:
+        try:
+            values: list[Any] = self.decode(text)
+            return values
+        except msgspec.DecodeError:
+            pass  # it is nested, or has literals that JSON has not, or is wrong
+        try:
+            value = _UNTYPED.decode(text)
+        except msgspec.DecodeError:
+            loose = with_quoted_literals(text)
+            if loose is None:
+                raise
+            value = _UNTYPED.decode(loose)
+        return self.checked(value, first)
+
+    def checked(self, values: Any, first: int = 0) -> list[Any]:
+        """Flat elements of the right type, from anything that JSON may be; there are `first`
+        before them."""
+        if not isinstance(values, list):
+            raise self._errors.invalid(f"data: expected array, got {_json_kind(values)}")
+        if self.are_rows:
+            return values
+        flat = _flat(values)
+        if self._spec.datatype.dtype.kind == "f":
+            flat = [NON_FINITE.get(v, v) if type(v) is str else v for v in flat]
+        try:
+            checked: list[Any] = msgspec.convert(flat, self._list_type)
+            return checked
+        except msgspec.ValidationError as error:
+            said = explain(error, "data")
+            if first:
+                said = _FIRST_INDEX.sub(lambda found: f"[{int(found[1]) + first}]", said, count=1)
+            raise self._errors.wrong_kind(said) from None
+
+    def of(self, value: Any) -> list[Any]:
+        """The elements of a value without a shape: one, or a list of them."""
+        if not self.are_rows:
+            return _flat(value)
+        if not isinstance(value, list):
+            return [value]
+        if _is_list(self._spec.json_type):  # then it is one row, if its elements are none
+            return value if value and all(isinstance(row, list) for row in value) else [value]
+        return value
+
+
+def parse_element(text: str | bytes) -> Any:
+    """The JSON value of one element. ValueError, RecursionError."""
+    return _UNTYPED.decode(text)
+
+
+def _flat(value: Any, depth: int = 1) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(TOO_DEEP)
+    if not any(isinstance(element, list) for element in value):
+        return value
+    flat: list[Any] = []
+    for element in value:
+        flat.extend(_flat(element, depth + 1))
+    return flat
+
+
+def _is_list(json_type: object) -> bool:
+    kind = get_origin(json_type) or json_type
+    return isinstance(kind, type) and issubclass(kind, Sequence)
+
+
+def _json_kind(value: Any) -> str:
+    names = {dict: "object", str: "string", bool: "bool", type(None): "null"}
+    return names.get(type(value), "number")

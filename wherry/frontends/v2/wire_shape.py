@@ -1,0 +1,19 @@
+"""Which shape does a tensor have on the wire, and how is it written?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wherry.values.datatypes import Form, TensorSpec
+
+
+def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
+    """The shape that metadata declares."""
+    if batched:
+        return [-1, *spec.shape]
+    # An array may have no dimensions; a single value is sent as one element.
+    return list(spec.shape) or ([] if spec.form is Form.ARRAY else [1])
+
+
+def dims_text(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
