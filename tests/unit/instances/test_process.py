@@ -341,6 +341,7 @@ def loop(instance: ProcessInstance, answers: Answers, monkeypatch: pytest.Monkey
     return loop
 
 
+@pytest.mark.full  # the thread sleeps for PATIENCE
 def test_a_loop_reads_answers_while_the_serving_thread_sleeps(
     instance: ProcessInstance, answers: Answers, loop: Loop
 ) -> None:
