@@ -8,6 +8,8 @@ import pytest
 
 import wherry
 
+pytestmark = pytest.mark.slow  # each starts a process
+
 HEAVY = {
     "torch", "grpc", "matplotlib", "ray", "transformers", "onnxruntime", "prometheus_client",
     "rich", "tokenizers",

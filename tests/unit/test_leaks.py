@@ -158,6 +158,7 @@ def teardown_module():
 """
 
 
+@pytest.mark.slow
 def test_the_fixture_fails_the_test_that_leaks_and_no_other(tmp_path: Path) -> None:
     """The real conftest.py over planted leaks, in a process of its own."""
     root = Path(__file__).parents[2]

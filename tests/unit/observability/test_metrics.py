@@ -157,6 +157,7 @@ def test_histogram_buckets_only_grow(client: Client) -> None:
             assert counts == sorted(counts), family.name
 
 
+@pytest.mark.slow
 def test_prometheus_client_is_loaded_by_the_first_scrape_only() -> None:
     code = "import sys, wherry.frontends.http_app;sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

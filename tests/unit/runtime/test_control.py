@@ -713,11 +713,9 @@ def test_an_unloaded_model_gives_its_memory_back_without_waiting_for_the_collect
 
 
 @pytest.fixture
-def _collector_looks_at_this_test_only() -> Iterator[None]:
+def _collector_looks_at_this_test_only() -> None:
     """Each unload has it look through the whole heap, that of all the tests before included."""
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.usefixtures("_collector_looks_at_this_test_only")

@@ -383,6 +383,7 @@ async def test_a_paused_call_gets_no_message_that_was_unpacked_meanwhile(desk: D
     await peer.leave()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [ONE, MANY])
 @looped
 async def test_a_client_that_leaves_takes_its_messages_along_that_are_being_unpacked(

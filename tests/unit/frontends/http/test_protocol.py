@@ -532,6 +532,7 @@ def test_bodies_that_do_not_end_are_bounded_for_all_clients(
     run(main(), loop_factory)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_its_answers_is_not_read_either(
     loop_factory: LoopFactory,
 ) -> None:
