@@ -1,8 +1,7 @@
-"""A server in this process: start, ready, drain, stop; and the same as an ASGI application."""
+"""How does a server begin, become ready, and end without losing a request?"""
 
 import asyncio
 import json
-import logging
 import threading
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,19 +15,9 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE, until
-from wherry.frontends.connections.full_memory import memory_plan
-from wherry.frontends.connections.limits import Limits
-from wherry.observability.machine import Machine
-from wherry.server.applications import applications
-from wherry.server.asgi import Asgi
-from wherry.server.options import Options
+from tests.unit.server.asking import get, upper
 from wherry.server.server import Server
 from wherry.testing import GatedModel, local_server
-
-
-@wherry.model(max_batch_size=8)
-def upper(text: list[str]) -> list[str]:
-    return [t.upper() for t in text]
 
 
 @wherry.model(max_batch_size=4)
@@ -42,15 +31,6 @@ class Broken(wherry.Model):
 
     def execute(self, text: list[str]) -> list[str]:
         return text
-
-
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
-            return response.status, response.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 def test_a_server_serves_while_its_block_runs() -> None:
@@ -216,54 +196,6 @@ def test_a_start_that_is_given_up_at_once_leaves_nothing(monkeypatch: pytest.Mon
     assert "wherry-server" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_the_log_tells_of_each_model_and_of_each_request_if_asked(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with (
-        caplog.at_level(logging.INFO),
-        local_server(upper, access_log=True) as server,
-        wherry.Client(server.url) as client,
-    ):
-        client.infer("upper", text="x")
-        get(f"{server.url}/v2/health/ready")
-        get(f"{server.url}/nothing")
-    messages = [record.getMessage() for record in caplog.records]
-    assert messages.count("model ready") == 1
-    assert messages.count("ready") == 1
-    (ready,) = [r for r in caplog.records if r.getMessage() == "model ready"]
-    assert (ready.model, ready.device, ready.instances) == ("upper", "cpu", 1)  # type: ignore[attr-defined]
-    access = [r for r in caplog.records if r.name == "wherry.access"]
-    assert [(r.getMessage(), r.status) for r in access] == [  # type: ignore[attr-defined]
-        ("GET /v2/models/upper/config", 200),
-        ("POST /v2/models/upper/infer", 200),
-        ("GET /nothing", 404),
-    ]
-
-
-TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.mark.parametrize(
-    ("given", "logged"),
-    [
-        (TRACE, TRACE),
-        (TRACE.upper(), None),
-        ("00-0af7651916cd43dd-b7ad6b7169203331-01", None),
-        ("x" * 5000, None),
-        (None, None),
-    ],
-)
-def test_the_access_log_has_the_trace_that_a_request_belongs_to(
-    caplog: pytest.LogCaptureFixture, given: str | None, logged: str | None
-) -> None:
-    headers = {} if given is None else {"traceparent": given}
-    with caplog.at_level(logging.INFO), local_server(upper, access_log=True) as server:
-        request = urllib.request.Request(f"{server.url}/v2", headers=headers)
-        urllib.request.urlopen(request).close()
-    (access,) = [r for r in caplog.records if r.name == "wherry.access"]
-    assert getattr(access, "traceparent", None) == logged
-
-
 def test_the_operator_says_which_parts_of_the_api_there_are_and_for_whom() -> None:
     with local_server(
         upper,
@@ -285,150 +217,11 @@ def test_the_operator_says_which_parts_of_the_api_there_are_and_for_whom() -> No
         assert get(f"{server.url}/v2/trace/setting")[0] == 403
 
 
-def test_operators_may_have_a_port_of_their_own() -> None:
-    with local_server(upper, management_port=0, api_keys=["k"]) as server:
-        assert server.management_url.startswith("http://127.0.0.1:")
-        with wherry.Client(server.url, api_key="k") as client:
-            assert client.infer("upper", text="a") == "A"
-        for path in ("/metrics", "/v2/logging", "/v2/trace/setting", "/v2/repository/index"):
-            assert get(server.url + path)[0] == 404
-            assert get(server.management_url + path)[0] == 401
-        with wherry.Client(server.management_url, api_key="k") as client:
-            assert client.infer("upper", text="a") == "A"
-        assert get(server.management_url + "/v2/health/ready")[0] == 200
-    with pytest.raises(OSError, match="refused"):
-        get(server.management_url + "/v2")
-
-
-def test_metrics_may_have_a_port_as_well_and_nothing_else_is_there() -> None:
-    with local_server(upper, metrics_port=0) as server:
-        for url in (server.url, server.metrics_url):
-            assert "wherry_requests_in_flight" in get(f"{url}/metrics")[1]
-        for path in ("/v2", "/v2/health/ready", "/v2/repository/index"):
-            assert get(server.metrics_url + path)[0] == 404
-        assert get(f"{server.url}/v2/logging")[0] == 200
-
-
-def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
-    grpc = pytest.importorskip("tritonclient.grpc")
-    with local_server(upper, grpc_port=0, management_port=0) as server:
-        client = grpc.InferenceServerClient(server.grpc_url)
-        try:
-            assert client.is_model_ready("upper")
-            for ask in (client.get_model_repository_index, client.get_log_settings):
-                with pytest.raises(Exception, match="PERMISSION_DENIED"):
-                    ask()
-        finally:
-            client.close()
-
-
-def test_a_management_port_that_is_taken_is_said() -> None:
-    with (
-        local_server(upper) as other,
-        pytest.raises(wherry.ConfigError, match=r"management_port .*in use"),
-        local_server(upper, management_port=int(other.url.rpartition(":")[2])),
-    ):
-        pass
-
-
 def test_an_option_that_cannot_be_meant_is_said_before_anything_starts() -> None:
     with pytest.raises(wherry.ConfigError, match="unknown group 'everything'"):
         Server(upper, disabled_apis=["everything"])
     with pytest.raises(wherry.ConfigError, match="header forward pattern"):
         Server(upper, header_forward_pattern="(")
-
-
-# ASGI
-
-
-async def asgi_request(app: Asgi, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    sent: list[Any] = []
-    received = iter([{"type": "http.request", "body": body}])
-    gone = asyncio.Event()
-
-    async def receive() -> Any:
-        for message in received:
-            return message
-        await gone.wait()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}
-    await app(scope, receive, send)
-    status = next(m["status"] for m in sent if m["type"] == "http.response.start")
-    return status, b"".join(m["body"] for m in sent if m["type"] == "http.response.body")
-
-
-def test_the_same_models_as_an_asgi_application_also_a_second_time() -> None:
-    async def use() -> None:
-        app = wherry.asgi(upper)
-        body = json.dumps(
-            {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
-        ).encode()
-        for _ in range(2):
-            assert (await asgi_request(app, "GET", "/v2/health/ready"))[0] == 503
-            async with app.lifespan():
-                assert (await asgi_request(app, "GET", "/v2/health/ready"))[0] == 200
-                status, answer = await asgi_request(app, "POST", "/v2/models/upper/infer", body)
-                assert status == 200
-                assert json.loads(answer)["outputs"][0]["data"] == ["X"]
-
-    asyncio.run(use())
-
-
-def test_a_model_that_cannot_be_loaded_fails_the_lifespan() -> None:
-    async def use() -> None:
-        with pytest.raises(wherry.LoadFailed):
-            async with wherry.asgi(Broken).lifespan():
-                pass
-
-    asyncio.run(use())
-
-
-def ask(url: str, path: str, **headers: str) -> int:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url + path, headers=named)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return int(response.status)
-    except HTTPError as error:
-        with error:
-            return error.code
-
-
-def test_every_port_looks_at_hosts_and_origins() -> None:
-    page = "https://app.example.com"
-    with wherry.Server(
-        upper,
-        port=0,
-        management_port=0,
-        metrics_port=0,
-        allowed_hosts=["models.example.com"],
-        cors_origins=[page],
-    ) as server:
-        for url in (server.url, server.management_url, server.metrics_url):
-            path = "/metrics" if url == server.metrics_url else "/"
-            assert ask(url, path) == 200
-            assert ask(url, path, Host="models.example.com") == 200
-            assert ask(url, path, Host="evil.example") == 421
-            assert ask(url, path, Origin="https://evil.example") == 403
-            assert ask(url, path, Origin=page) == 200
-            assert ask(url, path, Sec_Fetch_Site="cross-site") == 403
-
-
-def test_what_is_not_found_and_not_allowed_an_allowed_page_may_read() -> None:
-    page = "https://app.example.com"
-    with wherry.Server(
-        upper, port=0, metrics_port=0, api_keys=["k" * 16], cors_origins=[page]
-    ) as server:
-        for url, status in ((server.url + "/v2", 401), (server.metrics_url + "/v2", 404)):
-            request = urllib.request.Request(url, headers={"Origin": page})
-            with pytest.raises(HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=PATIENCE)
-            with refused.value as answer:
-                assert answer.code == status
-                assert answer.headers["Access-Control-Allow-Origin"] == page
 
 
 @pytest.mark.parametrize(
@@ -467,24 +260,3 @@ def test_a_server_that_grpc_reaches_from_elsewhere_takes_no_files(tmp_path: Path
         assert server._applications.common.allow_model_upload is False
     with wherry.Server(upper, uds=tmp_path / "s", host="127.0.0.1", grpc_port=0) as server:
         assert server._applications.common.allow_model_upload is True
-
-
-def test_limits_that_need_more_memory_than_there_is_are_told_at_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    Server(GatedModel, limits=Limits(max_received_bytes=2**60))
-    (record,) = caplog.records
-    assert record.message == "a full server would need more memory than there is"
-    assert vars(record)["needed_bytes"] > 2**60
-    caplog.clear()
-    Server(GatedModel)
-    assert not caplog.records
-
-
-def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
-    plan = memory_plan(Machine().memory_limit_bytes())
-    server = Server(GatedModel)
-    assert server.limits == plan.limits
-    made = applications(server.control, Options(), plan)
-    assert made.common.admission._large.limit == plan.max_queue_bytes
-    assert made.common.offload.max_bytes == plan.max_offloaded_bytes

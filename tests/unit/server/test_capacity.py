@@ -1,0 +1,32 @@
+"""How much may clients have a server hold, on this machine?"""
+
+import pytest
+
+from wherry.frontends.connections.full_memory import memory_plan
+from wherry.frontends.connections.limits import Limits
+from wherry.observability.machine import Machine
+from wherry.server.applications import applications
+from wherry.server.options import Options
+from wherry.server.server import Server
+from wherry.testing import GatedModel
+
+
+def test_limits_that_need_more_memory_than_there_is_are_told_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Server(GatedModel, limits=Limits(max_received_bytes=2**60))
+    (record,) = caplog.records
+    assert record.message == "a full server would need more memory than there is"
+    assert vars(record)["needed_bytes"] > 2**60
+    caplog.clear()
+    Server(GatedModel)
+    assert not caplog.records
+
+
+def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
+    plan = memory_plan(Machine().memory_limit_bytes())
+    server = Server(GatedModel)
+    assert server.limits == plan.limits
+    made = applications(server.control, Options(), plan)
+    assert made.common.admission._large.limit == plan.max_queue_bytes
+    assert made.common.offload.max_bytes == plan.max_offloaded_bytes
