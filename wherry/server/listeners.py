@@ -101,24 +101,14 @@ class Listeners:
         return all(one.binding is not Binding.NETWORK for one in self._all())
 
     async def start(self) -> None:
-        """Bind every address. OSError if that of HTTP or gRPC is in use, ConfigError for one of an
-        operator's listeners."""
-        listen = self._listen
-        await self._http.start(
-            listen.host,
-            listen.port,
-            uds=listen.uds,
-            sock=None if listen.fd is None else passed_socket(listen.fd, "fd"),
-            ssl=_tls_context(self._tls.of_http),
-            reuse_port=listen.reuse_port,
-            serve=self._serves_at_once,
-        )
-        self._is_open("http", self._http)
-        ports = {"management": listen.management_port, "metrics": listen.metrics_port}
-        for name, listener in self._operators.items():
-            await self._start_for_operators(name, listener, ports[name] or 0)
-        if self._grpc is not None:
-            await self._start_grpc(self._grpc)
+        """Bind every address, or none. OSError if that of HTTP or gRPC is in use, ConfigError for
+        one of an operator's listeners."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.drain(0.0)
+            await self.end()
+            raise
 
     async def serve(self) -> None:
         """Accept connections from now on, if `start` did not."""
@@ -141,6 +131,24 @@ class Listeners:
     def _all(self) -> list[Listener | GrpcListener]:
         grpc = () if self._grpc is None else (self._grpc,)
         return [self._http, *self._operators.values(), *grpc]
+
+    async def _start(self) -> None:
+        listen = self._listen
+        await self._http.start(
+            listen.host,
+            listen.port,
+            uds=listen.uds,
+            sock=None if listen.fd is None else passed_socket(listen.fd, "fd"),
+            ssl=_tls_context(self._tls.of_http),
+            reuse_port=listen.reuse_port,
+            serve=self._serves_at_once,
+        )
+        self._is_open("http", self._http)
+        ports = {"management": listen.management_port, "metrics": listen.metrics_port}
+        for name, listener in self._operators.items():
+            await self._start_for_operators(name, listener, ports[name] or 0)
+        if self._grpc is not None:
+            await self._start_grpc(self._grpc)
 
     async def _start_for_operators(self, name: str, listener: Listener, port: int) -> None:
         try:

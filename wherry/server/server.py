@@ -57,9 +57,10 @@ class Server:
     As the program: `sys.exit(wherry.Server(sentiment).run())`, until SIGTERM or Ctrl-C.
 
     Give it models, or one Runtime: a Runtime that has its models loaded already stays yours, any
-    other is started and closed here. Here `isolation` is "thread" unless you say "process".
-    `options` are fields of the groups in server/options.py, or whole groups; TypeError for another
-    name. ConfigError for a value that cannot be meant.
+    other is started and closed here. Without an address it listens on port 8000, for this machine
+    only. `isolation` is "thread" unless you say "process". `options` are fields of the groups in
+    server/options.py, or whole groups. TypeError for another name, ConfigError for a value that
+    cannot be meant.
     """
 
     def __init__(
@@ -224,8 +225,8 @@ class Server:
         listeners, common = self._listeners, self._applications.common
         common.loop_stall.start(self._loop, lambda: not (listeners.connections or listeners.calls))
         try:
+            await listeners.start()
             try:
-                await listeners.start()
                 # Sending a model's files is running code: without a key from this machine only.
                 common.allow_model_upload |= listeners.local
                 if await self._load():

@@ -48,6 +48,21 @@ def test_what_has_a_port_of_its_own_is_not_left_open_over_grpc() -> None:
             client.close()
 
 
+@pytest.mark.parametrize("taken", ["port", "grpc_port", "metrics_port"])
+def test_all_addresses_are_taken_or_none_and_the_runtime_can_be_served_elsewhere(
+    taken: str,
+) -> None:
+    runtime = wherry.Runtime(upper)
+    with local_server(upper) as other:
+        busy = int(other.url.rpartition(":")[2])
+        ports = {"port": 0, taken: busy}
+        with pytest.raises((OSError, wherry.ConfigError), match=r"in use|taken"):
+            wherry.Server(runtime, **ports).start()  # type: ignore[arg-type]
+        assert get(f"{other.url}/v2/health/ready")[0] == 200
+    with wherry.Server(runtime, port=0) as server, wherry.Client(server.url) as client:
+        assert client.infer("upper", text="a") == "A"
+
+
 def test_a_management_port_that_is_taken_is_said() -> None:
     with (
         local_server(upper) as other,
