@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wherry.cli.call import with_client
+from wherry.cli.explain_page import Chart, page
 from wherry.cli.show import as_json, print_line
 from wherry.client import Client
 
@@ -29,24 +29,12 @@ REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars under a heading: label, value, and what there is to say of it."""
-
-    heading: str
-    bars: list[tuple[str, float, str]]
-    unit: str = ""
-    remark: str = ""
-
-
 def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
 
     def run(client: Client) -> None:
         told = client.batching(args.model)
         if args.html:
-            from wherry.cli.explain_page import page
-
             Path(args.html).write_text(page(facts(told), list(charts(told))), encoding="utf-8")
         elif args.json:
             print_line(as_json(told, most=1_000_000))

@@ -6,11 +6,8 @@ One page with nothing to fetch: each chart is SVG in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from wherry.cli.explain import Chart
 
 STYLE = """
 body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
@@ -22,6 +19,16 @@ svg rect { fill: #3b7dd8; }
 
 #: Pixels: of a bar's row, of the labels before it, and of the longest bar.
 ROW, LABELS, BARS = 20, 90, 360
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars under a heading: label, value, and what there is to say of it."""
+
+    heading: str
+    bars: list[tuple[str, float, str]]
+    unit: str = ""
+    remark: str = ""
 
 
 def page(facts: Sequence[str], charts: Sequence[Chart]) -> str:

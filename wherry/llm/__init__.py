@@ -4,15 +4,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wherry.llm.delta import Delta
     from wherry.llm.engine import Engine
-    from wherry.llm.llm import LLM, Delta
+    from wherry.llm.llm import LLM
     from wherry.llm.sampling import Sampling
 
 __all__ = ["LLM", "Delta", "Engine", "Sampling"]
 
 _HOMES = {
     "LLM": "wherry.llm.llm",
-    "Delta": "wherry.llm.llm",
+    "Delta": "wherry.llm.delta",
     "Engine": "wherry.llm.engine",
     "Sampling": "wherry.llm.sampling",
 }

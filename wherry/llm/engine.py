@@ -18,10 +18,10 @@ from typing import Final
 from torch import Tensor
 
 from wherry.llm.kv_cache import KVCache
-from wherry.llm.sampler import Sampled, prompt_report, sample
+from wherry.llm.sampler import prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import Chunk, TokenScheduler
-from wherry.llm.sequence import Constraint, Sequence
+from wherry.llm.sequence import Constraint, Sampled, Sequence
 from wherry.values.errors import InvalidRequest, PromptTooLong
 
 #: Each of `n` answers has the prompt's tokens in a list of its own: 8 MiB of them a request.

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm
-from wherry.llm.llm import Delta
+from wherry.llm.delta import Delta, check_one_prompt
 from wherry.llm.sampling import Sampling
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -130,8 +130,7 @@ class LlamaCpp(StepModel):
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
     ) -> _LlamaRequest:
-        if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
-            raise self._refused("give one of prompt, messages and token_ids", "prompt")
+        check_one_prompt(str(self._settings["name"]), prompt, messages, token_ids)
         if tools:
             raise self._refused("tools are not supported by llama.cpp's adapter", "tools")
         body = self._body(parameters, chat=bool(messages))
@@ -204,11 +203,11 @@ class LlamaCpp(StepModel):
                 logprobs = []
             delta = Delta(choice["index"], text, ids, "", logprobs, {})
             if not request.stream:
-                _join(request.whole, delta)
+                request.whole.setdefault(delta.index, Delta.empty(delta.index)).extend(delta)
             elif text or logprobs:
                 made.append(delta)
             if reason := choice.get("finish_reason"):
-                end = request.whole.pop(delta.index, Delta(delta.index, "", [], "", [], {}))
+                end = request.whole.pop(delta.index, Delta.empty(delta.index))
                 end.finish_reason = "length" if reason == "length" else "stop"
                 request.ends.append(end)
         return made
@@ -278,10 +277,3 @@ def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list
         {**entry(t), "top": [entry(top) for top in t["top_logprobs"][: alternatives or 0]]}
         for t in tokens
     ]
-
-
-def _join(whole: dict[int, Delta], delta: Delta) -> None:
-    so_far = whole.setdefault(delta.index, Delta(delta.index, "", [], "", [], {}))
-    so_far.text += delta.text
-    so_far.token_ids += delta.token_ids
-    so_far.logprobs += delta.logprobs

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Matcher
+from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.question import Asked, Question, QuestionReader
 from wherry.llm.sampling import Sampling
-from wherry.llm.sequence import Constraint
+from wherry.llm.sequence import Constraint, Sampled
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
@@ -24,7 +25,6 @@ from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
 if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
     from wherry.llm.engine import Engine, Event
-    from wherry.llm.sampler import Sampled
 
 
 #: Of a thread that waits for work, each some 40 ns.
@@ -42,24 +42,6 @@ def _wait_briefly(environment: MutableMapping[str, str]) -> None:
     if "OMP_WAIT_POLICY" not in environment:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
         environment.setdefault("GOMP_SPINCOUNT", SPINS)
-
-
-@dataclass(slots=True)
-class Delta:
-    """A further piece of an answer."""
-
-    #: Which of the request's `n` answers.
-    index: int
-    text: str
-    #: The tokens since the last piece, those that have no text included.
-    token_ids: list[int]
-    #: "" while it goes on; then "stop" (the model's end, or a stop that was asked for) or "length".
-    finish_reason: str
-    #: For each of the tokens, if asked for: {"token", "id", "logprob", "bytes", "top": [...]}; with
-    #: `echo` for the prompt's before them, of which the first has None as its logprob.
-    logprobs: list[dict[str, Any]]
-    #: With the end of the last answer: {"prompt_tokens", "completion_tokens", "cached_tokens"}.
-    usage: dict[str, int]
 
 
 @dataclass(slots=True)

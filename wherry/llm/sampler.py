@@ -10,13 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
 
-from wherry.llm.sequence import Sequence
+from wherry.llm.sequence import Sampled, Sequence
 
 #: How many candidates are sorted first. They nearly always hold all that top_p and min_p leave;
 #: sorting the whole vocabulary takes twenty times as long.
@@ -29,16 +28,6 @@ ROWS = 64
 COLDEST = 1e-4
 
 _NEVER = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A token, and the log probabilities if they were asked for: before temperature, penalties
-    and masks, as the model has them."""
-
-    token: int
-    logprob: float | None = None
-    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 @torch.inference_mode()

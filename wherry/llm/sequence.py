@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from wherry.llm.kv_cache import BlockTable
 from wherry.llm.sampling import Sampling
 
-if TYPE_CHECKING:
-    from wherry.llm.sampler import Sampled
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token, and the log probabilities if they were asked for: before temperature, penalties
+    and masks, as the model has them."""
+
+    token: int
+    logprob: float | None = None
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 class Constraint(Protocol):

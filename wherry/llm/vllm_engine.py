@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm
-from wherry.llm.llm import Delta
+from wherry.llm.delta import Delta, check_one_prompt
 from wherry.llm.sampling import Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
@@ -120,8 +120,7 @@ class VLLM(StepModel):
         parameters: Sampling = Sampling(),  # noqa: B008 - frozen
         stream: bool = True,
     ) -> _VllmRequest:
-        if [bool(prompt), bool(messages), bool(token_ids)].count(True) != 1:
-            raise self._refused("give one of prompt, messages and token_ids")
+        check_one_prompt(self._name, prompt, messages, token_ids)
         tokens = list(token_ids)
         if prompt:
             tokens = self._tokenizer.encode(prompt, special=parameters.add_special_tokens)
@@ -222,7 +221,9 @@ class VLLM(StepModel):
             request.generated += len(answer.token_ids)
             delta = self._delta(request, answer)
             if not request.stream:
-                delta = _joined(request.whole, delta)
+                whole = request.whole.setdefault(delta.index, Delta.empty(delta.index))
+                whole.extend(delta)
+                delta = whole
             if request.stream or delta.finish_reason:
                 made.append(delta)
         if not came or not came[-1].finished:
@@ -256,12 +257,3 @@ class VLLM(StepModel):
 
     def _refused(self, problem: str, field: str | None = None) -> InvalidRequest:
         return InvalidRequest(f"model {self._name!r}: {problem}", field=field)
-
-
-def _joined(whole: dict[int, Delta], delta: Delta) -> Delta:
-    so_far = whole.setdefault(delta.index, Delta(delta.index, "", [], "", [], {}))
-    so_far.text += delta.text
-    so_far.token_ids += delta.token_ids
-    so_far.logprobs += delta.logprobs
-    so_far.finish_reason = delta.finish_reason
-    return so_far
