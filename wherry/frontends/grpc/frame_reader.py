@@ -188,11 +188,9 @@ class FrameReader:
         sink, turn = self._sink, self._turn
         position, end = 0, len(data)
         if not self._greeted:
-            if bytes(data[: len(frames.PREFACE)]) != frames.PREFACE[:end]:
-                raise ConnectionFault(frames.PROTOCOL_ERROR, "this is not HTTP/2")
-            if end < len(frames.PREFACE):
+            self._greet(data)
+            if not self._greeted:
                 return 0
-            self._greeted = True
             position = len(frames.PREFACE)
         while turn.work < turn.share and not sink.closed:
             turn.work += 1
@@ -226,6 +224,12 @@ class FrameReader:
                 begin += length
             position = begin
         return position
+
+    def _greet(self, data: memoryview) -> None:
+        """Look for the preface."""
+        if bytes(data[: len(frames.PREFACE)]) != frames.PREFACE[: len(data)]:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, "this is not HTTP/2")
+        self._greeted = len(data) >= len(frames.PREFACE)
 
     def _await_whole(self, begin: memoryview, length: int) -> None:
         """Have the next reads go behind `begin`, until a frame of `length` bytes is whole."""

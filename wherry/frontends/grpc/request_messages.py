@@ -17,11 +17,11 @@ from wherry.values.buffer import Buffer
 from wherry.values.errors import ServerBusy
 
 PACKED_BYTES: Final = 2**13
-"""The longest compressed message, in bytes, that is unpacked in the loop, if it is no more than
-`LARGE_BYTES` then."""
+"""The longest compressed message that is unpacked on the event loop, in bytes; and at most to
+`LARGE_BYTES`."""
 
 MESSAGE_BYTES: Final = 128
-"""What a message that waits costs besides its own bytes."""
+"""Bytes that a message that waits is counted for, besides its own."""
 
 
 @dataclass(slots=True)
@@ -43,16 +43,16 @@ class MessageReceiver(Protocol):
     def take_message(self, message: Buffer) -> None: ...
 
     def take_end(self) -> None:
-        """There will be no more of them."""
+        """There is no message after those that were taken."""
 
     def grant(self) -> None:
-        """The client may send on."""
+        """Let the client send on."""
 
     def refuse(self, code: str, text: str) -> None:
-        """The stream cannot be read further."""
+        """End the call: its stream cannot be read further."""
 
     def report(self, message: str, error: BaseException) -> None:
-        """A bug has come to light."""
+        """Have a bug logged."""
 
 
 class RequestMessages:
@@ -158,8 +158,8 @@ class RequestMessages:
             )
 
     def is_stuck(self, now: float, patience: float) -> bool:
-        """Whether nothing has come for `patience` seconds, as seen by those who ask this now and
-        then."""
+        """Whether nothing has come for `patience` seconds. Measured between calls of this method,
+        so it must be called now and then."""
         if self._unpacking is not None:
             return False
         if self._heard is None or self._heard[0] != self.held:

@@ -5,6 +5,7 @@ No socket: bytes go in through the methods that the loop calls, so thousands of 
 
 import asyncio
 import gc
+import gzip
 import random
 import weakref
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
-from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed
+from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed, turned
 from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.values.buffer import Buffer
 
 
 class Whim(Desk):
@@ -37,7 +39,7 @@ class Whim(Desk):
             rpc.respond(bytes(size))
             return
         actions: list[Callable[[], None]] = [
-            lambda: rpc.send(bytes(size), self.someone_acts),
+            lambda: rpc.send(bytes(size), self.another_acts),
             rpc.finish,
             lambda: rpc.fail("INTERNAL", "x" * 100),
             rpc.pause,
@@ -45,7 +47,7 @@ class Whim(Desk):
         ]
         self.dice.choice(actions)()
 
-    def someone_acts(self) -> None:
+    def another_acts(self) -> None:
         if self.dice.random() < 0.3:
             self.act(self.dice.choice(self.calls))
 
@@ -118,6 +120,92 @@ async def talk(seed: int) -> None:
 @given(st.integers(0, 2**32))
 def test_no_mixture_of_frames_harms_the_connection(seed: int) -> None:
     asyncio.run(talk(seed))
+
+
+class Ledger(Desk):
+    """Writes down the messages of each call, in the order in which they begin, and answers it."""
+
+    def __init__(self, dice: random.Random) -> None:
+        super().__init__()
+        self.dice = dice
+        self.got: list[list[bytes]] = []
+
+    def __call__(self, rpc: Rpc) -> None:
+        got: list[bytes] = []
+        self.got.append(got)
+
+        def take(message: Buffer) -> None:
+            got.append(bytes(message))
+            if self.dice.random() < 0.2:
+                rpc.pause()
+                asyncio.get_running_loop().call_soon(rpc.resume)
+
+        rpc.on_message = take
+        rpc.on_half_close = rpc.finish
+        if not self.methods[rpc.path].takes_stream:
+            got.append(bytes(rpc.message))
+            rpc.respond(b"")
+
+
+def stream_frames(dice: random.Random, stream_id: int, messages: list[bytes]) -> list[bytes]:
+    """DATA frames of these messages, cut anywhere; the last ends the stream, or one behind it."""
+    data = b"".join(
+        prefixed(gzip.compress(message, 1), 1) if dice.random() < 0.3 else prefixed(message)
+        for message in messages
+    )
+    found = []
+    ends_with_data = bool(data) and dice.random() < 0.5
+    while data:
+        size = dice.choice([1, 5, 300, 10_000, len(data), len(data)])
+        frame = DataFrame(stream_id, data[:size])
+        data = data[size:]
+        if dice.random() < 0.2:
+            frame.flags.add("PADDED")
+            frame.pad_length = dice.randrange(256)
+        if ends_with_data and not data:
+            frame.flags.add("END_STREAM")
+        found.append(frame.serialize())
+    if not ends_with_data:
+        found.append(DataFrame(stream_id, flags=["END_STREAM"]).serialize())
+    return found
+
+
+def mixed(dice: random.Random, queues: list[list[bytes]], go_on: float) -> list[bytes]:
+    """Some pieces of queues, each in its order."""
+    pieces = []
+    while any(queues) and dice.random() < go_on:
+        pieces.append(dice.choice([queue for queue in queues if queue]).pop(0))
+    return pieces
+
+
+async def converse(seed: int) -> None:
+    """Calls side by side, as a client of gRPC makes them."""
+    dice = random.Random(seed)
+    desk = Ledger(dice)
+    peer = Peer(desk)
+    sent: list[list[bytes]] = []
+    queues: list[list[bytes]] = []
+    pieces: list[bytes] = []
+    for stream_id in range(1, 2 * dice.randint(1, 6), 2):
+        path = dice.choice([ONE, MANY])
+        count = 1 if path == ONE else dice.choice([0, 1, 1, 2, 5])
+        sent.append([dice.randbytes(dice.choice([0, 1, 300, 70_000])) for _ in range(count)])
+        block = peer.encoder.encode(peer.head(path, ("grpc-encoding", "gzip")))
+        pieces.append(HeadersFrame(stream_id, block, flags=["END_HEADERS"]).serialize())
+        queues.append(stream_frames(dice, stream_id, sent[-1]))
+        pieces += mixed(dice, queues, 0.8)
+    pieces += mixed(dice, queues, 1.0)
+    await peer.feed_all(b"".join(pieces), dice.choice([100, 5000, 2**16]))
+    await turned(lambda: not peer.connection.calls.by_id)
+    assert sorted(desk.got) == sorted(sent)
+    assert [call.status for call in peer.ended] == ["OK"] * len(sent)
+    assert peer.connection.calls.received.count == 0
+    await peer.leave()
+
+
+@given(st.integers(0, 2**32))
+def test_each_call_gets_its_messages_however_they_are_cut_and_mixed(seed: int) -> None:
+    asyncio.run(converse(seed))
 
 
 @examples(2)

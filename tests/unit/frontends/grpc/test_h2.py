@@ -1,4 +1,4 @@
-"""frontends/grpc/h2.py and call.py, against frames written and read by hyperframe and hpack."""
+"""frontends/grpc/h2.py and its parts, against frames written and read by hyperframe and hpack."""
 
 import asyncio
 import gzip
@@ -610,7 +610,7 @@ CONNECTION_ERRORS: list[tuple[str, bytes | Callable[[Peer], bytes], int]] = [
     ids=[name for name, _, _ in CONNECTION_ERRORS],
 )
 @looped
-async def test_who_breaks_the_protocol_is_told_how_and_hung_up_on(
+async def test_a_client_that_breaks_the_protocol_is_told_how_and_disconnected(
     desk: Desk, data: bytes | Callable[[Peer], bytes], code: int
 ) -> None:
     peer = Peer(desk)
@@ -619,7 +619,7 @@ async def test_who_breaks_the_protocol_is_told_how_and_hung_up_on(
     assert peer.goaway() == code
     assert peer.wire.ended
     assert desk.left == len(desk.calls)
-    peer.ask(99)  # nobody listens
+    peer.ask(99)  # it is not read
     assert peer.frames() == []
     peer.pass_time(LINGER)
     assert peer.wire.is_closing()
@@ -711,7 +711,7 @@ async def test_what_is_wrong_within_a_stream_resets_it_alone(
     "start", [b"GET / HTTP/1.1\r\n\r\n", PREFACE + frame(6, 0, 0, bytes(8)), PREFACE[:-1] + b"x"]
 )
 @looped
-async def test_who_does_not_begin_as_it_must_is_no_client(desk: Desk, start: bytes) -> None:
+async def test_what_does_not_begin_with_the_preface_is_no_client(desk: Desk, start: bytes) -> None:
     peer = Peer(desk, greet=False)
     peer.feed(start, 5)
     assert peer.goaway() == PROTOCOL_ERROR
@@ -1037,7 +1037,7 @@ async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk
 
 
 @looped
-async def test_who_sends_on_once_the_last_was_taken_does_so_for_ever(desk: Desk) -> None:
+async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(desk: Desk) -> None:
     peer = Peer(desk, settings={WINDOW: 2**20})
     peer.open(1, MANY)
     sent = 0
@@ -1132,7 +1132,7 @@ async def test_a_paused_stream_gets_no_new_window_until_it_goes_on(desk: Desk) -
         peer.message(1, b"%d" % n * 100_000)
     peer.data(1, b"", end=True)
     assert (desk.messages, desk.ends, peer.frames()) == ([], 0, [])
-    peer.ask(3)  # nobody else waits
+    peer.ask(3)  # no other waits
     assert len(desk.calls) == 2
     desk.calls[0].resume()
     assert desk.messages == []  # not in the middle of what it does
@@ -1257,7 +1257,7 @@ async def test_silence_is_asked_about_and_then_ended(desk: Desk) -> None:
 
 
 @looped
-async def test_who_never_begins_is_cut_off(desk: Desk) -> None:
+async def test_a_client_that_never_begins_is_cut_off(desk: Desk) -> None:
     peer = Peer(desk, greet=False)
     peer.feed(PREFACE[:5])
     peer.pass_time(LIMITS.header_timeout - 1)
@@ -1398,7 +1398,7 @@ async def test_a_server_that_stops_says_so_first_and_loses_no_call(desk: Desk) -
 
 
 @looped
-async def test_who_comes_while_the_server_stops_hears_it_at_once(desk: Desk) -> None:
+async def test_a_client_that_comes_while_the_server_stops_hears_it_at_once(desk: Desk) -> None:
     peer = Peer(desk, greet=False, draining=True)
     assert peer.goaway() == NO_ERROR
     await peer.leave()
