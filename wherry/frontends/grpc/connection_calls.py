@@ -103,7 +103,6 @@ class ConnectionCalls:
     def over(self, call: Call) -> None:
         if self.by_id.pop(call.id, None) is None:
             return
-        self.sender.forget(call.response)
         if not call.half_closed:
             self.ids.cut_off(call.id)
         if call.begun_at is not None:

@@ -123,7 +123,6 @@ class ResponseMessages:
     def drop(self) -> None:
         """Send nothing more: the stream is gone."""
         if self._queue:
-            self._sender.unsent.add(-sum(len(buffer) for buffer, _ in self._queue))
+            self._sender.forget(self, sum(len(buffer) for buffer, _ in self._queue))
             self._queue.clear()
-        self._sender.forget(self)
         self._written = None

@@ -92,9 +92,10 @@ class ResponseSender:
         self._window -= size
         self.unsent.add(-size)
 
-    def forget(self, stream: SendingStream) -> None:
-        """The stream has nothing more to send."""
+    def forget(self, stream: SendingStream, size: int) -> None:
+        """Let `stream` write no more; `size` bytes of it waited."""
         self._waiting.pop(stream, None)
+        self.unsent.add(-size)
 
     # For the connection
 

@@ -10,12 +10,15 @@ import random
 import weakref
 from collections.abc import Callable
 
+import pytest
 from hyperframe.frame import DataFrame, HeadersFrame
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed, turned
+from wherry.frontends.connections.crowd import Crowd
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.values.buffer import Buffer
@@ -220,18 +223,23 @@ def test_no_bytes_harm_the_connection(data: bytes, greet: bool) -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_left_to_the_garbage_collector() -> None:
+@pytest.mark.parametrize("max_connections", [1, 0])
+def test_nothing_is_left_to_the_garbage_collector(max_connections: int) -> None:
+    """Of a connection that has room, nor of one that is only for questions about health."""
+
     async def main() -> "weakref.ref[object]":
         desk = Desk()
-        peer = Peer(desk)
+        peer = Peer(desk, limits=Limits(max_connections=max_connections))
         peer.ask(1, bytes(200_000))
         peer.open(3, MANY)
         peer.message(3, bytes(200_000))
         peer.data(3, prefixed(bytes(1000))[:-1])
         connection: weakref.ref[object] = weakref.ref(peer.connection)
-        desk.calls[0].respond(b"")
+        if max_connections:
+            desk.calls[0].respond(b"")
         await peer.leave()
         desk.calls.clear()
+        peer.connections.crowd = Crowd()  # which keeps those in reserve until others come
         vars(peer).clear()  # it is in a cycle of its own
         return connection
 

@@ -155,6 +155,18 @@ def test_a_change_of_the_clients_table_is_answered_in_the_next_head(bench: Bench
     assert bench.sender.room(1000) == 1000
 
 
+def test_a_stream_that_is_forgotten_writes_no_more(bench: Bench) -> None:
+    bench.writer.paused = True
+    gone, other = bench.stream(), bench.stream()
+    gone.send(10)
+    other.send(10)
+    bench.sender.forget(gone, 10)
+    assert bench.unsent.count == 10
+    bench.writer.paused = False
+    bench.sender.pump()
+    assert bench.turns == [other]
+
+
 def test_nothing_is_sent_while_frames_are_read(bench: Bench) -> None:
     bench.writer.corked = True
     stream = bench.stream()
@@ -196,8 +208,7 @@ def test_no_window_is_overrun_and_no_byte_lost_whatever_happens(steps: list[Step
         elif what == "pause":
             bench.writer.paused = not bench.writer.paused
         else:
-            bench.sender.forget(stream)
-            bench.unsent.add(-stream.left)
+            bench.sender.forget(stream, stream.left)
             asked, stream.left = asked - stream.left, 0
         bench.sender.pump()
         written = len(bench.kernel.written)
