@@ -1,5 +1,6 @@
 """What holds for every test: it leaves nothing behind, and nothing blocks an event loop."""
 
+import contextlib
 import gc
 import logging
 import re
@@ -80,6 +81,15 @@ class _Module(pytest.Module):
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
     return _Module.from_parent(parent, path=module_path)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _uvloop_has_its_pipe() -> None:
+    """Its first loop makes a pipe for the whole process: the thread of a Runtime may have that."""
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        uvloop.new_event_loop().close()
 
 
 @pytest.fixture(autouse=True)

@@ -189,6 +189,12 @@ def big_stream(
         yield np.full((1, 100_000), number, np.float32)
 
 
+@wherry.model(max_batch_size=4)
+def says_twice(text: list[str]) -> Iterator[list[str]]:
+    yield text
+    yield text
+
+
 @wherry.model(max_batch_size=1)
 def dies_in_stream(text: list[str]) -> Iterator[list[str]]:
     yield ["one"]

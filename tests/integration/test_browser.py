@@ -1,6 +1,5 @@
 """A real browser: what can a page of another origin do, and does an allowed one work?"""
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from threading import Thread
 from typing import Any, TypedDict
 
 import pytest
-import uvloop
 
 import wherry
 from tests.fakes import PATIENCE
@@ -161,13 +159,6 @@ def browser(url: str, profile: Path) -> Iterator[None]:
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _uvloop_has_its_pipe() -> None:
-    """libuv makes one pipe for signals in the process's life, with the first loop: no leak."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.sleep(0))
 
 
 def test_a_foreign_page_reaches_no_model(tmp_path: Path) -> None:

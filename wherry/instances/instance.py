@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -12,8 +11,6 @@ from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, InferRequest, InferResponse
-
-log = logging.getLogger("wherry")
 
 
 class LateAnswers(Protocol):
@@ -137,13 +134,6 @@ class Instance(ABC):
     def not_ready_reason(self) -> str:
         """Why the model itself says that it is not ready; "" if it does not. Any thread."""
         return ""
-
-    def unload_quietly(self) -> None:
-        """`unload` at the end of an instance's life: what it raises is logged."""
-        try:
-            self.unload()
-        except Exception:  # the user's code: anything may come
-            log.exception("unload failed", extra={"instance": self.name})
 
     def __repr__(self) -> str:
         state = "idle" if self.batch is None else f"running {self.batch.rows} rows"

@@ -62,7 +62,7 @@ class Loadable(Protocol):
 
     def load(self) -> None: ...
     def abort(self, reason: str) -> bool: ...
-    def unload_quietly(self) -> None: ...
+    def unload(self) -> None: ...
 
 
 InstanceT = TypeVar("InstanceT", bound=Loadable)
@@ -269,7 +269,7 @@ class ModelLife(ABC, Generic[InstanceT]):
         with self._changed:
             self._forget_instance(instance)
             self._ending.append(instance)
-        instance.unload_quietly()
+        _unload(instance)
         with self._lock:
             self._ending.remove(instance)
 
@@ -428,6 +428,13 @@ class ModelLife(ABC, Generic[InstanceT]):
     @abstractmethod
     def _fail(self, request: InferRequest, error: WherryError) -> None:
         """Answer a request with an error, if it has no answer yet."""
+
+
+def _unload(instance: Loadable) -> None:
+    try:
+        instance.unload()
+    except Exception:  # the user's code: anything may come
+        log.exception("unload failed", extra={"instance": instance.name})
 
 
 def _traceback(error: BaseException) -> str:

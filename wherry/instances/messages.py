@@ -1,7 +1,7 @@
 """What crosses between this process and a worker process?
 
 msgpack, both ways. A column is what it is in the core: a list as such, an array as an extension
-that `transport` knows. Nothing is pickled but the arguments in `Source`.
+that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Message(msgspec.Struct, array_like=True, tag=True):
 
 
 class Start(Message):
-    """The first message; the slab's descriptor comes with it."""
+    """The first message."""
 
     source: Source
     config: ModelConfig
@@ -42,6 +42,8 @@ class Execute(Message):
 
     columns: dict[str, Any]
     counts: list[int]
+    #: The answer may use the slab: no other batch was with the worker when this one was sent.
+    slab: bool
 
 
 class Generate(Message):
@@ -156,14 +158,3 @@ class Stepped(Message):
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
 FromWorker = Ready | NotLoaded | Result | Respond | GenerateEnd | Stepped
-
-
-class LogLine(msgspec.Struct):
-    """A record of the worker's logging: one JSON line among what it prints."""
-
-    level: int
-    logger: str
-    message: str
-    created: float
-    traceback: str = ""
-    fields: dict[str, Any] = {}

@@ -1,209 +1,182 @@
-"""How does an instance run in a process of its own?
+"""How does an instance run its batches in a worker process?
 
-The parent's side: a batch goes out over the connection and the slab, and its outcomes come back.
+A batch is sent, and its answer read, in the event loop that owns the worker's sockets; the
+instance's thread only watches the process (`ModelWorker`). Everything below `serve` happens in that
+loop.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-import msgspec
+import numpy as np
 
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, Part
+from wherry.instances.instance import Answers, Instance
 from wherry.instances.messages import Failed
-from wherry.instances.restart import shortage
-from wherry.instances.serving import Respond
-from wherry.instances.source import refuse_while_importing, source_of
-from wherry.instances.transport import (
-    SLAB_BYTES,
-    UNSENDABLE,
-    Connection,
-    Garbage,
-    Slab,
-    gathered,
-    memory_file,
-    why_not_sent,
-)
-from wherry.instances.worker_instance import WorkerInstance
-from wherry.instances.worker_process import WorkerProcess
+from wherry.instances.model_worker import ModelWorker, restorer
+from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
-from wherry.values.datatypes import Form
-from wherry.values.errors import ConfigError, LoadFailed, WorkerDied
 from wherry.values.request import Batch, Columns, InferRequest
+from wherry.workers.encoding import gathered, why_not_sent
+from wherry.workers.frames import Garbage
+from wherry.workers.link import LARGE_BYTES
+from wherry.workers.loop import LoopCalls
+
+#: What a Python object costs to encode, in bytes of an array that take as long to copy.
+_OBJECT_BYTES = 64
+#: Seconds between two looks at a reader that holds back its stream.
+_LOOK = 0.5
 
 
-class ProcessInstance(WorkerInstance):
-    """A model in a worker process."""
+class ProcessInstance(Instance):
+    """A model in a worker process. `loop()` is the event loop for its sockets, asked once it is
+    loaded."""
 
-    def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: Model,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+    ) -> None:
         super().__init__(name, device)
-        self._model = model
         self._config = config
-        self._restore = _restorers(model, config)
-        self._worker: _Worker | None = None
-        self._begun_ns = 0
-        #: There is something to receive: the answer to the batch that was begun.
-        self._told = False
+        self._restore = restorer(model, config)
+        self._worker = ModelWorker(
+            name, device, model, config, loop, receive=self._receive, prepare=self._prepare
+        )
+        #: The batches that are with the worker, which answers them in this order.
+        self._runs: deque[_GivenBatch] = deque()
 
     # Any thread
 
-    def _begin(self, requests: Sequence[InferRequest]) -> bool:
-        worker = self._worker
-        # Steps of sequences get more inputs yet, and a stream is another message.
-        if worker is None or self._config.sequence is not None or requests[-1].streams:
-            return False
-        self._begun_ns = perf_counter_ns()
-        message = messages.Execute(_gather(requests), [request.rows for request in requests])
-        try:
-            # What is sent to a dead worker is lost without an error.
-            if worker.exited() or not worker.connection.send_now(message):
-                return False
-        except (*UNSENDABLE, OSError):
-            return False
-        if worker.connection.unsent:
-            self._ring()
+    def give(self, batch: Batch | None) -> None:
+        if batch is None:
+            self._worker.stop()
+        else:
+            self._worker.do(self._begin, batch)
+
+    def abort(self, reason: str) -> bool:
+        self._worker.abort(reason)
         return True
 
-    def _has_arrived(self) -> bool:
-        with contextlib.suppress(EOFError, OSError, Garbage):
-            return self._connected().arrived()
-        return False
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        return self._worker.pid
 
-    # The serving thread
+    @property
+    def rss_bytes(self) -> int:
+        """The worker's resident memory; 0 if it does not run, or the system does not say."""
+        return self._worker.rss_bytes
+
+    # The instance's thread
 
     def load(self) -> None:
-        if sys.platform == "win32":
-            raise ConfigError(
-                f"model {self._config.name!r}: worker processes need a Unix system;"
-                " use isolation='thread'"
-            )
-        refuse_while_importing(self._config.name)
-        start = _start_message(self._model, self._config, self.device)
-        with self._lock:
-            self._worker = _Worker(self.name, self._config.name)
-            self._watch(self._worker)
-        try:
-            answer = self._worker.start(start)
-        except (EOFError, OSError, Garbage) as error:
-            if shortage(error):  # of this process: nothing is wrong with the worker
-                raise
-            raise self._died(error) from None
-        except UNSENDABLE as error:
-            raise ConfigError(
-                f"model {self._config.name!r}: its configuration cannot be sent to a worker"
-                f" process: {error}"
-            ) from None
-        if isinstance(answer, messages.NotLoaded):
-            failed = LoadFailed(f"{answer.error}: {answer.message}")
-            failed.add_note(answer.traceback)
-            raise failed
-        if not isinstance(answer, messages.Ready):
-            raise self._died(Garbage(f"{answer!r} instead of Ready"))
+        self._worker.load()
 
-    def wait(self) -> Batch | None:
-        assert self._worker is not None
-        self._told = False
-        while not self._is_given():
-            try:
-                self._told = self._park(self._worker)
-                if self._told and not self._inbox:
-                    self._worker.connection.receive()
-                    raise Garbage("a message that answers no batch")
-            except (EOFError, OSError, Garbage) as error:
-                raise self._died(error, reached=False) from None
-        return self._inbox.popleft()
-
-    def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        counts = [request.rows for request in requests]
-        if self.begun_at is not None:
-            started, self.begun_at = self._begun_ns, None
-        else:
-            started, self._told = perf_counter_ns(), False
-            try:
-                self._send(messages.Execute(_gather(requests), counts))
-            except UNSENDABLE as error:
-                return self._execute_without_unsendable(requests, error)
-        with _Exchange(self) as connection:
-            if connection.unsent:
-                connection.flush()
-            result = connection.receive(told=self._told)
-            outcomes = self._outcomes(result, counts)
-        # The clock is the same in both processes. Handing over counts as input and as output.
-        output_ns = perf_counter_ns() - result.started_at - result.infer_ns
-        return Execution(
-            outcomes,
-            max(0, result.started_at - started),
-            result.infer_ns,
-            max(0, output_ns),
-            result.executed_rows,
-            result.out_of_memory_rows,
-        )
-
-    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        counts = [request.rows for request in requests]
-        try:
-            self._send(messages.Generate(_gather(requests), counts))
-        except UNSENDABLE as error:
-            return self._stream_without_unsendable(requests, respond, error)
-        gone: set[int] = set()
-        with _Exchange(self) as connection:
-            while isinstance(message := connection.receive(), messages.Respond):
-                if message.index in gone:
-                    continue
-                if not respond(message.index, self._restored(message.columns)):
-                    gone.add(message.index)
-                    connection.send(messages.Cancel(message.index))
-            if not isinstance(message, messages.GenerateEnd) or len(message.failures) != len(
-                counts
-            ):
-                raise Garbage("a stream with another end")
-        return [None if failed is None else failed.failure() for failed in message.failures]
+    def serve(self) -> None:
+        self._worker.serve()
 
     def unload(self) -> None:
-        with self._sending:  # whoever gives a batch now does not find it any more
-            worker, self._worker = self._worker, None
-        if worker is not None:
-            if worker.process.poll() is None and not self._aborted:
-                worker.stop(
-                    lambda: worker.connection.send(messages.Stop()), self._config.unload_timeout
-                )
-            worker.close()
-        self._forget_worker()
+        self._worker.unload()
 
-    # Parts
+    # The loop: a batch begins
 
-    def _send(self, message: msgspec.Struct) -> None:
-        assert self._worker is not None
-        if self._worker.exited():  # what is sent to a dead worker is lost without an error
-            raise self._died(EOFError("it had ended"), reached=False)
+    def _begin(self, batch: Batch) -> None:
+        answers = self._answers
         try:
-            self._worker.connection.send(message)
-        except (EOFError, OSError) as error:
-            raise self._died(error, reached=False) from None
+            run = _GivenBatch(batch, answers.prepared(batch), answers.now())
+            if not run.requests:
+                self._worker.post(self._finish_empty, run)
+                return
+            if run.requests[-1].streams:
+                run.stream = answers.stream_run(self, batch, run.requests, run.started)
+            self._send(run, range(len(run.requests)))
+        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            answers.crashed(self, batch)
 
-    def _connected(self) -> Connection:
-        assert self._worker is not None
-        return self._worker.connection
+    def _finish_empty(self, run: _GivenBatch) -> None:
+        self._answers.finished(self, run.batch, [], Execution(), run.started)
 
-    def broken(self, error: BaseException) -> None:
-        """Between a batch and its answer. Raises WorkerDied, unless it is a bug of ours."""
-        assert self._worker is not None
-        if isinstance(error, EOFError | OSError | Garbage):
-            raise self._died(error) from None
-        self._worker.process.kill()  # with the answer half read
+    def _send(self, run: _GivenBatch, indices: Sequence[int]) -> None:
+        """Send these requests of a batch."""
+        run.sent = indices
+        requests = [run.requests[i] for i in indices]
+        columns, counts = _gather(requests), [request.rows for request in requests]
+        self._runs.append(run)
+        slab = len(self._runs) == 1  # else another batch may be there
+        message = (
+            messages.Execute(columns, counts, slab)
+            if run.stream is None
+            else messages.Generate(columns, counts)
+        )
+        self._worker.link.send(
+            message,
+            slab=slab,
+            large=are_large([request.inputs for request in requests]),
+            refused=partial(self._refused, run),
+        )
 
-    def _outcomes(self, result: Any, counts: list[int]) -> list[Outcome]:
-        """Give each caller its rows of what the worker sent."""
-        if not isinstance(result, messages.Result):
-            raise Garbage(f"{type(result).__name__} instead of a Result")
+    def _refused(self, run: _GivenBatch, error: Exception) -> None:
+        """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
+        self._runs.remove(run)
+        reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
+        if not any(reasons.values()):  # each of them could be sent, but not all together
+            reasons = dict.fromkeys(reasons, str(error))
+        for i, reason in reasons.items():
+            if reason:
+                text = f"model {self._config.name!r}: {reason}"
+                run.failures[i] = Failure("InvalidRequest", text)
+        good = [i for i in run.sent if i not in run.failures]
+        if good:
+            self._send(run, good)
+        elif run.stream is None:
+            self._finish(run, Execution(), [])
+        else:
+            self._answers.streamed(run.stream, run.outcomes([]))
+
+    # The loop: a message arrives
+
+    def _prepare(self, message: Any) -> None:
+        """Restore the rows in a message. In any thread."""
+        if isinstance(message, messages.Result):
+            for answer in message.answers:
+                if not isinstance(answer.outcome, Failed):
+                    self._restore(answer.outcome)
+        elif isinstance(message, messages.Respond):
+            self._restore(message.columns)
+
+    def _receive(self, message: Any) -> None:
+        run = self._runs[0] if self._runs else None
+        if run is None:
+            raise Garbage("a message that answers no batch")
+        try:
+            if run.stream is None and isinstance(message, messages.Result):
+                self._answered(run, message)
+            elif run.stream is not None and isinstance(message, messages.Respond):
+                self._responded(run, run.stream, message)
+            elif run.stream is not None and isinstance(message, messages.GenerateEnd):
+                self._streamed(run, run.stream, message)
+            else:
+                raise Garbage(f"an unexpected {type(message).__name__}")
+        except Garbage:
+            raise
+        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self._worker.kill()  # with the answer half read
+            self._answers.crashed(self, run.batch)
+
+    def _answered(self, run: _GivenBatch, result: messages.Result) -> None:
+        counts = [run.requests[i].rows for i in run.sent]
         if [count for answer in result.answers for count in answer.counts] != counts:
             raise Garbage("a Result for another batch")
         outcomes: list[Outcome] = []
@@ -211,120 +184,98 @@ class ProcessInstance(WorkerInstance):
             if isinstance(answer.outcome, Failed):
                 outcomes += [answer.outcome.failure()] * len(answer.counts)
             else:
-                outcomes += Part(self._restored(answer.outcome), answer.counts).scatter()
-        return outcomes
-
-    def _restored(self, columns: Columns) -> Columns:
-        """Rows of a declared JSON type become that again, as in a thread."""
-        for name, restore in self._restore:
-            if name in columns:
-                columns[name] = [restore(row) for row in columns[name]]
-        return columns
-
-    def _execute_without_unsendable(
-        self, requests: Sequence[InferRequest], error: Exception
-    ) -> Execution:
-        failures, good = self._unsendable(requests, error)
-        execution = self.execute([requests[i] for i in good]) if good else Execution()
-        outcomes = dict(zip(good, execution.outcomes, strict=True))
-        execution.outcomes = [failures.get(i) or outcomes[i] for i in range(len(requests))]
-        return execution
-
-    def _stream_without_unsendable(
-        self, requests: Sequence[InferRequest], respond: Respond, error: Exception
-    ) -> list[Outcome | None]:
-        failures, good = self._unsendable(requests, error)
-        outcomes: dict[int, Outcome | None] = {}
-        if good:
-            ends = self.stream(
-                [requests[i] for i in good], lambda index, rows: respond(good[index], rows)
-            )
-            outcomes = dict(zip(good, ends, strict=True))
-        return [failures[i] if i in failures else outcomes[i] for i in range(len(requests))]
-
-    def _unsendable(
-        self, requests: Sequence[InferRequest], error: Exception
-    ) -> tuple[dict[int, Outcome], list[int]]:
-        """Who sent what cannot be sent on, and who did not."""
-        reasons = {i: why_not_sent(request.inputs) for i, request in enumerate(requests)}
-        if not any(reasons.values()):  # each of them could be sent, but not all together
-            reasons = dict.fromkeys(reasons, str(error))
-        failures: dict[int, Outcome] = {
-            i: Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
-            for i, reason in reasons.items()
-            if reason
-        }
-        return failures, [i for i in reasons if i not in failures]
-
-    def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
-        assert self._worker is not None
-        return self._death_of(self._worker, error, reached=reached)
-
-
-class _Exchange:
-    """Between a batch and its answer: what goes wrong here is the worker's end."""
-
-    def __init__(self, instance: ProcessInstance) -> None:
-        self._instance = instance
-
-    def __enter__(self) -> Connection:
-        return self._instance._connected()
-
-    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        if error is not None:
-            self._instance.broken(error)
-
-
-class _Worker(WorkerProcess[Connection]):
-    """A worker that runs a wherry model, with the slab that both map."""
-
-    def __init__(self, name: str, model: str) -> None:
-        super().__init__(
-            # It finds this very package, wherever that was imported from.
-            [sys.executable, "-P", "-m", "wherry.instances.worker", name],
-            {**os.environ, "PYTHONPATH": os.pathsep.join(_path())},
-            model,
-            name,
-            lambda end, wait: Connection(end, messages.FromWorker, wait=wait, copies=True),
+                outcomes += Part(answer.outcome, answer.counts).scatter()
+        self._runs.popleft()
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        output_ns = perf_counter_ns() - result.started_at - result.infer_ns
+        execution = Execution(
+            outcomes,
+            max(0, result.started_at - run.started_ns),
+            result.infer_ns,
+            max(0, output_ns),
+            result.executed_rows,
+            result.out_of_memory_rows,
         )
-        self._slab: Slab | None = None
+        self._finish(run, execution, outcomes)
 
-    def start(self, message: messages.Start) -> Any:
-        """Have it load its model; its answer."""
-        file = memory_file("wherry-slab", SLAB_BYTES)
-        try:
-            self.connection.send(message, file)
-            self._slab = Slab(file)
-        finally:
-            os.close(file)
-        self.connection.use(self._slab, self._slab.inputs)
-        return self.connection.receive()
+    def _finish(self, run: _GivenBatch, execution: Execution, outcomes: list[Outcome]) -> None:
+        if run.failures:
+            execution.outcomes = run.outcomes(outcomes)
+        self._answers.finished(self, run.batch, run.requests, execution, run.started)
 
-    def close(self) -> None:
-        super().close()
-        if self._slab is not None:
-            self._slab.close()
+    # The loop: a stream
+
+    def _responded(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+        if not 0 <= message.index < len(run.sent):
+            raise Garbage("a response to no request")
+        if message.index in run.gone:
+            return
+        if stream.has_room():
+            self._respond(run, stream, message)
+            return
+        # The worker waits for its reader: what it sends is not read.
+        self._worker.link.hold()
+        run.held = message
+        run.given_up_at = self._answers.now() + self._config.stall_timeout
+        stream.when_room(lambda: self._worker.post(self._go_on, run))
+        self._look(run)
+
+    def _look(self, run: _GivenBatch) -> None:
+        """A reader holds back its stream: the instance does not count as hung meanwhile."""
+        if run.held is not None:
+            now = self.busy_since = self._answers.now()
+            if now < run.given_up_at:
+                self._worker.post_later(_LOOK, self._look, run)
+            else:
+                self._go_on(run)
+
+    def _go_on(self, run: _GivenBatch) -> None:
+        message, run.held = run.held, None
+        if message is not None and run.stream is not None:
+            self._respond(run, run.stream, message)
+            self._worker.link.resume()
+
+    def _respond(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
+        if not stream.respond(run.sent[message.index], message.columns):
+            run.gone.add(message.index)
+            self._worker.link.send(messages.Cancel(message.index))
+
+    def _streamed(self, run: _GivenBatch, stream: StreamRun, end: messages.GenerateEnd) -> None:
+        if len(end.failures) != len(run.sent):
+            raise Garbage("a stream with another end")
+        self._runs.popleft()
+        ends = [None if failed is None else failed.failure() for failed in end.failures]
+        self._answers.streamed(stream, run.outcomes(ends))
+
+    @property
+    def _answers(self) -> Answers:
+        assert self.answers is not None
+        return self.answers
 
 
-def _start_message(model: Model, config: ModelConfig, device: Device) -> messages.Start:
-    levels = {
-        name: logger.level
-        for name, logger in logging.root.manager.loggerDict.copy().items()
-        if isinstance(logger, logging.Logger) and logger.level
-    }
-    return messages.Start(
-        source_of(model, config.name),
-        config,
-        device,
-        {"": logging.root.level, **levels},
-        _path(),
-        list(sys.argv),
-        os.environ.get("PYTHONPATH"),
-    )
+@dataclass(slots=True, eq=False)
+class _GivenBatch:
+    """One batch from when it was given until it was told of."""
 
+    batch: Batch
+    requests: list[InferRequest]
+    #: Seconds of the runtime's clock, and by perf_counter_ns().
+    started: float
+    started_ns: int = field(default_factory=perf_counter_ns)
+    #: Which of the requests were sent, and why the others could not be.
+    sent: Sequence[int] = ()
+    failures: dict[int, Failure] = field(default_factory=dict)
+    stream: StreamRun | None = None
+    #: Of a stream: requests, as they were sent, whose callers are gone.
+    gone: set[int] = field(default_factory=set)
+    #: A response that its reader has no room for, and until when it waits for that.
+    held: messages.Respond | None = None
+    given_up_at: float = 0.0
 
-def _path() -> list[str]:
-    return [os.path.abspath(entry) for entry in sys.path]
+    def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
+        """The outcomes of all requests, by those of the requests that were sent."""
+        each = {**self.failures, **dict(zip(self.sent, of_sent, strict=False))}
+        return [each[i] for i in range(len(self.requests))]
 
 
 def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
@@ -334,20 +285,29 @@ def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
     return {name: gathered([request.inputs[name] for request in requests]) for name in first}
 
 
-def _restorers(model: Model, config: ModelConfig) -> list[tuple[str, Callable[[Any], Any]]]:
-    """For outputs whose rows are objects: from what msgpack has made of them to what they were."""
+def are_large(inputs: Iterable[Columns]) -> bool:
+    """Would it hold up the loop to encode these?"""
+    size = 0
+    for columns in inputs:
+        for column in columns.values():
+            size += _rows_size(column) if isinstance(column, list) else column.nbytes
+            if size > LARGE_BYTES:
+                return True
+    return False
 
-    def restorer(kind: Any) -> Callable[[Any], Any]:
-        def restore(row: Any) -> Any:
-            try:
-                return msgspec.convert(row, kind)
-            except msgspec.ValidationError:
-                return row  # not what was declared, but what the model gave
 
-        return restore
-
-    return [
-        (spec.name, restorer(spec.json_type))
-        for spec in model.signature(config.name).outputs
-        if spec.form is Form.JSON and hasattr(spec.json_type, "__annotations__")
-    ]
+def _rows_size(rows: Sequence[Any]) -> int:
+    """About how many bytes; more than LARGE_BYTES of what may hold anything."""
+    size = _OBJECT_BYTES * len(rows)
+    if size > LARGE_BYTES:
+        return size
+    for row in rows:
+        if type(row) is str or type(row) is bytes:
+            size += len(row)
+        elif isinstance(row, np.ndarray):
+            size += row.nbytes
+        elif isinstance(row, list) and row and type(row[0]) is bytes:
+            size += _rows_size(row)
+        else:
+            return LARGE_BYTES + 1  # JSON may hold anything
+    return size

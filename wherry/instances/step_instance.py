@@ -1,26 +1,33 @@
 """How do requests join and leave a model that works in steps, in a thread or a worker process?
 
-`join` and `leave` come from any thread and are told to the model between two steps. `progress`
-is called by the serving thread, again and again: it returns when a step has been done.
+`join` and `leave` come from any thread and are told to the model between two steps. `serve` blocks
+until `close`, and hands on what each step has done.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
 
 from wherry.instances import messages
 from wherry.instances.executable import Failure
 from wherry.instances.life import Loadable
-from wherry.instances.process import ProcessInstance
+from wherry.instances.model_worker import ModelWorker, restorer
+from wherry.instances.process import are_large
 from wherry.instances.step_loop import Progress, Share, StepLoop
-from wherry.instances.thread import ThreadInstance
-from wherry.instances.transport import UNSENDABLE, Garbage, why_not_sent
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.step_model import StepModel
 from wherry.values.request import Columns
+from wherry.workers.encoding import why_not_sent
+from wherry.workers.frames import Garbage
+from wherry.workers.loop import LoopCalls
+
+#: Called after each step, by one thread at a time.
+HandOut = Callable[[Progress], None]
 
 
 class StepInstance(Loadable, Protocol):
@@ -29,14 +36,17 @@ class StepInstance(Loadable, Protocol):
     def join(self, key: int, columns: Columns) -> None: ...
     def leave(self, key: int) -> None: ...
     def close(self) -> None: ...
-    def progress(self) -> Progress | None: ...
+    def serve(self, hand_out: HandOut) -> None: ...
 
 
-class StepThread(ThreadInstance):
-    """A step model called by its serving thread."""
+class StepThread:
+    """A step model called by the thread that serves it."""
 
     def __init__(self, name: str, device: Device, model: StepModel, config: ModelConfig) -> None:
-        super().__init__(name, device, model, config)
+        self.name = name
+        self.device = device
+        self.busy_since: float | None = None
+        self.good_batches = 0
         self._loop = StepLoop(model, config)
         self._mail: deque[messages.Join | messages.Leave] = deque()
         self._closed = False
@@ -56,13 +66,26 @@ class StepThread(ThreadInstance):
             self._closed = True
             self._changed.notify()
 
-    def progress(self) -> Progress | None:
+    def serve(self, hand_out: HandOut) -> None:
+        while (mail := self._next_mail()) is not None:
+            hand_out(self._loop.progress(mail))
+
+    def abort(self, reason: str) -> bool:
+        return False
+
+    def unload(self) -> None:
+        try:
+            self._loop.unload()
+        finally:
+            self._loop.model.give_back()
+
+    def _next_mail(self) -> deque[messages.Join | messages.Leave] | None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._mail or self._loop.active_requests)
             if self._closed:
                 return None
             mail, self._mail = self._mail, deque()
-        return self._loop.progress(mail)
+        return mail
 
     def _post(self, message: messages.Join | messages.Leave) -> None:
         with self._changed:
@@ -70,72 +93,98 @@ class StepThread(ThreadInstance):
             self._changed.notify()
 
 
-class StepProcess(ProcessInstance):
-    """A step model in a worker process."""
+class StepProcess:
+    """A step model in a worker process. `loop()` is the event loop for its sockets, asked once it
+    is loaded; each step is handed out there."""
 
-    def __init__(self, name: str, device: Device, model: StepModel, config: ModelConfig) -> None:
-        super().__init__(name, device, model, config)
-        self._mail: deque[messages.Join | messages.Leave] = deque()
-        self._closed = False
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        model: StepModel,
+        config: ModelConfig,
+        loop: Callable[[], LoopCalls],
+    ) -> None:
+        self.name = name
+        self.device = device
+        self.busy_since: float | None = None
+        self.good_batches = 0
+        self._config = config
+        self._restore = restorer(model, config)
+        self._worker = ModelWorker(
+            name, device, model, config, loop, receive=self._receive, prepare=self._prepare
+        )
+        self._hand_out: HandOut = lambda _: None
+
+    # Any thread
 
     def join(self, key: int, columns: Columns) -> None:
-        self._post(messages.Join(key, columns))
+        self._worker.post(self._send, messages.Join(key, columns))
 
     def leave(self, key: int) -> None:
-        self._post(messages.Leave(key))
+        self._worker.post(self._send, messages.Leave(key))
 
     def close(self) -> None:
-        self._closed = True
-        self._ring()
+        self._worker.stop()
 
-    def progress(self) -> Progress | None:
-        assert self._worker is not None
-        connection = self._worker.connection
-        try:
-            while not self._closed:
-                refused = self._deliver_mail()
-                if refused:
-                    return Progress(refused)
-                if connection.readable() or self._worker.park():
-                    return self._received(connection.receive())
-        except (EOFError, OSError, Garbage) as error:
-            raise self._died(error) from None
-        return None
+    def abort(self, reason: str) -> bool:
+        self._worker.abort(reason)
+        return True
 
-    def _post(self, message: messages.Join | messages.Leave) -> None:
-        self._mail.append(message)
-        self._ring()
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        return self._worker.pid
 
-    def _ring(self) -> None:
-        with self._lock:
-            if self._bell is not None:
-                self._bell.ring()
+    @property
+    def rss_bytes(self) -> int:
+        """The worker's resident memory; 0 if it does not run, or the system does not say."""
+        return self._worker.rss_bytes
 
-    def _deliver_mail(self) -> list[Share]:
-        """Send what was posted; the ends of those that cannot be sent."""
-        assert self._worker is not None
-        refused: list[Share] = []
-        while self._mail:
-            message = self._mail.popleft()
-            try:
-                self._worker.connection.send(message)
-            except UNSENDABLE as error:
-                assert isinstance(message, messages.Join)
-                reason = why_not_sent(message.columns) or str(error)
-                text = f"model {self._config.name!r}: {reason}"
-                refused.append(Share(message.key, failure=Failure("InvalidRequest", text)))
-        return refused
+    # The instance's thread
 
-    def _received(self, message: object) -> Progress:
+    def load(self) -> None:
+        self._worker.load()
+
+    def serve(self, hand_out: HandOut) -> None:
+        self._hand_out = hand_out
+        self._worker.serve()
+
+    def unload(self) -> None:
+        self._worker.unload()
+
+    # The loop
+
+    def _send(self, message: messages.Join | messages.Leave) -> None:
+        if isinstance(message, messages.Leave):
+            self._worker.link.send(message)
+        else:
+            large = are_large([message.columns])
+            self._worker.link.send(message, large=large, refused=partial(self._refused, message))
+
+    def _refused(self, join: messages.Join, error: Exception) -> None:
+        reason = why_not_sent(join.columns) or str(error)
+        failure = Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
+        self._hand_out(Progress([Share(join.key, failure=failure)]))
+
+    def _prepare(self, message: Any) -> None:
+        """Restore the rows in a message. In any thread."""
+        if isinstance(message, messages.Stepped):
+            for share in message.shares:
+                for columns in share.responses:
+                    self._restore(columns)
+
+    def _receive(self, message: Any) -> None:
         if not isinstance(message, messages.Stepped):
             raise Garbage(f"{type(message).__name__} instead of a Stepped")
         shares = [
             Share(
                 share.key,
-                [self._restored(columns) for columns in share.responses],
+                share.responses,
                 share.done,
                 share.failed.failure() if share.failed else None,
             )
             for share in message.shares
         ]
-        return Progress(shares, message.active_requests, message.step_ns, message.gauges)
+        progress = Progress(shares, message.active_requests, message.step_ns, message.gauges)
+        self._hand_out(progress)

@@ -303,8 +303,7 @@ class StepRunner(ModelLife[StepInstance]):
     # The serving thread of one instance
 
     def _work(self, instance: StepInstance) -> None:
-        while (progress := instance.progress()) is not None:
-            self._hand_out(instance, progress)
+        instance.serve(lambda progress: self._hand_out(instance, progress))
 
     def _hand_out(self, instance: StepInstance, progress: Progress) -> None:
         """Give each caller its share of a step."""

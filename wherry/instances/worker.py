@@ -1,6 +1,9 @@
 """What does a worker process do, from its start to its end?
 
-    python -m wherry.instances.worker NAME DESCRIPTOR PARENT
+    python -m wherry.instances.worker NAME SOURCE TARGET SLAB PARENT
+
+SOURCE, TARGET and SLAB are descriptors of the sockets to receive from and to send to, and of the
+memory that is shared with the parent.
 
 It imports the model as its parent did, loads it, and runs one batch after the other until it is
 told to stop, or its parent is gone. An array that the model is given lies in memory that the
@@ -35,21 +38,22 @@ from wherry.instances.messages import Answer, Cancel, Execute, Failed, Generate,
 from wherry.instances.source import import_model
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
-from wherry.instances.transport import UNSENDABLE, Connection, Slab, why_not_sent
-from wherry.instances.worker_log import PipeHandler
 from wherry.models.step_model import StepModel
 from wherry.values.request import Columns
+from wherry.workers.encoding import UNSENDABLE, why_not_sent
+from wherry.workers.log import PipeHandler
+from wherry.workers.message_socket import MessageSocket
+from wherry.workers.shared_memory import Slab
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    name, file, parent = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    name = sys.argv[1]
+    source, target, slab, parent = map(int, sys.argv[2:])
     _live_and_die_with(parent)
     faulthandler.enable()
-    end = socket.socket(fileno=file)
-    end.set_inheritable(False)  # what the model starts must not keep the parent from seeing us end
-    connection = Connection(end, messages.ToWorker, copies=False)
+    connection = _connect(source, target, slab)
     try:
         start = connection.receive()
         if not isinstance(start, Start):
@@ -67,6 +71,17 @@ def main() -> None:
     except model_errors():
         logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
         sys.exit(1)
+
+
+def _connect(source: int, target: int, slab: int) -> MessageSocket:
+    ends = socket.socket(fileno=source), socket.socket(fileno=target)
+    for end in ends:
+        end.set_inheritable(False)  # or the parent would not see us end while a child of ours lives
+    connection = MessageSocket(*ends, messages.ToWorker, copies=False)
+    memory = Slab.open(slab)
+    os.close(slab)
+    connection.use(memory, memory.outputs)
+    return connection
 
 
 def _live_and_die_with(parent: int) -> None:
@@ -95,10 +110,7 @@ def _set_up(start: Start) -> None:
         logging.getLogger(logger).setLevel(level)
 
 
-def _load(connection: Connection, start: Start) -> Executable | StepLoop | None:
-    slab = Slab.open(file := connection.next_file())
-    os.close(file)
-    connection.use(slab, slab.outputs)
+def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | None:
     try:
         model = import_model(start.source)
         executable: Executable | StepLoop
@@ -115,7 +127,7 @@ def _load(connection: Connection, start: Start) -> Executable | StepLoop | None:
     return executable
 
 
-def _serve(connection: Connection, executable: Executable) -> None:
+def _serve(connection: MessageSocket, executable: Executable) -> None:
     while True:
         message = connection.receive()
         if isinstance(message, Execute):
@@ -127,12 +139,12 @@ def _serve(connection: Connection, executable: Executable) -> None:
         # A Cancel that crossed the end of its stream is late, not wrong.
 
 
-def _execute(connection: Connection, executable: Executable, batch: Execute) -> None:
+def _execute(connection: MessageSocket, executable: Executable, batch: Execute) -> None:
     execution = Execution()
     started = perf_counter_ns()
     parts = executable.run_parts(batch.columns, batch.counts, execution)
     try:
-        connection.send(_result(parts, started, execution))
+        connection.send(_result(parts, started, execution), slab=batch.slab)
     except UNSENDABLE:  # somebody's rows hold it: find out whose
         name = executable.config.name
         parts = [
@@ -140,7 +152,7 @@ def _execute(connection: Connection, executable: Executable, batch: Execute) -> 
             for part in parts
             for outcome, count in zip(part.scatter(), part.counts, strict=True)
         ]
-        connection.send(_result(parts, started, execution))
+        connection.send(_result(parts, started, execution), slab=batch.slab)
 
 
 def _result(parts: Sequence[Part], started: int, execution: Execution) -> messages.Result:
@@ -165,7 +177,7 @@ def _checked(outcome: Outcome, model: str) -> Outcome:
     return Failure("BadModelOutput", f"model {model!r} returned what cannot be sent: {reason}")
 
 
-def _generate(connection: Connection, executable: Executable, batch: Generate) -> None:
+def _generate(connection: MessageSocket, executable: Executable, batch: Generate) -> None:
     gone: set[int] = set()
 
     def respond(index: int, columns: Columns) -> bool:
@@ -181,17 +193,15 @@ def _generate(connection: Connection, executable: Executable, batch: Generate) -
             if isinstance(message, Cancel):
                 gone.add(message.index)
 
-    connection.lasting = True  # the parent may read a response long after the next one is sent
+    # Without the slab: the parent may read a response long after the next one is sent.
     outcomes = stream(executable, batch.columns, batch.counts, respond, after_each)
-    connection.lasting = False
     connection.send(
         messages.GenerateEnd([Failed.of(o) if isinstance(o, Failure) else None for o in outcomes])
     )
 
 
-def _serve_steps(connection: Connection, loop: StepLoop) -> None:
+def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
     """Step while somebody is there; between two steps requests join and leave."""
-    connection.lasting = True  # the parent may read a step long after the next one is sent
     while True:
         mail: list[messages.Join | messages.Leave] = []
         while connection.readable() or not (mail or loop.active_requests):

@@ -15,7 +15,7 @@ import numpy as np
 
 from wherry.instances.reading import OFTEN, Reading
 from wherry.instances.serving import ServedInstance
-from wherry.instances.worker_process import Bell, Connects, WorkerProcess
+from wherry.instances.worker_process import Bell, Connects, StubProcess
 from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
 from wherry.values.request import Batch, InferRequest, Reader
@@ -166,7 +166,7 @@ class WorkerInstance(ServedInstance):
         with self._sending:  # whoever gives it may be about to send it
             return self._reader is None and bool(self._inbox)
 
-    def _park(self, worker: WorkerProcess[Any]) -> bool:
+    def _park(self, worker: StubProcess[Any]) -> bool:
         """Sleep until something happens: is it something for this thread to receive?"""
         turns, receives = self._turns, self._reader is None
         told = worker.park(None if receives else OFTEN, receives=receives)
@@ -177,7 +177,7 @@ class WorkerInstance(ServedInstance):
                 self._hand_back()
         return False
 
-    def _watch(self, worker: WorkerProcess[Any]) -> None:
+    def _watch(self, worker: StubProcess[Any]) -> None:
         """From now on the bell wakes whoever waits for this worker, and `abort` kills it.
         Under the lock."""
         assert self._bell is not None
@@ -196,7 +196,7 @@ class WorkerInstance(ServedInstance):
                 self._bell = None
 
     def _death_of(
-        self, worker: WorkerProcess[Any], error: Exception, *, reached: bool = True
+        self, worker: StubProcess[Any], error: Exception, *, reached: bool = True
     ) -> WorkerDied:
         """See to it that the worker is gone, and say how it went."""
         how, cause = worker.end(error)

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from wherry.instances.transport import Garbage
-from wherry.instances.worker_log import LogPump
+from wherry.workers.frames import Garbage
+from wherry.workers.log import LogPump
 
 log = logging.getLogger("wherry")
 
@@ -44,7 +44,7 @@ C = TypeVar("C", bound=Connects)
 Connect = Callable[[socket.socket, Callable[[int], None]], C]
 
 
-class WorkerProcess(Generic[C]):
+class StubProcess(Generic[C]):
     """A worker process and everything that connects it with this one.
 
     `command` is started with the descriptor of its end of the socketpair and our process id as

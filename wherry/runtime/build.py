@@ -160,9 +160,10 @@ class Builder:
         from wherry.instances.step_instance import StepProcess
 
         source_of(model, config.name)  # if it cannot be sent: a ConfigError now
+        loop = self._caller.ports.workers.calls
         if isinstance(model, StepModel):
-            return lambda name, device: StepProcess(name, device, model, config)
-        return lambda name, device: ProcessInstance(name, device, model, config)
+            return lambda name, device: StepProcess(name, device, model, config, loop)
+        return lambda name, device: ProcessInstance(name, device, model, config, loop)
 
 
 def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> Any:

@@ -6,27 +6,24 @@ import asyncio
 import contextlib
 import select
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.request import InferRequest
+from wherry.workers.loop import LoopCalls, WorkerLoop
 
 
-class LoopPort:
+class LoopPort(LoopCalls):
     """One event loop's way into the runtime.
 
     Requests of one turn of the loop are submitted together at its end, so that an idle instance
     gets all of them as one batch and not the first one alone; outcomes that other threads bring
-    share one wake-up of the loop. Answers of worker processes it can read itself (see Reader).
+    share one wake-up of the loop. Answers of Python models it can read itself (see Reader).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        super().__init__(loop)
         self._requests: dict[LoadedModel, list[InferRequest]] = {}
-        self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._awake = False
         #: All that it reads for others is one file for the loop: any thread may add to it, and may
         #: close what was added. Where there is no epoll, it reads nothing.
         self._epoll: select.epoll | None = None
@@ -35,23 +32,12 @@ class LoopPort:
     def submit(self, model: LoadedModel, request: InferRequest) -> None:
         """In the loop's thread."""
         if not self._requests:
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
         request.reader = self
         waiting = self._requests.get(model)
         if waiting is None:
             waiting = self._requests[model] = []
         waiting.append(request)
-
-    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
-        """Have `callback(argument)` called in the loop. Any thread."""
-        self._calls.append((callback, argument))
-        if not self._awake:
-            self._awake = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop is closed: nobody is left to be told
-                self._calls.clear()
-                self._awake = False
 
     def watch(self, file: int, turn: Callable[[], None]) -> bool:
         epoll = self._epoll
@@ -78,17 +64,17 @@ class LoopPort:
         epoll, self._epoll = self._epoll, None
         if epoll is not None:
             try:
-                self._loop.call_soon_threadsafe(self._end, epoll)
+                self.loop.call_soon_threadsafe(self._end, epoll)
             except RuntimeError:  # the loop is closed
                 epoll.close()
 
     def _open(self) -> None:
         if self._epoll is None:
             self._epoll = select.epoll()
-            self._loop.add_reader(self._epoll.fileno(), self._read, self._epoll)
+            self.loop.add_reader(self._epoll.fileno(), self._read, self._epoll)
 
     def _end(self, epoll: select.epoll) -> None:
-        self._loop.remove_reader(epoll.fileno())
+        self.loop.remove_reader(epoll.fileno())
         epoll.close()
 
     def _read(self, epoll: select.epoll) -> None:
@@ -106,23 +92,13 @@ class LoopPort:
         for model, waiting in requests.items():
             model.submit(waiting)
 
-    def _drain(self) -> None:
-        # First, so that whoever appends after the last popleft() wakes the loop again.
-        self._awake = False
-        calls = self._calls
-        try:
-            while calls:
-                callback, argument = calls.popleft()
-                callback(argument)
-        finally:
-            if calls:  # one raised: the others must be told all the same
-                self._loop.call_soon(self._drain)
-
 
 class LoopPorts:
     """The ports of the event loops that use one runtime. Any thread."""
 
     def __init__(self) -> None:
+        #: The loop that owns the sockets of worker processes: one of these, or another.
+        self.workers = WorkerLoop()
         self._lock = threading.Lock()
         #: Replaced, not changed: it is read without the lock.
         self._ports: dict[asyncio.AbstractEventLoop, LoopPort] = {}
@@ -144,3 +120,4 @@ class LoopPorts:
     def close(self) -> None:
         for port in self._ports.values():
             port.close()
+        self.workers.close()

@@ -67,8 +67,8 @@ class Runtime:
         self.resources = Resources(resources, clock)
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
-        self._ports = LoopPorts()
-        self._calls = LocalCalls(clock, self._pipeline_thread, self._ports)
+        self.ports = LoopPorts()
+        self._calls = LocalCalls(clock, self._pipeline_thread, self.ports)
         self._builder = Builder(
             self,
             isolation=isolation,
@@ -159,7 +159,7 @@ class Runtime:
         if self.registry.is_a_copy:
             return
         self.registry.close(timeout)
-        self._ports.close()
+        self.ports.close()
         self._pipeline_thread.close()
         self._timer.close()
 
@@ -334,7 +334,7 @@ class Runtime:
 
     def port(self) -> LoopPort:
         """The running event loop's way into this runtime."""
-        return self._ports.here()
+        return self.ports.here()
 
 
 def _names_of(models: Iterable[Any]) -> list[str]:

@@ -32,6 +32,7 @@ from wherry.server.listeners import Listeners
 from wherry.server.models import runtime_of
 from wherry.server.options import from_keywords
 from wherry.server.ready_pipe import ReadyPipe
+from wherry.workers.loop import new_event_loop
 
 log = logging.getLogger("wherry")
 
@@ -220,6 +221,8 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         self._ready_pipe.keep()
+        if self._owns_runtime:
+            self.runtime.ports.workers.use(self.runtime.port())
         if self.control.repositories:
             self.runtime.expect("*")
         listeners, common = self._listeners, self._applications.common
@@ -310,15 +313,6 @@ class Server:
         timeout = left if drained and not loads else 0.0
         await in_thread(lambda: self.runtime.close(timeout), "wherry-close")
         return drained
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop: uvloop's where that is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _spare_the_collector() -> None:

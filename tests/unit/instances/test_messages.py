@@ -25,7 +25,7 @@ TO_WORKER = [
         ["prog", "-v"],
         None,
     ),
-    messages.Execute({"text": ["a", "b"]}, [1, 1]),
+    messages.Execute({"text": ["a", "b"]}, [1, 1], True),
     messages.Generate({"text": ["a"]}, [1]),
     messages.Cancel(3),
     messages.Stop(),

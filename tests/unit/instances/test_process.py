@@ -1,15 +1,13 @@
-"""The parent's side alone, without a dispatcher."""
+"""The parent's side alone, without a dispatcher: what becomes of a batch that it is given."""
 
 import json
-import logging
 import os
-import select
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -17,17 +15,18 @@ import pytest
 
 import wherry
 from tests.fakes import PATIENCE
-from tests.worker_models import Stubborn, obedient, plus_one
-from wherry.instances import process, worker_instance
+from tests.worker_models import Stubborn, big_stream, count, obedient, plus_one, says_twice
+from wherry.instances import process
 from wherry.instances.executable import Execution, Failure
-from wherry.instances.process import ProcessInstance
-from wherry.instances.source import MAIN, import_model, source_of
-from wherry.instances.worker_instance import SMALL_BYTES
-from wherry.instances.worker_log import LogPump, PipeHandler
-from wherry.models.config import SequenceBatching
+from wherry.instances.model_worker import ModelWorker
+from wherry.instances.process import ProcessInstance, are_large
+from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device, Model
+from wherry.observability.statistics import ModelStatistics
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Batch, InferRequest
+from wherry.workers.link import LARGE_BYTES
+from wherry.workers.loop import WorkerLoop
 
 if sys.platform == "win32":
     pytest.skip("worker processes need a Unix system", allow_module_level=True)
@@ -35,273 +34,22 @@ if sys.platform == "win32":
 pytestmark = pytest.mark.slow
 
 
-def instance_of(model: Model, **overrides: Any) -> ProcessInstance:
-    config = model.config(**overrides)
-    return ProcessInstance(f"{config.name}_0", Device(), model, config)
+class Desk:
+    """A dispatcher that only notes what it is told."""
 
+    def __init__(self, instance: ProcessInstance) -> None:
+        self.instance = instance
+        self.told: SimpleQueue[Any] = SimpleQueue()
+        self.time = 7.0
 
-@pytest.fixture
-def instance() -> Iterator[ProcessInstance]:
-    instance = instance_of(obedient)
-    instance.load()
-    yield instance
-    instance.unload()
-
-
-def request(**columns: Any) -> InferRequest:
-    return InferRequest(columns, len(next(iter(columns.values()))), Reply(lambda _: None))
-
-
-def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(
-    instance: ProcessInstance,
-) -> None:
-    execution = instance.execute([request(text=["a", "b"]), request(text=["c"])])
-
-    assert [outcome["output"] for outcome in execution.outcomes] == [  # type: ignore[index]
-        [f"a in {instance.pid}", f"b in {instance.pid}"],
-        [f"c in {instance.pid}"],
-    ]
-    assert execution.executed_rows == [3]
-    assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
-
-
-def test_what_the_model_raises_is_an_outcome_with_its_traceback(instance: ProcessInstance) -> None:
-    (outcome,) = instance.execute([request(text=["raise no apples"])]).outcomes
-
-    assert isinstance(outcome, Failure)
-    assert outcome.message == "model 'obedient' failed: ValueError: no apples"
-    assert "Traceback" in outcome.traceback
-
-
-@pytest.mark.parametrize("said", ["half a pair: \udc80", "much: " + "x" * 2**20])
-def test_an_error_may_say_anything_and_costs_no_worker(
-    instance: ProcessInstance, said: str
-) -> None:
-    order = f"raise_json {json.dumps(said)}"
-
-    (outcome,) = instance.execute([request(text=[order])]).outcomes
-
-    assert isinstance(outcome, Failure)
-    assert outcome.message.startswith(f"model 'obedient' failed: ValueError: {said[:6]}")
-    assert len(outcome.message) + len(outcome.traceback) < 2**18
-    assert isinstance(instance.execute([request(text=["a"])]).outcomes[0], dict)
-
-
-def test_give_wakes_the_thread_that_waits_in_order(instance: ProcessInstance) -> None:
-    batches = [Batch((), n, "") for n in range(3)]
-    giver = threading.Thread(target=lambda: deque(map(instance.give, [*batches, None])))
-    giver.start()
-
-    assert [instance.wait() for _ in range(4)] == [*batches, None]
-    giver.join()
-
-
-class Clock:
-    """Whom an instance tells: here it only says what time it is."""
+    def next(self) -> Any:
+        return self.told.get(timeout=PATIENCE)
 
     def now(self) -> float:
-        return 7.0
+        return self.time
 
-
-def gone(pid: int | None) -> None:
-    """Kill a worker, and wait for its end, which is not reaped."""
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-
-@pytest.fixture
-def eager(instance: ProcessInstance) -> ProcessInstance:
-    """An instance that knows the time, as the dispatcher's do: it sends what it is given."""
-    instance.answers = Clock()  # type: ignore[assignment]
-    return instance
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> str:
-    path = tmp_path / "fifo"
-    os.mkfifo(path)
-    return str(path)
-
-
-def batch(*rows: str) -> Batch:
-    requests = tuple(request(text=[row]) for row in rows)
-    return Batch(requests, len(requests), "idle")
-
-
-def test_a_small_batch_runs_before_the_serving_thread_wakes_up(
-    eager: ProcessInstance, fifo: str
-) -> None:
-    given = batch(f"wait {fifo}", "b")
-    eager.give(given)
-    os.close(os.open(fifo, os.O_WRONLY))  # the model is there, and nobody has waited for it
-
-    assert eager.begun_at == 7.0
-    assert eager.wait() is given
-    execution = eager.execute(given.requests)
-    assert [outcome["output"] for outcome in execution.outcomes] == [  # type: ignore[index]
-        [f"wait {fifo} in {eager.pid}"],
-        [f"b in {eager.pid}"],
-    ]
-    assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
-    assert eager.begun_at is None  # the next batch is another matter
-    (outcome,) = eager.execute([request(text=["next"])]).outcomes
-    assert outcome["output"] == [f"next in {eager.pid}"]
-
-
-def test_a_batch_that_was_begun_is_lost_with_its_worker(eager: ProcessInstance, fifo: str) -> None:
-    given = batch(f"wait {fifo}")
-    eager.give(given)
-    file = os.open(fifo, os.O_WRONLY)
-    gone(eager.pid)
-    os.close(file)
-
-    assert eager.wait() is given
-    with pytest.raises(wherry.WorkerDied, match="was killed by SIGKILL") as caught:
-        eager.execute(given.requests)
-    assert caught.value.reached
-
-
-@pytest.mark.parametrize("held_open", [False, True])
-def test_a_batch_for_a_worker_that_has_died_is_not_begun(
-    eager: ProcessInstance, fifo: str, held_open: bool
-) -> None:
-    if held_open:  # by a child of the worker: what is sent there is lost without an error
-        with pytest.raises(wherry.WorkerDied):
-            eager.execute([request(text=[f"fork {fifo}"])])
-    else:
-        gone(eager.pid)
-    given = batch("a")
-    eager.give(given)
-
-    assert eager.begun_at is None
-    assert eager.wait() is given
-    with pytest.raises(wherry.WorkerDied) as caught:
-        eager.execute(given.requests)
-    assert not caught.value.reached
-    if held_open:
-        os.close(os.open(fifo, os.O_WRONLY))  # the child goes
-
-
-def test_what_cannot_be_sent_is_found_out_by_the_serving_thread(eager: ProcessInstance) -> None:
-    given = batch("good", "half a character: \ud800")
-    eager.give(given)
-
-    assert eager.begun_at is None
-    assert eager.wait() is given
-    good, bad = eager.execute(given.requests).outcomes
-    assert good["output"] == [f"good in {eager.pid}"]  # type: ignore[index]
-    assert isinstance(bad, Failure)
-    assert bad.error == "InvalidRequest"
-
-
-def test_a_bug_in_sending_is_the_serving_threads_not_the_givers(
-    eager: ProcessInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(process, "_gather", fail)
-    given = batch("a")
-    eager.give(given)
-
-    assert eager.begun_at is None
-    assert eager.wait() is given
-    with pytest.raises(RuntimeError):
-        eager.execute(given.requests)
-
-
-def test_a_batch_that_comes_while_another_thread_sends_waits_in_the_inbox(
-    eager: ProcessInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = batch("a")
-    giver = threading.Thread(target=eager.give, args=[batch("b")])
-
-    def meanwhile(requests: object) -> bool:
-        other = threading.Thread(target=eager.give, args=[given])
-        other.start()
-        other.join()  # it does not wait for this one
-        return False
-
-    monkeypatch.setattr(eager, "_begin", meanwhile)
-    giver.start()
-    giver.join()
-
-    assert eager.begun_at is None
-    assert eager.wait() is not given
-    assert eager.wait() is given
-
-
-def test_only_what_costs_little_is_sent_by_whoever_gives_it(eager: ProcessInstance) -> None:
-    left = request(text=["her caller has left"])
-    left.reply.claim()
-    streams = InferRequest({"text": ["s"]}, 1, StreamReply(lambda *_: None, lambda _: None))
-    for requests in (
-        (request(text=["x" * (SMALL_BYTES + 1)]),),
-        (request(text=["x" * (SMALL_BYTES - 100)]), request(text=["x"])),
-        (request(text=["x"] * 1000),),
-        (request(text=[[b"x"] * 1000]),),
-        (request(x=np.zeros(SMALL_BYTES, np.float32)),),
-        (request(x=[np.zeros(SMALL_BYTES, np.float32)]),),
-        (request(json=[{"anything": []}]),),
-        (request(text=["fine"]), left),
-        (streams,),
-        (),
-    ):
-        eager.give(Batch(requests, len(requests), "idle"))
-        assert eager.begun_at is None
-        given = eager.wait()
-        assert given is not None
-        assert given.requests == requests
-
-
-def test_steps_of_a_sequence_are_sent_when_they_have_all_their_inputs() -> None:
-    instance = instance_of(obedient, sequence=SequenceBatching())
-    instance.answers = Clock()  # type: ignore[assignment]
-    instance.load()
-    instance.give(batch("a"))
-
-    assert instance.begun_at is None
-    instance.unload()
-
-
-def test_a_batch_that_comes_after_the_unload_is_nobodys(eager: ProcessInstance) -> None:
-    eager.unload()
-    eager.give(batch("too late"))
-
-    assert eager.begun_at is None
-
-
-# An event loop in the place of the serving thread
-
-
-class Loop:
-    """An event loop that takes its turn when the test says so."""
-
-    def __init__(self) -> None:
-        self.turns: dict[int, Callable[[], None]] = {}
-
-    def watch(self, file: int, turn: Callable[[], None]) -> bool:
-        self.turns[file] = turn
-        return True
-
-    def forget(self, file: int) -> None:
-        del self.turns[file]
-
-    def turn(self) -> None:
-        """There is something to read."""
-        ((file, turn),) = self.turns.items()
-        poll = select.poll()
-        poll.register(file, select.POLLIN)
-        assert poll.poll(1000 * PATIENCE)
-        turn()
-
-
-class Answers(Clock):
-    """Remembers what came of the batches."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Any] = []
+    def prepared(self, batch: Batch) -> list[InferRequest]:
+        return [request for request in batch.requests if not request.reply.settled]
 
     def finished(
         self,
@@ -311,296 +59,435 @@ class Answers(Clock):
         execution: Execution,
         started: float,
     ) -> None:
-        self.outcomes += execution.outcomes
+        assert (instance, started) == (self.instance, 7.0)
+        self.told.put(execution)
+
+    def crashed(self, instance: ProcessInstance, batch: Batch) -> None:
+        self.told.put(sys.exc_info()[1])
+
+    def stream_run(
+        self,
+        instance: ProcessInstance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        started: float,
+    ) -> StreamRun:
+        return StreamRun(
+            instance,
+            batch,
+            requests,
+            started,
+            config=instance._config,
+            statistics=ModelStatistics(),
+            clock=self.now,
+            kept=lambda _, columns: columns,
+            fail=lambda request, error: request.reply.deliver(error),
+            failed=lambda request, failure, _: None,
+        )
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Any]) -> None:
+        self.told.put(list(outcomes))
+
+
+class Served:
+    """An instance that a thread serves; its messages go through an event loop of its own."""
+
+    def __init__(self, model: Model, **overrides: Any) -> None:
+        config = model.config(**overrides)
+        self.io = WorkerLoop("io")
+        self.instance = ProcessInstance(
+            f"{config.name}_0", Device(), model, config, lambda: self.io.calls()
+        )
+        self.desk = Desk(self.instance)
+        self.instance.answers = self.desk  # type: ignore[assignment]
+        self.instance.load()
+        self._ended: SimpleQueue[wherry.WorkerDied | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self.instance.serve()
+        except wherry.WorkerDied as died:
+            self._ended.put(died)
+        else:
+            self._ended.put(None)
+
+    def outcomes(self, *requests: InferRequest) -> list[Any]:
+        """What comes of a batch."""
+        self.instance.give(Batch(requests, len(requests), "idle"))
+        told = self.desk.next()
+        return told.outcomes if isinstance(told, Execution) else told
+
+    def ended(self) -> wherry.WorkerDied | None:
+        """How `serve` has ended."""
+        return self._ended.get(timeout=PATIENCE)
+
+    def close(self) -> None:
+        self.instance.give(None)
+        self._thread.join()
+        self.instance.unload()
+        self.io.close()
 
 
 @pytest.fixture
-def answers(instance: ProcessInstance) -> Answers:
-    instance.answers = answers = Answers()  # type: ignore[assignment]
-    return answers
+def serve() -> Iterator[Callable[..., Served]]:
+    served: list[Served] = []
 
+    def make(model: Model = obedient, **overrides: Any) -> Served:
+        served.append(Served(model, **overrides))
+        return served[-1]
 
-def of_loop(loop: Loop, *rows: str) -> Batch:
-    given = batch(*rows)
-    for one in given.requests:
-        one.reader = loop
-    return given
+    yield make
+    for one in served:
+        one.close()
 
 
 @pytest.fixture
-def loop(instance: ProcessInstance, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> Loop:
-    """A loop that reads what the instance's worker answers from now on, however long it takes."""
-    monkeypatch.setattr(worker_instance, "OFTEN", PATIENCE)
-    loop = Loop()
-    first = of_loop(loop, "first")
-    instance.give(first)
-    assert instance.wait() is first  # it may be the only one for a long time
-    instance.execute(first.requests)
-    instance.give(of_loop(loop, "second"))
-    loop.turn()
-    return loop
+def served(serve: Callable[..., Served]) -> Served:
+    return serve()
 
 
-@pytest.mark.full  # the thread sleeps for PATIENCE
-def test_a_loop_reads_answers_while_the_serving_thread_sleeps(
-    instance: ProcessInstance, answers: Answers, loop: Loop
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return str(path)
+
+
+def request(**columns: Any) -> InferRequest:
+    return InferRequest(columns, len(next(iter(columns.values()))), Reply(lambda _: None))
+
+
+def streaming(**columns: Any) -> tuple[InferRequest, "SimpleQueue[Any]"]:
+    """A request that streams, and its responses."""
+    responses: SimpleQueue[Any] = SimpleQueue()
+    reply: StreamReply[Any] = StreamReply(
+        lambda _, response: responses.put(response.outputs), lambda _: None, window=2
+    )
+    return InferRequest(columns, 1, reply), responses
+
+
+def in_pid(served: Served, *rows: str) -> dict[str, list[str]]:
+    return {"output": [f"{row} in {served.instance.pid}" for row in rows]}
+
+
+# Batches
+
+
+def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(served: Served) -> None:
+    requests = request(text=["a", "b"]), request(text=["c"])
+    served.instance.give(Batch(requests, 3, "idle"))
+    execution = served.desk.next()
+
+    assert execution.outcomes == [in_pid(served, "a", "b"), in_pid(served, "c")]
+    assert execution.executed_rows == [3]
+    assert min(execution.input_ns, execution.infer_ns, execution.output_ns) > 0
+
+
+def test_what_the_model_raises_is_an_outcome_with_its_traceback(served: Served) -> None:
+    (outcome,) = served.outcomes(request(text=["raise no apples"]))
+
+    assert isinstance(outcome, Failure)
+    assert outcome.message == "model 'obedient' failed: ValueError: no apples"
+    assert "Traceback" in outcome.traceback
+
+
+@pytest.mark.parametrize("said", ["half a pair: \udc80", "much: " + "x" * 2**20])
+def test_an_error_may_say_anything_and_costs_no_worker(served: Served, said: str) -> None:
+    (outcome,) = served.outcomes(request(text=[f"raise_json {json.dumps(said)}"]))
+
+    assert isinstance(outcome, Failure)
+    assert outcome.message.startswith(f"model 'obedient' failed: ValueError: {said[:6]}")
+    assert len(outcome.message) + len(outcome.traceback) < 2**18
+    assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
+
+
+def test_a_batch_that_nobody_waits_for_is_not_sent(served: Served) -> None:
+    left = request(text=["exit 1"])
+    left.reply.claim()
+
+    assert served.outcomes(left) == []
+    assert served.outcomes(left, request(text=["a"])) == [in_pid(served, "a")]
+
+
+def test_what_cannot_be_sent_fails_alone(served: Served) -> None:
+    good, bad = served.outcomes(request(text=["good"]), request(text=["half a character: \ud800"]))
+
+    assert good == in_pid(served, "good")
+    assert bad.error == "InvalidRequest"
+    (bad,) = served.outcomes(request(text=["\ud800"]))
+    assert bad.error == "InvalidRequest"
+
+
+def test_a_bug_of_ours_fails_its_batch_only(
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served: list[Batch | None] = []
-    thread = threading.Thread(target=lambda: served.append(instance.wait()))
-    thread.start()
-    for row in "abc":
-        instance.give(of_loop(loop, row))
-        loop.turn()
-    instance.give(None)
-    thread.join()
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
 
-    assert [outcome["output"] for outcome in answers.outcomes] == [
-        [f"{row} in {instance.pid}"] for row in ("second", *"abc")
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "_gather", fail)
+        served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+        assert isinstance(served.desk.next(), RuntimeError)
+    assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
+
+
+@pytest.mark.parametrize("size", [10, 2_000, 100_000, LARGE_BYTES])
+def test_arrays_of_any_size_cross_and_several_callers_are_one_batch(
+    serve: Callable[..., Served], size: int
+) -> None:
+    served = serve(plus_one)
+    x = np.arange(size, dtype=np.float32)[np.newaxis]
+
+    for _ in range(2):  # the second batch takes the place of the first in the slab
+        one, other = served.outcomes(request(x=x), request(x=-x))
+        np.testing.assert_array_equal(one["output"], x + 1)
+        np.testing.assert_array_equal(other["output"], 1 - x)
+
+
+def test_a_large_text_crosses_both_ways(served: Served) -> None:
+    row = "x" * 2 * LARGE_BYTES
+
+    assert served.outcomes(request(text=[row])) == [in_pid(served, row)]
+
+
+def test_what_takes_long_to_encode_is_large() -> None:
+    half: dict[str, Any] = {"text": ["x" * (LARGE_BYTES // 2)]}
+    large: list[dict[str, Any]] = [
+        {"text": ["x" * LARGE_BYTES]},
+        {"text": ["x"] * (LARGE_BYTES // 64 + 1)},
+        {"text": [[b"x"] * (LARGE_BYTES // 64 + 1)]},
+        {"x": np.zeros(LARGE_BYTES, np.float32)},
+        {"x": [np.zeros(LARGE_BYTES, np.float32)]},
+        {"json": [{"anything": []}]},
     ]
-    assert served == [None]
-    assert not loop.turns
+
+    assert all(are_large([columns]) for columns in large)
+    assert not are_large([half])
+    assert are_large([half, half])
 
 
-def test_a_loop_that_does_not_turn_loses_its_place(
-    instance: ProcessInstance, answers: Answers, loop: Loop, monkeypatch: pytest.MonkeyPatch
+# Streams
+
+
+def test_a_stream_of_several_callers_gives_each_its_own_responses(
+    serve: Callable[..., Served],
 ) -> None:
-    monkeypatch.setattr(worker_instance, "OFTEN", 0.001)
-    given = of_loop(loop, "a")
-    instance.give(given)
+    served = serve(count)
+    (one, ones), (other, others) = streaming(to=np.array([1])), streaming(to=np.array([3]))
 
-    assert instance.wait() is given
-    (outcome,) = instance.execute(given.requests).outcomes
-    assert outcome["output"] == [f"a in {instance.pid}"]  # type: ignore[index]
-    assert not loop.turns
+    assert served.outcomes(one, other) == [None, None]
+    assert ones.qsize() == 1
+    assert [list(others.get()["output"]) for _ in range(3)] == [[0], [1], [2]]
 
 
-@pytest.mark.parametrize("row", ["x" * 100_000, "garbage " + "x" * 100])
-def test_what_is_no_small_answer_is_left_to_the_serving_thread(
-    instance: ProcessInstance, answers: Answers, loop: Loop, row: str
+def test_a_slow_reader_holds_back_its_stream_and_gets_all_of_it(
+    serve: Callable[..., Served],
 ) -> None:
-    given = of_loop(loop, row)
-    instance.give(given)
-    if loop.turns:  # it was small enough to be sent at once
-        loop.turn()
+    served = serve(big_stream)
+    one, responses = streaming(n=np.array([10]))
+    reply: Any = one.reply
+    served.instance.give(Batch((one,), 1, "idle"))
 
-    assert not loop.turns
-    assert instance.wait() is given
-    if row.startswith("garbage"):
-        with pytest.raises(wherry.WorkerDied, match="wrote garbage"):
-            instance.execute(given.requests)
-    else:
-        instance.execute(given.requests)
-    assert len(answers.outcomes) == 1
+    for number in range(10):
+        response = responses.get(timeout=PATIENCE)
+        assert response["output"][0][0] == number
+        assert responses.qsize() < 2  # its window
+        reply.consumed()
+    assert served.desk.next() == [None]
 
 
-def test_an_array_in_shared_memory_is_left_to_the_serving_thread() -> None:
-    instance = instance_of(plus_one)
-    instance.answers = answers = Answers()  # type: ignore[assignment]
-    instance.load()
-    loop = Loop()
-    x = np.arange(2000, dtype=np.float32)[np.newaxis]
-    for reads in (False, True):
-        given = Batch((request(x=x),), 1, "idle")
-        given.requests[0].reader = loop
-        instance.give(given)
-        if reads:
-            loop.turn()
-        assert instance.wait() is given
-        (outcome,) = instance.execute(given.requests).outcomes
-        np.testing.assert_array_equal(outcome["output"], x + 1)  # type: ignore[index]
-    instance.unload()
-
-    assert not loop.turns
-    assert answers.outcomes == []
-
-
-@pytest.mark.parametrize("thread_sees_it_first", [False, True])
-def test_a_death_in_a_loops_place_is_the_serving_threads_matter(
-    instance: ProcessInstance, answers: Answers, loop: Loop, fifo: str, thread_sees_it_first: bool
+def test_a_reader_that_does_not_read_for_too_long_loses_its_stream(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = of_loop(loop, f"wait {fifo}")
-    instance.give(given)
-    file = os.open(fifo, os.O_WRONLY)
-    gone(instance.pid)
-    os.close(file)
-    if not thread_sees_it_first:
-        loop.turn()
+    monkeypatch.setattr(process, "_LOOK", 0.001)
+    served = serve(big_stream, stall_timeout=20)
+    one, responses = streaming(n=np.array([10]))
+    served.instance.give(Batch((one,), 1, "idle"))
+    for _ in range(2):  # its window
+        responses.get(timeout=PATIENCE)
+    served.desk.time += 25
 
-    assert instance.wait() is given
-    with pytest.raises(wherry.WorkerDied, match="was killed by SIGKILL") as caught:
-        instance.execute(given.requests)
-    assert caught.value.reached
-    assert not loop.turns
-
-
-def test_a_death_that_a_loop_meets_in_the_answer_is_raised_in_the_serving_thread(
-    instance: ProcessInstance, answers: Answers, loop: Loop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    died = wherry.WorkerDied("in the middle of it")
-
-    def run(*_: object) -> None:
-        raise died
-
-    monkeypatch.setattr(instance, "run", run)
-    instance.give(of_loop(loop, "a"))
-    loop.turn()
-
-    with pytest.raises(wherry.WorkerDied) as caught:
-        instance.wait()
-    assert caught.value is died
-    assert not loop.turns
+    assert served.desk.next() == [None]
+    assert responses.empty()
+    assert isinstance(one.reply.outcome, wherry.Cancelled)
+    assert served.instance.busy_since == served.desk.time
 
 
-def test_a_turn_that_comes_too_late_reads_nothing(
-    instance: ProcessInstance, answers: Answers, loop: Loop
-) -> None:
-    (turn,) = loop.turns.values()
-    given = batch("for a thread")
-    instance.give(given)
-    turn()
+def test_a_stream_that_cannot_be_sent_fails_alone(serve: Callable[..., Served]) -> None:
+    served = serve(says_twice)
+    (good, responses), (bad, _) = streaming(text=["a"]), streaming(text=["\ud800"])
 
-    assert instance.wait() is given
-    instance.execute(given.requests)
-    assert len(answers.outcomes) == 1
+    first, second = served.outcomes(good, bad)
+    assert first is None
+    assert second.error == "InvalidRequest"
+    assert responses.qsize() == 2
+    (alone,) = served.outcomes(streaming(text=["\ud800"])[0])
+    assert alone.error == "InvalidRequest"
 
 
-def test_a_death_while_it_waits_is_raised_with_its_cause(instance: ProcessInstance) -> None:
-    pid = instance.pid
+# Ends
+
+
+def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 
-    with pytest.raises(wherry.WorkerDied) as caught:
-        instance.wait()
-    assert str(caught.value) == f"worker obedient_0 (pid {pid}) was killed by SIGKILL"
-    assert instance.pid is None
+
+def test_a_batch_that_was_read_is_lost_with_its_worker(served: Served, fifo: str) -> None:
+    served.instance.give(Batch((request(text=[f"wait {fifo}"]),), 1, "idle"))
+    file = os.open(fifo, os.O_WRONLY)
+    kill(served.instance.pid)
+    os.close(file)
+
+    died = served.ended()
+    assert died is not None
+    assert died.reached
+    assert "was killed by SIGKILL" in str(died)
 
 
-def test_abort_says_why(instance: ProcessInstance) -> None:
-    assert instance.abort("it took too long")
+def test_a_batch_that_the_worker_has_not_read_did_not_reach_it(served: Served, fifo: str) -> None:
+    pid = served.instance.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+    sent = threading.Event()
+    served.io.calls().call(lambda _: sent.set(), None)  # after the batch was sent
+    assert sent.wait(PATIENCE)
+    kill(pid)
 
-    with pytest.raises(wherry.WorkerDied, match="was stopped: it took too long"):
-        instance.execute([request(text=["a"])])
+    died = served.ended()
+    assert died is not None
+    assert not died.reached
 
 
-def test_unload_may_be_called_twice_and_nothing_works_after_it(instance: ProcessInstance) -> None:
+def test_a_death_is_seen_although_a_child_of_the_worker_holds_its_sockets(
+    served: Served, fifo: str
+) -> None:
+    served.instance.give(Batch((request(text=[f"fork {fifo}"]),), 1, "idle"))
+
+    died = served.ended()
+    assert died is not None
+    assert died.reached
+    os.close(os.open(fifo, os.O_WRONLY))  # the child goes
+
+
+def test_an_answer_that_was_sent_before_the_death_arrives(served: Served) -> None:
+    assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
+    kill(served.instance.pid)
+
+    assert served.ended() is not None
+    assert served.desk.told.empty()
+
+
+@pytest.mark.parametrize("text", ["garbage " + "x" * 100, "garbage " + "\0" * 100])
+def test_garbage_ends_the_worker(served: Served, text: str) -> None:
+    served.instance.give(Batch((request(text=[text]),), 1, "idle"))
+
+    died = served.ended()
+    assert died is not None
+    assert died.cause == "garbage"
+
+
+def test_a_death_while_it_waits_is_told_with_its_cause(served: Served) -> None:
+    pid = served.instance.pid
+    kill(pid)
+
+    assert str(served.ended()) == f"worker obedient_0 (pid {pid}) was killed by SIGKILL"
+    assert served.instance.pid is None
+
+
+def test_abort_says_why(served: Served) -> None:
+    assert served.instance.abort("it took too long")
+
+    assert "was stopped: it took too long" in str(served.ended())
+
+
+def test_a_batch_that_comes_after_the_end_is_not_told_of(served: Served) -> None:
+    kill(served.instance.pid)
+    assert served.ended() is not None
+    served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+    served.instance.unload()
+    served.instance.give(Batch((request(text=["b"]),), 1, "idle"))
+
+    assert served.desk.told.empty()
+
+
+def test_unload_may_be_called_twice_and_nothing_works_after_it(served: Served) -> None:
+    served.instance.give(None)
+    assert served.ended() is None
+    served.instance.unload()
+    served.instance.unload()
+    served.instance.give(None)
+
+    assert served.instance.pid is None
+    assert served.instance.abort("again")
+
+
+def test_a_worker_is_killed_that_was_aborted_before_it_was_started() -> None:
+    config = obedient.config()
+    io = WorkerLoop("io")
+    instance = ProcessInstance("obedient_0", Device(), obedient, config, io.calls)
+    instance.abort("too late")
+
+    with pytest.raises(wherry.WorkerDied, match="was stopped: too late"):
+        instance.load()
     instance.unload()
-    instance.unload()
-    instance.give(None)
-
-    assert instance.pid is None
-    assert instance.abort("again")
+    io.close()
 
 
-def test_a_worker_that_does_not_end_is_killed(caplog: pytest.LogCaptureFixture) -> None:
-    instance = instance_of(Stubborn(), unload_timeout=0.1)
-    instance.load()
-    instance.unload()
+def test_a_worker_that_does_not_end_is_killed(
+    serve: Callable[..., Served], caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(Stubborn(), unload_timeout=0.1)
+    served.instance.give(None)
+    assert served.ended() is None
+    served.instance.unload()
 
     assert "worker killed: it did not end" in caplog.text
 
 
+def test_a_worker_ends_though_the_loop_of_its_sockets_has_ended() -> None:
+    served = Served(obedient)
+    served.io.close()
+    served.close()
+
+    assert served.instance.pid is None
+
+
 def test_a_pipe_serves_where_there_is_no_eventfd_and_no_pidfd(
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "eventfd")
     monkeypatch.delattr(os, "pidfd_open")
     monkeypatch.delattr(os, "memfd_create")
-    instance = instance_of(plus_one)
-    instance.load()
-    instance.give(None)
-
-    assert instance.wait() is None
+    served = serve(plus_one)
     x = np.arange(100_000, dtype=np.float32)[np.newaxis]
-    (outcome,) = instance.execute([request(x=x)]).outcomes
-    np.testing.assert_array_equal(outcome["output"], x + 1)  # type: ignore[index]
-    instance.unload()
+
+    (outcome,) = served.outcomes(request(x=x))
+    np.testing.assert_array_equal(outcome["output"], x + 1)
+    kill(served.instance.pid)
+    assert served.ended() is not None
 
 
-# Where a model comes from
-
-
-def test_a_model_is_found_by_its_module_and_name() -> None:
-    source = source_of(obedient, "obedient")
-
-    assert source.module.name == "tests.worker_models"
-    assert import_model(source) is obedient
-
-
-def test_a_function_that_was_made_a_model_elsewhere_is_found_too() -> None:
-    again = wherry.model(obedient.function)
-
-    assert import_model(source_of(again, "obedient")) is obedient
-
-
-def test_a_main_module_has_another_name_in_its_workers(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+def test_what_is_started_is_given_back_if_something_is_short(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import wherry\n@wherry.model\ndef f(x: list[int]) -> list[int]: return x\n")
-    module: Any = type(sys)("__main__")
-    module.__file__ = str(script)
-    exec(script.read_text(), module.__dict__)
-    monkeypatch.setitem(sys.modules, "__main__", module)
+    def short(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
 
-    source = source_of(module.f, "f")
-
-    assert (source.module.name, source.module.file) == (MAIN, str(script))
-    module.__file__ = None
-    with pytest.raises(wherry.ConfigError, match="f of the interactive session cannot be sent"):
-        source_of(module.f, "f")
-
-
-# What it prints
-
-
-def pumped(*chunks: bytes) -> None:
-    read, write = os.pipe()
-    pump = LogPump(read, "m", "m_0")
-    for chunk in chunks:
-        os.write(write, chunk)
-        pump.pump()
-    os.close(write)
-    pump.close()
-
-
-def test_lines_are_put_together_again_and_a_progress_bar_is_one(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with caplog.at_level(logging.INFO):
-        pumped(b"one\ntw", b"o\n\n 10%\r 50%\r100%\n", "thr\u00e9e".encode(), b"\xff")
-
-    assert [r.getMessage() for r in caplog.records] == ["one", "two", "100%", "thr\u00e9e\ufffd"]
-
-
-def test_a_record_keeps_its_level_logger_and_fields_behind_anything(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    record = logging.makeLogRecord(
-        {"name": "shop", "levelno": 40, "msg": "out of %s", "args": ("apples",), "aisle": object()}
+    monkeypatch.setattr("wherry.workers.process.subprocess.Popen", short)
+    worker = ModelWorker(
+        "obedient_0",
+        Device(),
+        obedient,
+        obedient.config(),
+        WorkerLoop("io").calls,
+        receive=lambda _: None,
+        prepare=lambda _: None,
     )
-    line = PipeHandler(1).line(record)
 
-    with caplog.at_level(logging.INFO):
-        pumped(b"printed without an end" + line, b"\x1enot a record\n")
-
-    printed, logged, broken = caplog.records
-    assert printed.getMessage() == "printed without an end"
-    assert broken.getMessage() == "\x1enot a record"
-    assert (logged.name, logged.levelname, logged.getMessage()) == (
-        "shop",
-        "ERROR",
-        "out of apples",
-    )
-    fields: Any = logged
-    assert (fields.model, fields.instance) == ("m", "m_0")
-    assert "object object" in fields.aisle
-
-
-def test_what_nobody_logs_is_printed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(logging.getLogger("wherry.worker"), "propagate", False)
-
-    pumped(b"hello\n")
-
-    assert capsys.readouterr().err == "[m_0] hello\n"
+    with pytest.raises(OSError, match="Too many open files"):
+        worker.load()
+    worker.unload()

@@ -31,15 +31,15 @@ from wherry.instances.instance import LateAnswers
 from wherry.instances.restart import shortage
 from wherry.instances.sequence_inputs import WARM_UP
 from wherry.instances.serving import Respond
-from wherry.instances.transport import Garbage
 from wherry.instances.worker_instance import WorkerInstance
-from wherry.instances.worker_process import WorkerProcess, seconds_until
+from wherry.instances.worker_process import StubProcess, seconds_until
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.observability.custom_metrics import CustomMetrics, Kind
 from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse, rows_of
+from wherry.workers.frames import Garbage
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
@@ -47,7 +47,7 @@ _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.
 log = logging.getLogger("wherry")
 
 
-class PythonWorker(WorkerProcess[Channel]):
+class PythonWorker(StubProcess[Channel]):
     """The process of a Python model, with the slab that both map."""
 
     def __init__(self, runs: Interpreter, model: str, instance: str) -> None:

@@ -11,10 +11,10 @@ import logging
 import os
 import sys
 import time
+from typing import Any
 
 import msgspec
 
-from wherry.instances.messages import LogLine
 from wherry.observability.logging import fields_of
 
 MARK = b"\x1e"
@@ -24,6 +24,17 @@ MAX_LINE_BYTES = 64 << 10
 MAX_LINES_PER_SECOND = 2000
 
 _CHUNK_BYTES = 64 << 10
+
+
+class LogLine(msgspec.Struct):
+    """A record of the worker's logging: one JSON line among what it prints."""
+
+    level: int
+    logger: str
+    message: str
+    created: float
+    traceback: str = ""
+    fields: dict[str, Any] = {}
 
 
 class PipeHandler(logging.Handler):

@@ -1,4 +1,3 @@
-import contextlib
 import os
 import select
 import socket
@@ -14,18 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
-from wherry.instances import transport
-from wherry.instances.transport import (
-    ALIGNMENT,
-    UNSENDABLE,
-    Connection,
-    Garbage,
-    Region,
-    Slab,
-    gathered,
-    memory_file,
-    why_not_sent,
-)
+from wherry.workers import encoding, shared_memory
+from wherry.workers.encoding import UNSENDABLE, gathered, why_not_sent
+from wherry.workers.frames import HAS_FILE, Garbage
+from wherry.workers.message_socket import MessageSocket
+from wherry.workers.shared_memory import ALIGNMENT, Region, Slab, memory_file
 
 
 class Cargo(msgspec.Struct, array_like=True, tag=True):
@@ -36,19 +28,23 @@ class Pair:
     """Both ends of a connection, with a slab that is small enough to be full."""
 
     def __init__(self, slab_bytes: int = 1 << 20) -> None:
-        self.parent_end, self.worker_end = socket.socketpair()
+        self.to_the_worker, worker_source = socket.socketpair()
+        parent_source, self.to_the_parent = socket.socketpair()
         file = memory_file("test", slab_bytes)
         self.slabs = [Slab.open(file), Slab.open(file)]
         os.close(file)
-        self.parent_end.setblocking(False)
-        self.parent = Connection(self.parent_end, Cargo, wait=self._wait, copies=True)
-        self.worker = Connection(self.worker_end, Cargo, copies=False)
+        self.to_the_worker.setblocking(False)
+        parent_source.setblocking(False)
+        self.parent = MessageSocket(
+            parent_source, self.to_the_worker, Cargo, copies=True, wait=self._wait
+        )
+        self.worker = MessageSocket(worker_source, self.to_the_parent, Cargo, copies=False)
         self.parent.use(self.slabs[0], self.slabs[0].inputs)
         self.worker.use(self.slabs[1], self.slabs[1].outputs)
 
-    def _wait(self, events: int) -> None:
+    def _wait(self, file: int, events: int) -> None:
         poll = select.poll()
-        poll.register(self.parent, events)
+        poll.register(file, events)
         poll.poll()
 
     def to_worker(self, **columns: Any) -> dict[str, Any]:
@@ -58,10 +54,10 @@ class Pair:
         return self._across(self.worker, self.parent, columns)
 
     def _across(
-        self, sender: Connection, receiver: Connection, columns: dict[str, Any]
+        self, sender: MessageSocket, receiver: MessageSocket, columns: dict[str, Any]
     ) -> dict[str, Any]:
         # In a thread: what is larger than the socket's buffer waits for the other end.
-        thread = threading.Thread(target=sender.send, args=[Cargo(columns)])
+        thread = threading.Thread(target=sender.send, args=[Cargo(columns)], kwargs={"slab": True})
         thread.start()
         received: Cargo = receiver.receive()
         thread.join()
@@ -170,7 +166,6 @@ def test_text_larger_than_every_buffer_crosses_both_ways(pair: Pair) -> None:
 
 
 def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
-    pair.worker.lasting = True
     big = np.arange(50_000.0)
 
     def send() -> None:
@@ -188,7 +183,6 @@ def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
 
 
 def test_a_response_of_a_stream_is_not_written_over_by_the_next(pair: Pair) -> None:
-    pair.worker.lasting = True
     for number in (1.0, 2.0):
         pair.worker.send(Cargo({"x": np.full(50_000, number)}))
 
@@ -209,7 +203,7 @@ def test_what_can_be_sent_has_no_reason_not_to_be() -> None:
 
 
 def frame(body: bytes, flags: int = 0) -> bytes:
-    return struct.pack("<IHH", len(body), flags, 0x7957) + body
+    return struct.pack("<IIHH", len(body), 0, flags, 0x7957) + body
 
 
 def array_at(where: int, dtype: bytes, shape: list[int], offset: int) -> bytes:
@@ -222,13 +216,13 @@ def array_at(where: int, dtype: bytes, shape: list[int], offset: int) -> bytes:
     "garbage",
     [
         b"Hello, is this the log?\n",
-        struct.pack("<IHH", 0xFFFFFFF0, 0, 0x7957),
+        struct.pack("<IIHH", 0xFFFFFFF0, 0, 0, 0x7957),
         frame(b"\xc1"),
         frame(msgspec.msgpack.encode(["Other", {}])),
         frame(msgspec.msgpack.encode(["Cargo", 3])),
         frame(msgspec.msgpack.encode(["Cargo", {"x": msgspec.msgpack.Ext(7, b"")}])),
         frame(msgspec.msgpack.encode(["Cargo", {"x": msgspec.msgpack.Ext(1, b"\1")}])),
-        frame(msgspec.msgpack.encode(["Cargo", {}]), flags=1),  # where is its descriptor?
+        frame(msgspec.msgpack.encode(["Cargo", {}]), flags=HAS_FILE),  # where is its descriptor?
         array_at(1, b"<f8", [100], 1 << 40),
         array_at(1, b"<f8", [1 << 62], 0),
         array_at(1, b"|O", [1], 0),
@@ -238,19 +232,19 @@ def array_at(where: int, dtype: bytes, shape: list[int], offset: int) -> bytes:
     ids=range(13),
 )
 def test_garbage_is_known_as_such(pair: Pair, garbage: bytes) -> None:
-    pair.worker_end.sendall(garbage)
+    pair.to_the_parent.sendall(garbage)
 
     with pytest.raises(Garbage):
         pair.parent.receive()
 
 
-@given(st.binary(min_size=8, max_size=200))
+@given(st.binary(min_size=12, max_size=200))
 @examples(2)
 def test_random_bytes_never_become_a_message(garbage: bytes) -> None:
     pair = Pair()
     try:
-        pair.worker_end.sendall(garbage)
-        pair.worker_end.shutdown(socket.SHUT_WR)
+        pair.to_the_parent.sendall(garbage)
+        pair.to_the_parent.shutdown(socket.SHUT_WR)
         with pytest.raises((Garbage, EOFError)):
             pair.parent.receive()
     finally:
@@ -258,7 +252,7 @@ def test_random_bytes_never_become_a_message(garbage: bytes) -> None:
 
 
 def test_the_end_of_the_other_process_is_an_error(pair: Pair) -> None:
-    pair.worker_end.sendall(frame(b"cut off")[:-1])
+    pair.to_the_parent.sendall(frame(b"cut off")[:-1])
     pair.worker.close()
 
     with pytest.raises(EOFError):
@@ -317,28 +311,54 @@ def test_any_columns_cross_and_come_back(rows: list[Any], counts: list[int], wid
 
 
 def test_the_limits_fit_together() -> None:
-    assert transport.INLINE_BYTES < transport.INLINE_BYTES_IN_STREAM < transport.SLAB_BYTES
+    assert encoding.INLINE_BYTES < encoding.INLINE_BYTES_WITHOUT_SLAB < shared_memory.SLAB_BYTES
 
 
-def test_a_message_is_not_sent_now_if_there_is_no_room_for_it(pair: Pair) -> None:
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            pair.parent_end.send(bytes(1 << 16))
-
-    assert not pair.parent.send_now(Cargo({"rows": ["a"]}))
-    assert not pair.parent.unsent
-
-
-def test_the_rest_of_a_message_that_went_out_in_part_follows(pair: Pair) -> None:
-    pair.parent_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as it may be
-    rows = ["x" * 100_000]
-    assert pair.parent.send_now(Cargo({"rows": rows}))
-    assert pair.parent.unsent
+def test_what_a_full_socket_does_not_take_follows_in_order(pair: Pair) -> None:
+    pair.to_the_worker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as it may be
+    large = np.arange(100_000.0)
+    columns: list[dict[str, Any]] = [
+        {"rows": ["x" * 100_000]},
+        {"rows": ["next"]},
+        {"x": large},  # in a file of its own
+        {"rows": ["last"]},
+    ]
+    for one in columns:
+        pair.parent.add(Cargo(one))
+    assert not pair.parent.write()
+    assert not pair.parent.was_read()
 
     thread = threading.Thread(target=pair.parent.flush)
     thread.start()
-    assert pair.worker.receive().columns == {"rows": rows}
+    for sent in columns:
+        np.testing.assert_equal(pair.worker.receive().columns, sent)
     thread.join()
-    assert not pair.parent.unsent
-    assert pair.parent.send_now(Cargo({"rows": ["next"]}))
-    assert pair.worker.receive().columns == {"rows": ["next"]}
+    assert pair.parent.write()
+    assert pair.parent.was_read()
+
+
+def test_files_that_were_not_sent_are_closed(pair: Pair) -> None:
+    pair.to_the_worker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    pair.parent.add(Cargo({"rows": ["x" * 1_000_000]}))
+    pair.parent.add(Cargo({"x": np.zeros(100_000)}))
+    assert not pair.parent.write()
+
+    pair.parent.close()  # the fixture finds no file left
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_the_other_end_did_not_read_before_it_closed_is_known(pair: Pair, reads: bool) -> None:
+    pair.parent.send(Cargo({"rows": ["a"]}))
+    if reads:
+        pair.worker.receive()
+    pair.worker.close()
+
+    assert pair.parent.was_read() is reads
+
+
+def test_how_much_a_frame_has_to_copy_is_known_before_it_is_decoded(pair: Pair) -> None:
+    pair.worker.send(Cargo({"x": np.zeros(50_000)}), slab=True)
+    while (frame := pair.parent.next_frame()) is None:
+        pair.parent.read()
+
+    assert 400_000 < frame.nbytes < 401_000

@@ -1,0 +1,418 @@
+"""The link without sockets, threads or time: the test is the loop, the worker and the helper."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from wherry.workers.frames import Garbage
+from wherry.workers.link import LARGE_BYTES, WorkerLink
+
+READ_FROM, WRITE_TO = 3, 4
+
+
+@dataclass(frozen=True)
+class FakeFrame:
+    message: str
+
+    @property
+    def nbytes(self) -> int:
+        return LARGE_BYTES + 1 if self.message.startswith("large") else 10
+
+
+class FakeSocket:
+    """A MessageSocket whose other end is the test."""
+
+    def __init__(self) -> None:
+        self.encoded: deque[str] = deque()
+        self.sent: list[str] = []
+        #: How many more messages the other end takes.
+        self.room = 1000
+        self.arrived: deque[str] = deque()
+        self.frames: deque[FakeFrame] = deque()
+        self.ended = self.broken = self.closed = False
+        #: Messages are being encoded, or decoded, elsewhere.
+        self.encoder_is_away = self.decoder_is_away = False
+
+    def add(self, message: Any, *, slab: bool = False) -> None:
+        if "bad" in message:
+            raise TypeError("bad")
+        self.encoded.append(message)
+
+    def write(self) -> bool:
+        assert not self.encoder_is_away, "two writers"
+        assert not self.closed
+        if self.broken:
+            raise BrokenPipeError
+        while self.encoded and self.room:
+            self.room -= 1
+            self.sent.append(self.encoded.popleft())
+        return not self.encoded
+
+    def read(self) -> bool:
+        assert not self.decoder_is_away, "two readers"
+        assert not self.closed
+        if not self.arrived:
+            if self.ended:
+                raise EOFError
+            return False
+        self.frames.append(FakeFrame(self.arrived.popleft()))
+        return True
+
+    def next_frame(self) -> Any:
+        assert not self.decoder_is_away, "two readers"
+        return self.frames.popleft() if self.frames else None
+
+    def decode(self, frame: Any) -> str:
+        if "garbage" in frame.message:
+            raise Garbage(frame.message)
+        return frame.message  # type: ignore[no-any-return]
+
+    def was_read(self) -> bool:
+        return not self.encoded
+
+    def source(self) -> int:
+        return READ_FROM
+
+    def target(self) -> int:
+        return WRITE_TO
+
+    def close(self) -> None:
+        self.closed = True
+        self.encoded.clear()
+
+
+class World:
+    """A link, with everything around it in the test's hands."""
+
+    def __init__(self) -> None:
+        self.socket = FakeSocket()
+        self.calls: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self.readers: dict[int, Callable[[], None]] = {}
+        self.writers: dict[int, Callable[[], None]] = {}
+        self.jobs: deque[Any] = deque()
+        self.received: list[str] = []
+        self.refused: list[str] = []
+        self.ends: list[tuple[type[Exception], bool]] = []
+        self.link = WorkerLink(
+            self,
+            self.socket,
+            receive=self.receive,
+            ended=lambda error, read: self.ends.append((type(error), read)),
+            aside=self.aside,
+            prepare=self.prepare,
+        )
+        self.prepared: list[str] = []
+        self.link.start()
+
+    # The loop
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        self.calls.append((callback, argument))
+
+    def add_reader(self, file: int, read: Callable[[], None]) -> None:
+        self.readers[file] = read
+
+    def remove_reader(self, file: int) -> None:
+        del self.readers[file]
+
+    def add_writer(self, file: int, write: Callable[[], None]) -> None:
+        assert file not in self.writers
+        self.writers[file] = write
+
+    def remove_writer(self, file: int) -> None:
+        del self.writers[file]
+
+    def turn(self) -> None:
+        """What the loop does once: calls, and files that are ready."""
+        for _ in range(len(self.calls)):
+            callback, argument = self.calls.popleft()
+            callback(argument)
+        if READ_FROM in self.readers and (self.socket.arrived or self.socket.ended):
+            self.readers[READ_FROM]()
+        if WRITE_TO in self.writers and (self.socket.room or self.socket.broken):
+            self.writers[WRITE_TO]()
+
+    # The helper
+
+    def aside(self, job: Any) -> None:
+        encodes = "encode" in job.func.__name__
+        if encodes:
+            self.socket.encoder_is_away = True
+        else:
+            self.socket.decoder_is_away = True
+        self.jobs.append((encodes, job))
+
+    def work(self) -> None:
+        """Do one job in the other thread."""
+        encodes, job = self.jobs.popleft()
+        job()
+        if encodes:
+            self.socket.encoder_is_away = False
+        else:
+            self.socket.decoder_is_away = False
+
+    # The instance
+
+    def send(self, message: str) -> None:
+        self.link.send(
+            message,  # type: ignore[arg-type]
+            large=message.startswith("large"),
+            refused=lambda _: self.refused.append(message),
+        )
+
+    def prepare(self, message: str) -> None:
+        self.prepared.append(message)
+
+    def receive(self, message: str) -> None:
+        assert self.prepared[-1] == message
+        if "wrong" in message:
+            raise Garbage(message)
+        self.received.append(message)
+        if "hold" in message:
+            self.link.hold()
+
+    def settle(self) -> None:
+        """Let everything happen that can."""
+        for _ in range(1000):
+            if not (self.calls or self.jobs or self.socket.arrived or self.writers):
+                self.turn()
+                return
+            if self.jobs:
+                self.work()
+            self.socket.room += 1
+            self.turn()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def arrive(world: World, *messages: str) -> None:
+    world.socket.arrived += messages
+
+
+def end(world: World) -> None:
+    world.socket.ended = True
+
+
+def exited(world: World) -> None:
+    end(world)
+    world.link.exited(ChildProcessError())
+
+
+def exited_open(world: World) -> None:
+    """It has ended, and its child holds its sockets open."""
+    world.link.exited(ChildProcessError())
+
+
+def broken(world: World) -> None:
+    world.socket.broken = True
+
+
+@pytest.mark.parametrize(
+    ("events", "sent", "received", "ends"),
+    [
+        (["> a", "< b"], ["a"], ["b"], []),
+        (["> a", "> b", "< c", "< d"], ["a", "b"], ["c", "d"], []),
+        (["> large 1", "> b", "> large 2", "> c"], ["large 1", "b", "large 2", "c"], [], []),
+        (["full", "> a", "> large", "> b", "room"], ["a", "large", "b"], [], []),
+        (["< large 1", "< b", "< large 2"], [], ["large 1", "b", "large 2"], []),
+        (["> bad", "> a", "> large bad", "> b"], ["a", "b"], [], []),
+        # The worker ends.
+        ([end], [], [], [(EOFError, True)]),
+        (["> a", end], ["a"], [], [(EOFError, True)]),
+        (["full", "> a", end], [], [], [(EOFError, False)]),
+        (["> large 1", "> b", "< c", end], ["large 1", "b"], ["c"], [(EOFError, True)]),
+        (["< a", "< large", "< b", end], [], ["a", "large", "b"], [(EOFError, True)]),
+        (["< large", "< b", exited], [], ["large", "b"], [(EOFError, True)]),
+        (["< a", exited_open], [], ["a"], [(ChildProcessError, True)]),
+        (["full", "> a", "< b", broken, "> c"], [], ["b"], [(BrokenPipeError, False)]),
+        # It sends garbage.
+        (["< a", "< garbage", "< b"], [], ["a"], [(Garbage, True)]),
+        (["< large garbage", "< b"], [], [], [(Garbage, True)]),
+        (["< wrong", "< b"], [], [], [(Garbage, True)]),
+        (["< large wrong", "< b"], [], [], [(Garbage, True)]),
+        # What is received asks to hold.
+        (["< hold", "< b", exited], [], ["hold"], []),
+        (["< hold", "< b", "settle", "resume", "< c"], [], ["hold", "b", "c"], []),
+        (["< hold", "< b", exited, "settle", "resume"], [], ["hold", "b"], [(EOFError, True)]),
+        (
+            ["< large hold", "< b", "settle", "resume", end],
+            [],
+            ["large hold", "b"],
+            [(EOFError, True)],
+        ),
+        (["< hold", "< garbage", "settle", "resume"], [], ["hold"], [(Garbage, True)]),
+        (["< hold", "< b", "settle", "close", "resume"], [], ["hold"], [(EOFError, True)]),
+        # It is closed.
+        (["close", "> a", "< b", exited, end, "close"], [], [], [(EOFError, True)]),
+        (["> large", "close"], [], [], [(EOFError, False)]),
+    ],
+)
+def test_what_happens_on_a_link(
+    world: World,
+    events: list[str | Callable[[World], None]],
+    sent: list[str],
+    received: list[str],
+    ends: list[tuple[type[Exception], bool]],
+) -> None:
+    """ "> a" sends, "< a" arrives."""
+    for event in events:
+        if not isinstance(event, str):
+            event(world)
+        elif event == "full":
+            world.socket.room = 0
+        elif event == "room":
+            world.socket.room = 100
+        elif event == "settle":
+            world.settle()
+        elif event == "resume":
+            world.link.resume()
+        elif event == "close":
+            world.link.close()
+        elif event.startswith(">"):
+            world.send(event[2:])
+        else:
+            arrive(world, event[2:])
+    for _ in range(20):
+        if world.jobs:
+            world.work()
+        world.turn()
+
+    assert (world.socket.sent, world.received, world.ends) == (sent, received, ends)
+    assert world.socket.closed == bool(ends)
+    if ends:
+        assert not world.readers
+        assert not world.writers
+
+
+def test_a_reader_that_holds_leaves_a_file_alone_that_can_be_read(world: World) -> None:
+    arrive(world, "hold", "b")
+    for _ in range(5):
+        world.turn()
+    assert not world.readers  # or the loop would spin
+    world.link.resume()
+    world.settle()
+
+    assert world.received == ["hold", "b"]
+    assert world.readers
+
+
+def test_nothing_is_watched_or_unwatched_for_one_large_message(world: World) -> None:
+    reader = world.readers[READ_FROM]
+    arrive(world, "large")
+    world.turn()
+    world.work()
+    world.turn()
+
+    assert world.received == ["large"]
+    assert world.readers[READ_FROM] == reader
+
+
+def test_a_link_whose_loop_is_closed_is_abandoned(world: World) -> None:
+    world.link.abandon()
+    world.send("a")
+    arrive(world, "b")
+
+    assert world.socket.closed
+    assert (world.socket.sent, world.received, world.ends) == ([], [], [])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever happens in whatever order: messages keep their order both ways, each is told of
+    once, and the end comes once, after everything that came before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.count = 0
+        self.given: list[str] = []
+        self.came: list[str] = []
+        self.at_an_end = False
+
+    def _number(self, kind: str) -> str:
+        self.count += 1
+        return f"{kind} {self.count}"
+
+    @rule(kind=st.sampled_from(["small", "large", "bad", "large bad"]))
+    def send(self, kind: str) -> None:
+        message = self._number(kind)
+        if not self.world.ends:
+            self.given.append(message)
+        self.world.send(message)
+
+    @rule(kind=st.sampled_from(["small", "large", "hold", "large hold", "wrong", "garbage"]))
+    def arrive(self, kind: str) -> None:
+        if not self.world.socket.ended:
+            message = self._number(kind)
+            self.came.append(message)
+            arrive(self.world, message)
+
+    @rule(room=st.integers(0, 3))
+    def room(self, room: int) -> None:
+        self.world.socket.room = room
+
+    @rule()
+    def turn(self) -> None:
+        self.world.turn()
+
+    @rule()
+    def work(self) -> None:
+        if self.world.jobs:
+            self.world.work()
+
+    @rule()
+    def resume(self) -> None:
+        self.world.link.resume()
+
+    @rule()
+    def ends(self) -> None:
+        end(self.world)
+
+    @rule()
+    def is_told_of_its_end(self) -> None:
+        exited(self.world)
+
+    @rule()
+    def breaks(self) -> None:
+        broken(self.world)
+
+    @rule()
+    def close(self) -> None:
+        self.world.link.close()
+
+    @invariant()
+    def order_is_kept(self) -> None:
+        world = self.world
+        good = [message for message in self.given if "bad" not in message]
+        assert world.socket.sent == good[: len(world.socket.sent)]
+        assert world.received == self.came[: len(world.received)]
+        assert len(world.ends) <= 1
+        assert world.socket.closed == bool(world.ends)
+
+    def teardown(self) -> None:
+        world = self.world
+        closed = bool(world.ends)
+        for _ in range(100):
+            world.link.resume()
+            world.settle()
+        self.order_is_kept()
+        assert world.refused == [one for one in self.given if "bad" in one] or world.ends
+        if not closed:
+            bad = [n for n, one in enumerate(self.came) if "wrong" in one or "garbage" in one]
+            assert world.received == self.came[: bad[0] if bad else None]
+            assert world.ends or not (bad or world.socket.ended)
+        if world.ends:
+            assert not world.readers
+            assert not world.writers
+
+
+def test_any_order_of_events_keeps_the_rules() -> None:
+    run_state_machine_as_test(AnyOrder, settings=settings(max_examples=150, deadline=None))

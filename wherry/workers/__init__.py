@@ -1,0 +1,1 @@
+"""How do messages travel between this process and a worker process?"""

@@ -1,0 +1,195 @@
+"""How does a message become the body of a frame, and a body a message?
+
+Messages are msgpack. An array is an extension that says where it is, its datatype and its shape:
+up to INLINE_BYTES in the message itself, a larger one in the slab or in a memory file.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from wherry.values.request import Array, Column
+from wherry.workers.frames import HAS_FILE, HEADER_BYTES, Frame, Garbage, put_header
+from wherry.workers.shared_memory import ArrayFile, Region
+
+#: Arrays up to this size are copied into their message.
+INLINE_BYTES = 4096
+#: The same for a message that may be read after the next one was sent: it cannot use the slab.
+INLINE_BYTES_WITHOUT_SLAB = 64 << 10
+
+#: What encoding raises if a message cannot be made.
+UNSENDABLE = (TypeError, ValueError, OverflowError)
+
+_ARRAY = 1  # the msgpack extension's code
+_ARRAY_HEAD = struct.Struct("<B8sB")
+_OFFSET = struct.Struct("<Q")
+_INLINE, _IN_SLAB, _IN_FILE = range(3)
+
+
+class Gathered:
+    """Arrays of several callers that become one, batch first: joined while they are copied."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Array]) -> None:
+        self.parts = parts
+
+
+def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
+    """One input's columns of all callers as one column to send."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    if isinstance(first, list):
+        return [value for column in columns for value in column]
+    return Gathered(columns)  # type: ignore[arg-type]
+
+
+class MessageEncoder:
+    """Appends frames to a buffer. For one thread at a time."""
+
+    def __init__(self) -> None:
+        #: Where arrays go that are too large for their message, if they may.
+        self.region: Region | None = None
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._encode_other)
+        self._slab: Region | None = None
+        self._file: ArrayFile | None = None
+        self._shared_bytes = 0
+
+    def encode(self, message: msgspec.Struct, out: bytearray, *, slab: bool) -> ArrayFile | None:
+        """Append a frame to `out`. Returns the memory file to send with it, which the caller
+        closes, if there is one. Raises UNSENDABLE, then `out` is as it was.
+
+        With `slab` the frame takes the whole region: what was written there before must have been
+        read.
+        """
+        self._slab = self.region if slab else None
+        if self._slab is not None:
+            self._slab.clear()
+        self._shared_bytes = 0
+        start = len(out)
+        try:
+            self._encoder.encode_into(message, out, start + HEADER_BYTES)
+            flags = 0 if self._file is None else HAS_FILE
+            put_header(out, start, shared_bytes=self._shared_bytes, flags=flags)
+        except BaseException:
+            del out[start:]
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            raise
+        file, self._file = self._file, None
+        return file
+
+    def _encode_other(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            return self._encode_array((value,), value.shape)
+        if isinstance(value, Gathered):
+            rows = sum(map(len, value.parts))
+            return self._encode_array(value.parts, (rows, *value.parts[0].shape[1:]))
+        return _plain(value)
+
+    def _encode_array(self, parts: Sequence[Array], shape: tuple[int, ...]) -> msgspec.msgpack.Ext:
+        dtype = parts[0].dtype
+        size = dtype.itemsize * math.prod(shape)
+        if size <= (INLINE_BYTES_WITHOUT_SLAB if self._slab is None else INLINE_BYTES):
+            head = _array_head(_INLINE, dtype, shape)
+            return msgspec.msgpack.Ext(_ARRAY, b"".join([head, *(p.tobytes() for p in parts)]))
+        place = None if self._slab is None else self._slab.take(size)
+        if place is None:
+            if self._file is None:
+                self._file = ArrayFile()
+            offset, where = self._file.append(parts), _IN_FILE
+        else:
+            assert self._slab is not None
+            self._slab.write(parts, shape, place)
+            offset, where = place, _IN_SLAB
+            self._shared_bytes += size
+        return msgspec.msgpack.Ext(_ARRAY, _array_head(where, dtype, shape) + _OFFSET.pack(offset))
+
+
+class MessageDecoder:
+    """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
+    views, which the next message overwrites. For one thread at a time."""
+
+    def __init__(self, message_type: Any, *, copies: bool) -> None:
+        self._copies = copies
+        #: The slab, once there is one.
+        self.memory: mmap.mmap | None = None
+        self._file: mmap.mmap | None = None
+        self._decoder = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_array)
+
+    def decode(self, frame: Frame, file: mmap.mmap | None) -> Any:
+        """The message in a frame, whose memory file is `file`. Raises Garbage."""
+        self._file = file
+        try:
+            with frame.body as body:
+                return self._decoder.decode(body)
+        except Exception as error:  # whatever a stranger's bytes make msgspec or numpy raise
+            raise Garbage(str(error)) from error
+        finally:
+            self._file = None
+
+    def _decode_array(self, code: int, data: memoryview) -> Array:
+        if code != _ARRAY:
+            raise Garbage(f"extension {code}")
+        where, dtype_name, dimensions = _ARRAY_HEAD.unpack_from(data)
+        dtype = np.dtype(dtype_name.rstrip(b"\0").decode())
+        shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY_HEAD.size)
+        offset = _ARRAY_HEAD.size + 8 * dimensions
+        count = math.prod(shape)
+        if where == _INLINE:
+            return np.frombuffer(data, dtype, count, offset).reshape(shape).copy()
+        (offset,) = _OFFSET.unpack_from(data, offset)
+        memory = self.memory if where == _IN_SLAB else self._file
+        if memory is None:
+            raise Garbage("an array outside of its message")
+        view: Array = np.frombuffer(memory, dtype, count, offset).reshape(shape)
+        # A file of its own goes with its arrays; the slab is written over by the next batch.
+        return view.copy() if self._copies and where == _IN_SLAB else view
+
+
+def why_not_sent(value: Any) -> str | None:
+    """What in this value cannot be sent; None if all of it can."""
+    try:
+        _CHECKER.encode(value)
+    except UNSENDABLE as error:
+        return str(error)
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """Replace what msgpack does not know by something that it knows."""
+    if isinstance(value, np.ndarray):  # of Python objects
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    plain: Any
+    for plain in (str, bytes, int, float):
+        if isinstance(value, plain):  # a subclass
+            return plain(value)
+    raise TypeError(f"a {type(value).__name__} cannot be sent to or from a worker process")
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return _array_head(_INLINE, value.dtype, value.shape)
+    return _plain(value)
+
+
+_CHECKER = msgspec.msgpack.Encoder(enc_hook=_without_arrays)
+
+
+def _array_head(where: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    name = dtype.str.encode()
+    if len(name) > 8 or dtype.kind == "V":
+        raise TypeError(f"an array of {dtype} cannot be sent to or from a worker process")
+    head = _ARRAY_HEAD.pack(where, name, len(shape))
+    return head + struct.pack(f"<{len(shape)}Q", *shape)

@@ -1,0 +1,199 @@
+"""How does one process send messages to the other, and receive them?
+
+Through two unix sockets, one for each direction: the kernel wakes up the process that sleeps on a
+socket also when what it sent there is read, so with one socket for both a worker would wake up
+twice for each batch.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import fcntl
+import mmap
+import os
+import select
+import socket
+import termios
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from wherry.workers.encoding import MessageDecoder, MessageEncoder
+from wherry.workers.frames import HAS_FILE, Frame, FrameBuffer, Garbage
+from wherry.workers.shared_memory import Region, Slab
+
+_ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class MessageSocket:
+    """One end of both sockets; `message_type` is what arrives.
+
+    With blocking sockets every call blocks. With others `write` and `read` never do, and `flush`
+    and `receive` call `wait(file, events)` where they would. Arrays that arrive in the slab are
+    copied if `copies`.
+    """
+
+    def __init__(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        message_type: Any,
+        *,
+        copies: bool,
+        wait: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._wait = wait
+        self._encoder = MessageEncoder()
+        self._decoder = MessageDecoder(message_type, copies=copies)
+        self._frames = FrameBuffer()
+        #: Descriptors that have come, for the frames that have one.
+        self._files: deque[int] = deque()
+        #: Frames that the next `write` sends.
+        self._added = bytearray()
+        #: What a full socket has not taken yet, each part with the descriptor to send with it.
+        self._unsent: deque[tuple[memoryview, int | None]] = deque()
+
+    def use(self, slab: Slab, region: Region) -> None:
+        """Arrays come out of this slab, and go into this region of it."""
+        self._decoder.memory, self._encoder.region = slab.memory, region
+
+    def source(self) -> int:
+        """The descriptor to receive from."""
+        return self._source.fileno()
+
+    def target(self) -> int:
+        """The descriptor to send to."""
+        return self._target.fileno()
+
+    def close(self) -> None:
+        self._source.close()
+        self._target.close()
+        while self._files:
+            os.close(self._files.popleft())
+        while self._unsent:
+            _, file = self._unsent.popleft()
+            if file is not None:
+                os.close(file)
+
+    # Sending
+
+    def add(self, message: msgspec.Struct, *, slab: bool = False) -> None:
+        """Encode a message, for the next `write`. Raises UNSENDABLE.
+
+        `slab`: its arrays may go to the slab, as the other process has read what was there.
+        """
+        file = self._encoder.encode(message, self._added, slab=slab)
+        if file is not None:
+            self._move(file.fileno)
+
+    def write(self) -> bool:
+        """Send what was added. False: the socket is full, call it again when it can be written
+        to. Raises OSError if the other process is gone."""
+        if self._added:
+            self._move(None)
+        unsent = self._unsent
+        while unsent:
+            part, file = unsent[0]
+            try:
+                if file is None:
+                    sent = self._target.send(part)
+                else:
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))
+                    sent = self._target.sendmsg([part], [rights])
+                    os.close(file)
+            except BlockingIOError:
+                return False
+            if sent == len(part):
+                unsent.popleft()
+            else:
+                unsent[0] = part[sent:], None
+        return True
+
+    def flush(self) -> None:
+        """Send what was added, and wait until the socket has taken it."""
+        while not self.write():
+            assert self._wait is not None
+            self._wait(self.target(), select.POLLOUT)
+
+    def send(self, message: msgspec.Struct, *, slab: bool = False) -> None:
+        """Send a message. Raises UNSENDABLE, and OSError if the other process is gone."""
+        self.add(message, slab=slab)
+        self.flush()
+
+    def was_read(self) -> bool:
+        """Has the other process, which has ended, read all that was added? True where the system
+        does not tell."""
+        if self._added or self._unsent:
+            return False
+        # Of what a process leaves unread when it closes a socket, the other end is told.
+        if self._target.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET:
+            return False
+        try:  # its own child may hold the socket open
+            return not any(fcntl.ioctl(self._target, termios.TIOCOUTQ, bytes(4)))
+        except OSError:
+            return True
+
+    def _move(self, file: int | None) -> None:
+        self._unsent.append((memoryview(self._added), file))
+        self._added = bytearray()
+
+    # Receiving
+
+    def read(self) -> bool:
+        """Receive what is there, a buffer at most. False: there is nothing. Raises EOFError or
+        OSError at the end of the other process."""
+        try:
+            with self._frames.space() as space:
+                size, ancillary, _, _ = self._source.recvmsg_into([space], _ONE_FILE)
+        except BlockingIOError:
+            return False
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                files = array.array("i")
+                files.frombytes(data[: len(data) - len(data) % files.itemsize])
+                self._files += files
+        if size == 0:
+            raise EOFError
+        self._frames.received(size)
+        return True
+
+    def next_frame(self) -> Frame | None:
+        """The next message, encoded, if all of it was read. Raises Garbage."""
+        return self._frames.next()
+
+    def decode(self, frame: Frame) -> Any:
+        """The message in a frame; frames are decoded in their order. Raises Garbage."""
+        return self._decoder.decode(frame, self._next_file() if frame.flags & HAS_FILE else None)
+
+    def receive(self) -> Any:
+        """Wait for the next message. Raises EOFError or OSError if the other process is gone, and
+        Garbage."""
+        while (frame := self._frames.next()) is None:
+            if not self.read():
+                assert self._wait is not None
+                self._wait(self.source(), select.POLLIN)
+        return self.decode(frame)
+
+    def readable(self) -> bool:
+        """Would `receive` find something? Does not block."""
+        if self._frames.has_frame():
+            return True
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _next_file(self) -> mmap.mmap:
+        if not self._files:
+            raise Garbage("a message without its descriptor")
+        file = self._files.popleft()
+        try:
+            return mmap.mmap(file, 0)
+        except (OSError, ValueError) as error:
+            raise Garbage(str(error)) from error
+        finally:
+            os.close(file)

@@ -1,0 +1,197 @@
+"""How is a worker process started and watched, and how is its end noticed?
+
+A worker is spawned (never forked) with a pipe for what it prints and the descriptors that it is to
+have. One thread of this process watches it: it logs what the worker prints and sees it end, by the
+worker's pidfd, since a process that the model has forked may hold every other descriptor open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from wherry.workers.frames import Garbage
+from wherry.workers.log import LogPump
+
+log = logging.getLogger("wherry")
+
+#: Seconds between a worker's closing its sockets and its end, after which it is killed.
+_LAST_SECONDS = 2.0
+
+
+class WorkerProcess:
+    """A worker process. All but `kill` and `ring` is for the thread that watches it.
+
+    `command` is started with the descriptors `files` and our process id as its last arguments.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        model: str,
+        instance: str,
+        files: Sequence[int],
+    ) -> None:
+        self._bell = _Bell()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._bell.close)
+            log_file, their_log = os.pipe()
+            undo.callback(os.close, log_file)
+            try:
+                self._process = subprocess.Popen(
+                    [*command, *map(str, files), str(os.getpid())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=their_log,
+                    stderr=their_log,
+                    pass_fds=files,
+                    env=dict(environment),
+                )
+            finally:
+                os.close(their_log)
+            undo.pop_all()
+        self.pid = self._process.pid
+        self._log = LogPump(log_file, model, instance)
+        self._pidfd = _pidfd(self.pid)
+        self._poll = select.poll()
+        for file in (log_file, self._bell.file, self._pidfd):
+            if file is not None:
+                self._poll.register(file, select.POLLIN)
+
+    # Any thread
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def ring(self) -> None:
+        """Have `watch` return."""
+        self._bell.ring()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.returncode is None
+
+    # The thread that watches it
+
+    def watch(self, seconds: float | None = None) -> bool:
+        """Log what it prints until `ring`, its end, or `seconds` have passed. Is this its end,
+        which was not told before?"""
+        ends_at = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if ends_at is None else max(0.0, 1000 * (ends_at - time.monotonic()))
+            ready = [file for file, _ in self._poll.poll(left)]
+            if self._log.file in ready:
+                self._pump()
+            if self._pidfd in ready:
+                self._poll.unregister(self._pidfd)
+                return True
+            if self._bell.file in ready:
+                self._bell.silence()
+                return False
+            if ends_at is not None and time.monotonic() >= ends_at:
+                return False
+
+    def wait_for(self, file: int, events: int) -> None:
+        """Sleep until `file` is ready, and log what it prints meanwhile, so that neither waits for
+        the other for ever. Raises EOFError at its end."""
+        self._poll.register(file, events)
+        try:
+            while True:
+                ready = [one for one, _ in self._poll.poll()]
+                if self._log.file in ready:
+                    self._pump()
+                if file in ready:
+                    return
+                if self._pidfd in ready:
+                    raise EOFError
+        finally:
+            self._poll.unregister(file)
+
+    def end(self, error: Exception) -> tuple[str, str]:
+        """How it ended, as a text and as one word. Kills it if it did not end. `error` is what was
+        seen of its end."""
+        if isinstance(error, Garbage):
+            self._process.kill()
+            self._process.wait()
+            return f"wrote garbage to its connection, and was killed ({error})", "garbage"
+        try:
+            return _how(self._process.wait(_LAST_SECONDS))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return f"closed its connection, and was killed ({type(error).__name__})", "exit"
+
+    def wait(self) -> None:
+        """Wait for its end, which is near; kill it if that does not come."""
+        try:
+            # The pidfd may tell of the end a moment before the process can be waited for.
+            self._process.wait(_LAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning("worker killed: it did not end", extra={"pid": self.pid})
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Give everything back. It has ended."""
+        self._log.close()
+        self._bell.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+
+    def _pump(self) -> None:
+        if not self._log.pump():  # it closed its output, and goes on
+            self._poll.unregister(self._log.file)
+
+
+class _Bell:
+    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.file = self._out = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        else:
+            self.file, self._out = os.pipe()
+            os.set_blocking(self.file, False)
+            os.set_blocking(self._out, False)
+        #: Other threads ring while one closes it.
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ring(self) -> None:
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):  # it rings already
+                    os.write(self._out, b"\1\0\0\0\0\0\0\0")
+
+    def silence(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.file, 4096)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for file in {self.file, self._out}:
+                os.close(file)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
+        return None
+
+
+def _how(status: int) -> tuple[str, str]:
+    if status >= 0:
+        return f"ended with exit status {status}", "exit"
+    name = f"signal {-status}"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-status).name
+    return f"was killed by {name}", name
