@@ -1,4 +1,4 @@
-"""Which connections of one listener are open, and who looks after them?"""
+"""Which connections of one listener are open, and how are its limits enforced on them?"""
 
 from __future__ import annotations
 

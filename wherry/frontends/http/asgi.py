@@ -1,4 +1,4 @@
-"""How does the same application run inside somebody else's server (uvicorn, a FastAPI mount)?"""
+"""How does the same application run inside another server (uvicorn, a FastAPI mount)?"""
 
 import asyncio
 from collections import deque
@@ -161,7 +161,7 @@ class _AsgiExchange(Exchange):
         self._wake = asyncio.Event()
 
     async def deliver(self, send: Send) -> None:
-        """Send the answer as it comes; return when it is complete or nobody is there to take it."""
+        """Send the answer as it comes; return when it is complete, or the client has left."""
         while True:
             while self._messages:
                 message = self._messages.popleft()

@@ -1,6 +1,6 @@
 """What do an HTTP transport and an application know of each other?
 
-A transport (`protocol.py` on our own sockets, `asgi.py` inside somebody else's server) parses a
+A transport (`protocol.py` on our own sockets, `asgi.py` inside another server) parses a
 request and hands the application an `Exchange`; the application answers through it, now or later.
 Nothing here knows of sockets, and nothing in the application needs to.
 """
@@ -53,7 +53,7 @@ class Phase(Enum):
     WAITING = auto()
     STREAMING = auto()
     ANSWERED = auto()
-    LEFT = auto()  # the client is gone; there is nobody to answer
+    LEFT = auto()  # the client is gone: answers are dropped
 
 
 # Bound once: finding a member on its class each time costs as much as a call.

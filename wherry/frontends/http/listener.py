@@ -168,7 +168,7 @@ def tls_context(
 
 
 def _remove_stale_socket(path: Path) -> None:
-    """Make way for a new socket, unless somebody listens there or it is no socket at all."""
+    """Make way for a new socket, unless a process listens there or it is no socket at all."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -34,8 +34,8 @@ BETWEEN, HEAD, BODY, OVER = ReadState
 class RequestReader:
     """Reads the requests of one connection, and calls `deliver(request, http10)` for each.
 
-    After `Refused`, and after the last request that the client wants answered, `state` is OVER.
-    The methods `on_...` are for the parser only.
+    `state` is OVER after the last request that the client wants answered, and after `stop`, which
+    must follow a `Refused`. The methods `on_...` are for the parser only.
     """
 
     __slots__ = (

@@ -1,6 +1,11 @@
 """How do bytes become requests?"""
 
+from contextlib import suppress
+from itertools import pairwise
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import HttpRequest
@@ -172,3 +177,32 @@ def test_a_piece_ends_with_its_request(before: bytes, data: bytes, piece: int) -
     if before:
         reading.feed(before)
     assert reading.reader.next_piece(memoryview(data))[0] == piece
+
+
+SEVERAL = (
+    POST % 5 + b"abcde" + GET
+    + b"POST /c HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"2;x=y\r\nfg\r\n1\r\nh\r\n0\r\nT: u\r\n\r\n" + GET
+)  # fmt: skip
+
+
+@given(st.sets(st.integers(1, len(SEVERAL) - 1)))
+def test_requests_are_the_same_wherever_reads_cut_them(cuts: set[int]) -> None:
+    reading = Reading()
+    places = [0, *sorted(cuts), len(SEVERAL)]
+    for begin, end in pairwise(places):
+        reading.feed(SEVERAL[begin:end])
+    assert [(r.method, r.path, bytes(r.body)) for r in reading.requests] == [
+        ("POST", "/b", b"abcde"), ("GET", "/", b""), ("POST", "/c", b"fgh"), ("GET", "/", b"")
+    ]  # fmt: skip
+    assert reading.reader.state is ReadState.BETWEEN
+    assert reading.reader.requests == 4
+
+
+@given(st.binary(max_size=300), st.integers(1, 300))
+def test_no_bytes_make_a_reader_fail_but_with_a_refusal(data: bytes, cut: int) -> None:
+    reading = Reading()
+    with suppress(Refused):
+        for begin in range(0, len(data), cut):
+            reading.feed(GET[:20] + data[begin : begin + cut])
+    assert all(request.path for request in reading.requests)
