@@ -67,10 +67,7 @@ class LoadRun:
                 duration=plan.duration,
                 connections=plan.connections,
             )
-        #: Callers send again at once until time is up: there is nothing to count or to wait for.
-        self._at_once = (
-            isinstance(load, Closed) and plan.requests is load.loops is None and not load.think
-        )
+        self._at_once = _sends_at_once(plan)
 
     def __repr__(self) -> str:
         return f"<LoadRun: {len(self.recorder)} answered, {self.in_flight} in flight>"
@@ -233,3 +230,9 @@ class LoadRun:
         if not self._done.done():
             self.later(min(0.25, self._plan.timeout / 4), self._sweep)
             self.end_if_over()
+
+
+def _sends_at_once(plan: Plan) -> bool:
+    """Callers send again at once until time is up: there is nothing to count or to wait for."""
+    load = plan.load
+    return isinstance(load, Closed) and plan.requests is load.loops is None and not load.think
