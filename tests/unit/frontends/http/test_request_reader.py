@@ -206,3 +206,20 @@ def test_no_bytes_make_a_reader_fail_but_with_a_refusal(data: bytes, cut: int) -
         for begin in range(0, len(data), cut):
             reading.feed(GET[:20] + data[begin : begin + cut])
     assert all(request.path for request in reading.requests)
+
+
+def test_a_length_beside_chunks_is_the_last_that_is_read() -> None:
+    """A proxy may have believed the length: what follows could be smuggled."""
+    reading = Reading()
+    both = b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reading.feed(b"POST / HTTP/1.1\r\nHost: a\r\n" + both + b"4\r\nbody\r\n0\r\n\r\n" + GET)
+    assert [bytes(request.body) for request in reading.requests] == [b"body"]
+    assert reading.reader.state is ReadState.OVER
+
+
+def test_a_body_may_be_longer_than_a_head() -> None:
+    reading = Reading(Limits(max_header_bytes=100))
+    reading.feed(POST % 1000)
+    for _ in range(20):
+        reading.feed(50 * b"x")
+    assert [len(request.body) for request in reading.requests] == [1000]
