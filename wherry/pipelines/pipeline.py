@@ -153,6 +153,12 @@ class PipelineRunner:
         self._reason = ""
         self.successor: Callable[[Sequence[InferRequest]], None] | None = None
 
+    def start(self) -> None:
+        """There is nothing to load."""
+
+    def wait_ready(self) -> None:
+        """It is ready at once."""
+
     @property
     def queued_requests(self) -> int:
         return 0

@@ -1,7 +1,7 @@
-"""Was the same asked before, and what was the answer?
+"""Has a model answered an equal request before, and with what?
 
-One cache for all models of a runtime that want it: bounded in bytes, the answers that were longest
-not asked for go first. A hit never reaches a scheduler.
+One cache for all models of a runtime that have `response_cache` on: bounded in bytes, the least
+recently used entries go first. A hit never reaches a scheduler.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class CacheStatistics:
 
 
 class ResponseCache:
-    """Answers of at most `max_bytes` in all. Safe from any thread."""
+    """Responses of at most `max_bytes` in all, by the hash of their request. Any thread."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
-        #: With the size of each, the one that was asked for last at the end.
+        #: With the size of each in bytes, the most recently used at the end.
         self._answers: OrderedDict[bytes, tuple[int, InferResponse]] = OrderedDict()
         self._counted = CacheStatistics(max_bytes=max_bytes)
         self._models = count()
@@ -58,11 +58,11 @@ class ResponseCache:
             return copy.copy(self._counted)
 
     def of(self, name: str, version: str) -> ModelCache:
-        """A model's part of it. A model that is loaded again starts with an empty one."""
+        """The part of one loaded model. A model that is loaded again starts with an empty one."""
         return ModelCache(self, f"{name}:{version}:{next(self._models)}".encode())
 
     def look_up(self, key: bytes) -> InferResponse | None:
-        """A copy of the answer to this question; the caller may do with it what it likes."""
+        """A copy of this key's response, which the caller may change; None if there is none."""
         started = perf_counter_ns()
         with self._lock:
             found = self._answers.get(key)
@@ -78,7 +78,7 @@ class ResponseCache:
         return answer
 
     def insert(self, key: bytes, answer: InferResponse) -> None:
-        """Keep a copy of it, if it fits in at all."""
+        """Keep a copy, if it is not larger than the whole cache."""
         started = perf_counter_ns()
         size = _size(answer)
         if size is None or size > self.max_bytes:
@@ -98,7 +98,7 @@ class ResponseCache:
             counted.insertion_ns += perf_counter_ns() - started
 
     def forget(self, prefix: bytes) -> None:
-        """Drop the answers of a model that is unloaded."""
+        """Drop all entries of one loaded model, whose keys begin with `prefix`."""
         with self._lock:
             for key in [key for key in self._answers if key.startswith(prefix)]:
                 self._counted.used_bytes -= self._answers.pop(key)[0]
@@ -113,13 +113,13 @@ class ModelCache:
         self._prefix = hashlib.blake2b(model, digest_size=8).digest()
 
     def look_up(self, request: InferRequest) -> tuple[bytes | None, InferResponse | None]:
-        """The key of what is asked (None: it has none, as nothing tells it from other questions),
-        and the answer if it is known."""
+        """The request's key (None if its inputs cannot be hashed), and the response if there is
+        one."""
         key = self._key(request)
         return key, None if key is None else self._cache.look_up(key)
 
     def keep(self, key: bytes, reply: Reply[InferResponse]) -> None:
-        """Remember what was answered; errors are not worth it."""
+        """Insert what was answered, unless it is an error."""
         if isinstance(reply.outcome, InferResponse):
             self._cache.insert(key, reply.outcome)
 
@@ -139,7 +139,8 @@ class ModelCache:
 
 
 def _feed(hashed: hashlib.blake2b, value: Any) -> None:
-    """What tells one value from all others; TypeError if nothing does."""
+    """Hash a value with its type and sizes, so that no other value has the same hash. TypeError if
+    its type is not known."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         hashed.update(f"a{value.dtype.str}{value.shape}".encode())
         hashed.update(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
@@ -177,7 +178,7 @@ def _copied_column(column: Column) -> Column:
 
 
 def _size(answer: InferResponse) -> int | None:
-    """About so many bytes; None if nobody can say."""
+    """About how many bytes it holds; None if that cannot be told."""
     try:
         return ENTRY_BYTES + sum([_bytes_of(column) for column in answer.outputs.values()])
     except TypeError:

@@ -1,7 +1,7 @@
-"""What becomes of a Runtime in a process that was forked from its own?
+"""How is a Runtime told that it is a copy in a forked child?
 
-A fork copies memory and no threads: in the child nothing runs the models, and the sockets of the
-workers are the parent's. So the child's copy is told, and refuses to be used.
+A fork copies memory but no threads: in the child nothing runs the models, and the workers' sockets
+belong to the parent. So the copy is told, and refuses to be used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Forkable(Protocol):
     def forked(self, parent: int) -> None: ...
 
 
-#: Of this process, as a fork is: what `os.register_at_fork` is given cannot be taken back.
+#: Module state, since a fork concerns the whole process and os.register_at_fork has no inverse.
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 

@@ -117,8 +117,7 @@ class Lifecycle(Generic[H]):
     def begin(self, name: str, versions: Iterable[str]) -> None:
         """The load of these versions has begun: their files are being read."""
         for version in versions:
-            one = self._version(name, version)
-            one.begun, one.why = True, ""
+            self._version(name, version).begun = True
 
     def loading(self, handles: Sequence[H]) -> None:
         """Handles are about to load. Raises ModelNotReady after `close`."""

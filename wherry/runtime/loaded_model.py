@@ -1,10 +1,10 @@
-"""What can be asked of one loaded version of one model?"""
+"""How does a caller's input become a request to one loaded version, and an output its result?"""
 
 from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
 from wherry.runtime.cache import ModelCache
+from wherry.runtime.shape_keys import ShapeKeys
 from wherry.values.budget import Budget, Loan
 from wherry.values.datatypes import Form
 from wherry.values.errors import (
@@ -36,7 +37,6 @@ from wherry.values.request import (
     InferRequest,
     InferResponse,
     SequenceStep,
-    ShapedRow,
     bytes_of,
 )
 
@@ -53,6 +53,8 @@ class Runner(Protocol):
     def queued_requests(self) -> int: ...
     @property
     def instances(self) -> Sequence[Loadable]: ...
+    def start(self) -> None: ...
+    def wait_ready(self) -> None: ...
     def submit(self, requests: Sequence[InferRequest]) -> None: ...
     def cancel(self, request: InferRequest) -> bool: ...
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
@@ -64,7 +66,7 @@ class Runner(Protocol):
 
 
 class LoadedModel:
-    """One version of one model, ready to be asked."""
+    """One version of a model with its runner, from the begin of its load until it is freed."""
 
     def __init__(
         self,
@@ -82,21 +84,15 @@ class LoadedModel:
         self.config = config
         self.signature = signature
         self.runner = runner
-        #: From the begin of loading until it was ready.
+        #: Seconds from the begin of its load until it was ready.
         self.load_seconds = 0.0
-        #: What the inputs of its requests hold, if that is bounded.
+        #: Bytes of the inputs of its requests, if max_queue_bytes bounds them.
         self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
         self._holding = threading.Lock()
         self._clock = clock
         self._cost = model.cost
-        self._optional = any(spec.optional for spec in signature.inputs)
-        self._variable = [
-            spec.name
-            for spec in signature.inputs
-            if spec.form is Form.ARRAY and (-1 in spec.shape or not config.max_batch_size)
-        ]
-        #: Strings that are tensors, too: rows of different widths are none together.
-        self._variable_strings = model.variable_strings
+        batched = config.max_batch_size > 0
+        self._shape_key = ShapeKeys(signature, model.variable_strings, batched=batched).of
         self.runs_in_caller = (
             not signature.is_async
             and not signature.streams
@@ -143,7 +139,8 @@ class LoadedModel:
         wanted: Sequence[str] | None = None,
         tenant: str = "",
     ) -> InferRequest:
-        """A request of checked columns. `timeout` in seconds, from now; `priority` 0: default."""
+        """Make a request of checked columns. `timeout` is in seconds from now; `priority` 0 is the
+        default. Raises InvalidRequest or Unsupported."""
         config = self.config
         if isinstance(reply, StreamReply):
             if not self.signature.streams:
@@ -194,11 +191,11 @@ class LoadedModel:
             request.wait_until = now + wait
         if self._cost is not None:
             request.cost = self._cost_of(columns, rows)
-        request.enqueued_at = now  # so far: its caller may leave before it is queued
+        request.enqueued_at = now  # until it is queued: it may be cancelled before
         return request
 
     def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
-        """How long a request may wait for an instance, and in which time it must be answered."""
+        """Seconds that a request may wait for an instance, and in which it must be answered."""
         policy = self.config.queue_policy(level)
         if policy is None:
             return None, timeout
@@ -206,13 +203,13 @@ class LoadedModel:
             return policy.timeout, None
         if not policy.triton:
             return policy.timeout, timeout
-        # Triton knows no time for an answer, and a timeout only shortens one that is there.
+        # In Triton a timeout bounds only the wait, and can only shorten the one that is set.
         if policy.timeout is None or not timeout:
             return policy.timeout, None
         return min(policy.timeout, timeout), None
 
     def _check_step(self, batching: SequenceBatching, step: SequenceStep | None, rows: int) -> None:
-        """A sequence's request says which one it is of, and has one row."""
+        """Check that a request to a sequence model has a correlation ID and one row."""
         if (step is None or not step.id) and not batching.iterative:
             raise InvalidRequest(
                 f"inference request to model {self.name!r} must specify a non-zero or non-empty"
@@ -227,7 +224,7 @@ class LoadedModel:
             self._sequence_inputs.refuse(step)
 
     def submit(self, requests: Sequence[InferRequest]) -> None:
-        """Queue requests. Never blocks; any thread. Refusals are outcomes too."""
+        """Queue requests. Never blocks; any thread. A refused one is settled with the error."""
         if self.cache is not None:
             requests = [r for r in requests if not self._answered_from(self.cache, r)]
         if self._held is not None:
@@ -248,9 +245,10 @@ class LoadedModel:
         self.runner.submit(requests)
 
     def _has_room(self, held: Budget, request: InferRequest) -> bool:
-        """Does the model's memory hold this one, too? If not, it is refused here."""
+        """Take the request's bytes from the model's budget; if they do not fit, settle it with
+        TooManyBytes and return False."""
         if request.follows:
-            return True  # what it belongs to was let in already
+            return True  # a pipeline's call: its pipeline was admitted
         count = bytes_of(request.inputs)
         with self._holding:
             if held.take(count):
@@ -265,7 +263,7 @@ class LoadedModel:
         return False
 
     def _answered_from(self, cache: ModelCache, request: InferRequest) -> bool:
-        """Was the same asked before? If not, what is answered will be remembered."""
+        """Settle the request from the cache; if that has no answer, insert the one that comes."""
         started = perf_counter_ns()
         key, answer = cache.look_up(request)
         if key is None:
@@ -273,7 +271,7 @@ class LoadedModel:
         if answer is None:
             request.reply.first(lambda reply: cache.keep(key, reply))
         elif not request.reply.claim():
-            return True  # its caller has just left
+            return True  # cancelled in between
         ns = perf_counter_ns() - started
         self.runner.statistics.looked_up(
             ns, hit=answer is not None, seconds=self._clock() - request.enqueued_at
@@ -283,7 +281,7 @@ class LoadedModel:
         return answer is not None
 
     def cancel(self, request: InferRequest) -> bool:
-        """The caller is gone. False if the request was answered already."""
+        """Settle a request with Cancelled, and its parts. False if it was settled already."""
         if not request.parts:
             return self.runner.cancel(request)
         cancelled = request.reply.claim()
@@ -296,7 +294,7 @@ class LoadedModel:
         return cancelled
 
     def _count(self, request: InferRequest, outcome: InferResponse | Exception) -> None:
-        """Count a request that was split once, at its end."""
+        """Count a request that was split as one, at its end."""
         reason = None
         if isinstance(outcome, Exception):
             reason = outcome.reason if isinstance(outcome, WherryError) else ModelFailed.reason
@@ -306,7 +304,7 @@ class LoadedModel:
         return self.runner.not_ready_reason()
 
     def row_columns(self, args: tuple[Any, ...], inputs: dict[str, Any]) -> Columns:
-        """One caller's arguments as columns of one row."""
+        """Make columns of one row from a caller's arguments."""
         if args:
             specs = self.signature.inputs
             if len(args) > len(specs):
@@ -330,12 +328,12 @@ class LoadedModel:
         }
 
     def is_row(self, row: Any) -> bool:
-        """Is this a dict of inputs, or the value of the only input?"""
+        """Whether this is a dict of inputs, and not the value of the only input."""
         names = {spec.name for spec in self.signature.inputs}
         return isinstance(row, Mapping) and set(row) <= names
 
     def _cost_of(self, columns: Columns, rows: int) -> float:
-        """What the heaviest of these rows weighs, by the model's own cost()."""
+        """The highest cost of these rows, by the model's cost()."""
         assert self._cost is not None
         inputs = [columns.get(spec.name) for spec in self.signature.inputs]
         try:
@@ -349,28 +347,9 @@ class LoadedModel:
             raise ModelFailed(text) from error
         return max(1e-9, *costs)
 
-    def _shape_key(self, columns: Columns) -> Hashable:
-        if not self._variable and not self._variable_strings and not self._optional:
-            return None
-        shapes = tuple(
-            (name, columns[name].shape[1:])  # type: ignore[union-attr]
-            for name in self._variable
-            if name in columns
-        )
-        shapes += tuple(
-            (name, _row_shape(columns[name][0]))
-            for name in self._variable_strings
-            if name in columns
-        )
-        return (shapes, frozenset(columns)) if self._optional else shapes
-
 
 def _response_bytes(response: InferResponse) -> int:
     return bytes_of(response.outputs)
-
-
-def _row_shape(row: Any) -> tuple[int, ...]:
-    return row.shape if isinstance(row, ShapedRow) else (len(row),)
 
 
 def _value(form: Form, column: Any) -> Any:

@@ -14,23 +14,24 @@ from wherry.workers.loop import LoopCalls, WorkerLoop
 
 
 class LoopPort(LoopCalls):
-    """One event loop's way into the runtime.
+    """Connects one event loop with the runtime.
 
-    Requests of one turn of the loop are submitted together at its end, so that an idle instance
-    gets all of them as one batch and not the first one alone; outcomes that other threads bring
-    share one wake-up of the loop. Answers of Python models it can read itself (see Reader).
+    Requests of one iteration of the loop are submitted together at its end, so that an idle
+    instance gets all of them as one batch and not the first one alone. Outcomes from other threads
+    share one wake-up of the loop. The loop can also read the answers of Python models itself (see
+    Reader).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self._requests: dict[LoadedModel, list[InferRequest]] = {}
-        #: All that it reads for others is one file for the loop: any thread may add to it, and may
-        #: close what was added. Where there is no epoll, it reads nothing.
+        #: Has the sockets that the loop reads for instances: to the loop it is one file, and any
+        #: thread may register in it. Where there is no epoll, the loop reads none.
         self._epoll: select.epoll | None = None
         self._turns: dict[int, Callable[[], None]] = {}
 
     def submit(self, model: LoadedModel, request: InferRequest) -> None:
-        """In the loop's thread."""
+        """Submit a request with the others of this iteration. In the loop's thread."""
         if not self._requests:
             self.loop.call_soon(self._flush)
         request.reader = self

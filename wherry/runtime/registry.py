@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from wherry.instances.dispatcher import Dispatcher
-from wherry.instances.step_runner import StepRunner
 from wherry.models.model import Caller
 from wherry.runtime.lifecycle import ANY, Lifecycle
 from wherry.runtime.loaded_model import LoadedModel
@@ -37,7 +35,7 @@ class Registry:
         self._caller = caller
         self._clock = clock
         self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
         #: The process that this copy was forked from; None: it is no copy.
         self._parent: int | None = None
 
@@ -111,11 +109,9 @@ class Registry:
             life.loading(made)
         try:
             for loaded in made:
-                if isinstance(loaded.runner, Dispatcher | StepRunner):
-                    loaded.runner.start()
+                loaded.runner.start()
             for loaded in made:
-                if isinstance(loaded.runner, Dispatcher | StepRunner):
-                    loaded.runner.wait_ready()
+                loaded.runner.wait_ready()
                 loaded.load_seconds = self._clock() - started
                 if on_ready is not None:
                     on_ready(loaded, loaded.load_seconds)
@@ -190,7 +186,9 @@ class Registry:
         self._parent = parent
         self._of_the_parent = self._life  # not to be destroyed here
         self._life = Lifecycle()
-        self._changed = threading.Condition()  # a thread of the parent may have held it
+        self._changed = threading.Condition(
+            threading.Lock()
+        )  # a thread of the parent may have held it
 
     @property
     def is_a_copy(self) -> bool:

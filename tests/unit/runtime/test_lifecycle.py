@@ -57,11 +57,6 @@ def failed(life: Life) -> None:
     life.failed("m", ["1"], "no weights")
 
 
-def replaced(life: Life) -> None:
-    ready(life)
-    ready(life)
-
-
 def reload_failed(life: Life) -> None:
     ready(life)
     failed(life)
@@ -79,7 +74,20 @@ def closed(life: Life) -> None:
         life.freed(handle)
 
 
-def then(*events: Callable[[Life], None]) -> Callable[[Life], None]:
+def old_one_stays(life: Life) -> None:
+    """Replaced, and still at work."""
+    ready(life)
+    ready(life)
+
+
+def old_one_freed(life: Life) -> None:
+    ready(life)
+    (old,) = loaded(life, Loaded("m"))
+    assert old is not None
+    life.freed(old)
+
+
+def then(*events: Callable[[Life], object]) -> Callable[[Life], None]:
     def all_of_them(life: Life) -> None:
         for event in events:
             event(life)
@@ -95,7 +103,7 @@ def then(*events: Callable[[Life], None]) -> Callable[[Life], None]:
         (loading, (Status.LOADING, ""), "not ready: loading"),
         (dropped, None, "'m' is not found"),
         (ready, (Status.READY, ""), ""),
-        (replaced, (Status.READY, ""), ""),
+        (old_one_stays, (Status.READY, ""), ""),
         (reload_failed, (Status.READY, ""), ""),
         (then(ready, begun), (Status.READY, ""), ""),
         (failed, (Status.UNAVAILABLE, "no weights"), "'m' has no available versions"),
@@ -110,6 +118,10 @@ def then(*events: Callable[[Life], None]) -> Callable[[Life], None]:
         (then(reload_failed, lambda life: life.freed(*life.take_out("m"))),
          (Status.UNAVAILABLE, "unloaded"), "no available versions"),
         (closed, (Status.UNAVAILABLE, "unloaded"), "'m' is not found"),
+        (then(failed, closed), (Status.UNAVAILABLE, "unloaded"), "no available versions"),
+        (then(old_one_freed, lambda life: life.close()), (Status.UNLOADING, ""), "is not found"),
+        (then(old_one_stays, lambda life: life.freed(*life.take_out("m"))),
+         (Status.UNLOADING, ""), "no available versions"),
     ],
 )  # fmt: skip
 def test_each_event_leads_to_one_state(
@@ -142,8 +154,11 @@ def test_what_is_not_served_is_told_from_what_was_never_there() -> None:
     life.take_out("m", "1")
     assert str(life.refusal("m", "1")).endswith("'m' version 1 is not at ready state")
     assert str(life.refusal("m", "3")).endswith("'m' version 3 is not found")
-    life.failed("x", ["1"], "nothing says what runs it", known=False)
-    assert str(life.refusal("x")).endswith("'x' is not found")
+    loaded(life, Loaded("x", "1"))
+    life.failed("x", ["2"], "nothing says what runs it", known=False)
+    assert str(life.refusal("x", "2")).endswith("'x' version 2 is not found")
+    life.failed("y", ["1"], "nothing says what runs it", known=False)
+    assert str(life.refusal("y")).endswith("'y' is not found")
     life.failed("empty", [], "")
     assert str(life.refusal("empty")).endswith("'empty' has no available versions")
 
@@ -152,9 +167,22 @@ def test_what_is_not_served_is_told_from_what_was_never_there() -> None:
 def test_the_callers_of_an_expected_model_are_told_to_come_back(names: list[str]) -> None:
     life: Life = Lifecycle()
     life.announced.expect(names)
+    life.announced.expect(names)
+    life.announced.expect_no_more(names)
     assert isinstance(life.refusal("m"), ModelNotReady)
+    loaded(life, Loaded("m"))
+    assert isinstance(life.refusal("m", "2"), ModelNotFound)
+    life.take_out("m")
     life.announced.expect_no_more(names)
     assert isinstance(life.refusal("m"), ModelNotFound)
+
+
+def test_the_callers_of_a_version_that_loads_beside_another_are_told_to_come_back() -> None:
+    life: Life = Lifecycle()
+    loaded(life, Loaded("m", "1"))
+    life.loading([Loaded("m", "2")])
+    assert isinstance(life.refusal("m", "2"), ModelNotReady)
+    assert isinstance(life.refusal("m", "3"), ModelNotFound)
 
 
 def test_two_announcements_of_a_name_are_taken_back_one_by_one() -> None:
@@ -209,7 +237,8 @@ class RandomLives(RuleBasedStateMachine):
         self.loading: list[Loaded] = []
         self.serving: dict[tuple[str, str], Loaded] = {}
         self.retiring: list[Loaded] = []
-        #: What the last failure of a version said, until it is ready or taken out.
+        self.begun: set[tuple[str, str]] = set()
+        #: What the last failure of a version said, or "unloaded", until it is ready or taken out.
         self.why: dict[tuple[str, str], str] = {}
         self.retired: Counter[Loaded] = Counter()
         self.closed = False
@@ -222,8 +251,7 @@ class RandomLives(RuleBasedStateMachine):
     @rule(name=NAMES, versions=VERSIONS)
     def begin(self, name: str, versions: list[str]) -> None:
         self.life.begin(name, versions)
-        for version in versions:
-            self.why.pop((name, version), None)
+        self.begun |= {(name, version) for version in versions}
 
     @rule(name=NAMES, versions=VERSIONS)
     def load(self, name: str, versions: list[str]) -> None:
@@ -250,6 +278,7 @@ class RandomLives(RuleBasedStateMachine):
         assert replaced is self.serving.get(key)
         self._retires([] if replaced is None else [replaced])
         self.serving[key] = handle
+        self.begun.discard(key)
         self.why.pop(key, None)
 
     @rule(data=st.data(), why=WHYS)
@@ -260,6 +289,7 @@ class RandomLives(RuleBasedStateMachine):
         self.life.dropped([handle])
         self.life.failed(handle.name, [handle.version], why)
         self.loading.remove(handle)
+        self.begun.discard((handle.name, handle.version))
         self.why[handle.name, handle.version] = why
 
     @rule(name=NAMES, version=st.sampled_from([None, "1", "2"]))
@@ -287,6 +317,9 @@ class RandomLives(RuleBasedStateMachine):
         self.life.freed(handle)
         self.life.freed(handle)  # to close the runtime may do it again
         self.retiring.remove(handle)
+        key = handle.name, handle.version
+        if key not in self.serving and key not in self._keys(self.retiring):
+            self.why.setdefault(key, "unloaded")
 
     @rule()
     def close(self) -> None:
@@ -322,12 +355,22 @@ class RandomLives(RuleBasedStateMachine):
         assert set(self.retired.values()) <= {1}
 
     @invariant()
-    def the_reason_is_that_of_the_last_failure(self) -> None:
+    def the_state_and_its_reason_follow_from_the_events(self) -> None:
         for name, version, status, why in self.life.versions():
-            if status is Status.UNAVAILABLE:
-                assert why == self.why.get((name, version), "unloaded")
+            key = name, version
+            if key in self.serving:
+                assert (status, why) == (Status.READY, "")
+            elif key in self.begun | self._keys(self.loading):
+                assert (status, why) == (Status.LOADING, "")
+            elif key in self.why:
+                assert (status, why) == (Status.UNAVAILABLE, self.why[key])
             else:
-                assert why == ""
+                assert (status, why) == (Status.UNLOADING, "")
+                assert key in self._keys(self.retiring)
+
+    @staticmethod
+    def _keys(handles: Iterable[Loaded]) -> set[tuple[str, str]]:
+        return {(handle.name, handle.version) for handle in handles}
 
 
 RandomLives.TestCase.settings = settings(max_examples=60, deadline=None)

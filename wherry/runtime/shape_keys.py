@@ -1,0 +1,46 @@
+"""Which requests to a model may share a batch, by the shapes of their inputs?"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from wherry.models.signature import Signature
+from wherry.values.datatypes import Form
+from wherry.values.request import Columns, ShapedRow
+
+
+class ShapeKeys:
+    """Gives requests keys: those with equal keys can be concatenated."""
+
+    def __init__(
+        self, signature: Signature, variable_strings: Sequence[str], *, batched: bool
+    ) -> None:
+        """`variable_strings` are inputs of strings whose rows must have one shape in a batch.
+        Without a batch dimension all arrays must be equal in shape."""
+        self._has_optional = any(spec.optional for spec in signature.inputs)
+        self._arrays = [
+            spec.name
+            for spec in signature.inputs
+            if spec.form is Form.ARRAY and (-1 in spec.shape or not batched)
+        ]
+        self._strings = variable_strings
+
+    def of(self, columns: Columns) -> Hashable:
+        """The key of a request's inputs: shapes of a row, and which optional inputs it has. None if
+        all requests to the model go together."""
+        if not self._arrays and not self._strings and not self._has_optional:
+            return None
+        shapes = tuple(
+            (name, columns[name].shape[1:])  # type: ignore[union-attr]
+            for name in self._arrays
+            if name in columns
+        )
+        shapes += tuple(
+            (name, _row_shape(columns[name][0])) for name in self._strings if name in columns
+        )
+        return (shapes, frozenset(columns)) if self._has_optional else shapes
+
+
+def _row_shape(row: Any) -> tuple[int, ...]:
+    return row.shape if isinstance(row, ShapedRow) else (len(row),)
