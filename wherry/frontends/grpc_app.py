@@ -48,7 +48,7 @@ class GrpcApp:
         restrictions: Restrictions | None = None,
     ) -> None:
         common = common or Common()
-        self._keys = common.keys
+        self._keys = common.keys or None
         self._restrictions = restrictions or None
         self._entry = entry = GrpcEntry(runtime, common, control or ModelControl(runtime))
         handlers = {
@@ -80,7 +80,7 @@ class GrpcApp:
 
     def __call__(self, rpc: Rpc) -> None:
         handler = self._handlers[rpc.path]
-        if self._keys and not handler.open:
+        if self._keys is not None and not handler.open:
             caller = self._keys.name_of(rpc.metadata)
             if caller is None:
                 rpc.fail("UNAUTHENTICATED", self._keys.REFUSAL)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.http.answers import fail, respond
@@ -62,7 +63,7 @@ class HttpApp:
         self.admission = common.admission
         self._runtime = runtime
         self._control = control = control or ModelControl(runtime)
-        self._keys = common.keys
+        self._keys = common.keys or None
         self._restrictions = restrictions or None
         self._entry = entry = HttpEntry(runtime, common)
         self._kserve = KServeRoutes(entry, name=common.name, version=common.version)
@@ -99,7 +100,7 @@ class HttpApp:
     def answer(self, exchange: Exchange, route: Route | None) -> None:
         """Check that this client may use the route, and have its handler answer."""
         request = exchange.request
-        if self._keys and (route is None or not route.open):
+        if self._keys is not None and (route is None or not route.open):
             caller = self._keys.name_of(request.headers)
             if caller is None:
                 self._refuse_without_key(exchange)
@@ -134,7 +135,7 @@ class HttpApp:
     def _refuse_without_key(self, exchange: Exchange) -> None:
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
         of_openai = exchange.request.path.startswith("/v1/")
-        refusal = self._keys.REFUSAL
+        refusal = ApiKeys.REFUSAL
         body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
         respond(exchange, body, status=401, headers=[challenge])
 

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.v2.common import Common
-from wherry.frontends.v2.parameters import Parameters, for_the_model, sequence_of
+from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.parameters import for_the_model, sequence_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.runtime import Runtime
 from wherry.values.reply import Reply
-from wherry.values.request import Columns, InferRequest, InferResponse
-
-
-class Decoded(Protocol):
-    """A request as values, once its codec has read it."""
-
-    columns: Columns
-    rows: int
-    parameters: Parameters
-    #: Bytes that the columns hold in memory, if they were counted already.
-    held_bytes: int | None
-
-    @property
-    def output_names(self) -> list[str] | None:
-        """The outputs that the client named; None: all."""
+from wherry.values.request import InferRequest, InferResponse
 
 
 class Entry:
@@ -51,7 +37,7 @@ class Entry:
     def send(
         self,
         loaded: LoadedModel,
-        decoded: Decoded,
+        decoded: DecodedRequest,
         reply: Reply[InferResponse],
         headers: Mapping[str, str],
         *,
@@ -93,7 +79,7 @@ class Entry:
             tenant=tenant_of(headers, caller),
         )
         traces = self.common.traces
-        if traces.on:
+        if traces.settings.on:
             traces.follow(loaded, request, self.runtime.clock)
         self.admission.enter(request, body_bytes, decoded.held_bytes)
         self.port().submit(loaded, request)

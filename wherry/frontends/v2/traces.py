@@ -36,11 +36,6 @@ class Traces:
         self._written = 0
         self._files = 0
 
-    @property
-    def on(self) -> bool:
-        """Whether any request may have to be traced."""
-        return self.settings.on
-
     def follow(
         self, loaded: LoadedModel, request: InferRequest, clock: Callable[[], float]
     ) -> None:

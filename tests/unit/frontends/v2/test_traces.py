@@ -32,7 +32,7 @@ def traced(common: Common, *texts: str) -> None:
         for text in texts:
             settled = Settled()
             request = loaded.request({"text": [text]}, 1, settled, id=text)
-            if common.traces.on:
+            if common.traces.settings.on:
                 common.traces.follow(loaded, request, runtime.clock)
             loaded.submit([request])
             settled.wait()
@@ -94,9 +94,9 @@ def test_after_so_many_traces_a_file_is_complete_and_the_next_begins(tmp_path: P
 def test_a_model_may_be_traced_alone(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     common = Common(trace_settings=TraceSettings([f"triton,file={path}", "rate=1"]))
-    assert not common.traces.on
+    assert not common.traces.settings.on
     common.trace_settings.update({"trace_level": ["TIMESTAMPS"]}, "other")
-    assert common.traces.on
+    assert common.traces.settings.on
     traced(common, "a")
     assert not path.exists()
     common.trace_settings.update({"trace_level": ["TIMESTAMPS"]}, "shout")
@@ -106,7 +106,7 @@ def test_a_model_may_be_traced_alone(tmp_path: Path) -> None:
 
 def test_without_a_file_nothing_is_traced(tmp_path: Path) -> None:
     common = Common(trace_settings=TraceSettings(["level=TIMESTAMPS", "rate=1"]))
-    assert not common.traces.on
+    assert not common.traces.settings.on
     traced(common, "a")
     assert list(tmp_path.iterdir()) == []
 

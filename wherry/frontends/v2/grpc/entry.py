@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
-from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
+from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
@@ -78,7 +79,7 @@ class GrpcEntry(Entry):
         return loaded, codec
 
     def submit(
-        self, rpc: Rpc, loaded: LoadedModel, decoded: InferMessage, reply: Reply[InferResponse]
+        self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]
     ) -> InferRequest:
         """`send` the request of a call."""
         left = rpc.timeout

@@ -9,8 +9,9 @@ from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
 from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.grpc.entry import GrpcEntry
-from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
+from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.frontends.v2.infer_call import InferCall
 from wherry.runtime.loaded_model import LoadedModel
@@ -70,7 +71,7 @@ class GrpcInferCall(InferCall):
         rpc: Rpc,
         loaded: LoadedModel,
         codec: InferCodec,
-        decoded: InferMessage,
+        decoded: DecodedRequest,
     ) -> None:
         super().__init__(entry, loaded)
         self.method = method

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +15,12 @@ import numpy as np
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, is_large, join_in_slices
 from wherry.frontends.v2.classification import check_classifiable
+from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters, checked_parameters
-from wherry.frontends.v2.shared_memory import SharedMemory, Window
+from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
@@ -57,37 +57,6 @@ EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
 FINAL_RESPONSE: Final = "triton_final_response"
 
 
-@dataclass(slots=True)
-class Wanted:
-    """One output as the client asked for it."""
-
-    codec: OutputCodec
-    #: So many "score:index" strings in its place; 0: the tensor itself.
-    classes: int = 0
-    #: Where its data goes, if not into the answer.
-    window: Window | None = None
-
-
-@dataclass(slots=True)
-class InferMessage:
-    """A decoded request."""
-
-    columns: Columns
-    rows: int
-    id: str
-    parameters: Parameters
-    #: None: every output.
-    wanted: list[Wanted] | None
-    #: The client wants to be told of a stream's end that brings no data.
-    empty_final_response: bool = False
-    #: What the columns hold, in bytes, if it was counted already.
-    held_bytes: int | None = None
-
-    @property
-    def output_names(self) -> list[str] | None:
-        return None if self.wanted is None else [one.codec.name for one in self.wanted]
-
-
 class InferCodec:
     """The wire form of one model's requests and answers.
 
@@ -114,7 +83,7 @@ class InferCodec:
 
     # The request
 
-    def decode(self, wire: Values) -> InferMessage:
+    def decode(self, wire: Values) -> DecodedRequest:
         """InvalidRequest names the field that is wrong."""
         columns, rows = self._columns(wire.get("inputs", []), wire.get("raw_input_contents", []))
         parameters: Parameters = {}
@@ -124,16 +93,18 @@ class InferCodec:
             wants_end = _wants_end(parameters)
             _unsign(parameters)
             checked_parameters(parameters)
-        return InferMessage(
+        wanted = self._wanted(wire["outputs"]) if "outputs" in wire else None
+        return DecodedRequest(
             columns,
             rows,
             wire.get("id", ""),
             parameters,
-            self._wanted(wire["outputs"]) if "outputs" in wire else None,
-            wants_end,
+            wanted,
+            None if wanted is None else names_of(wanted),
+            empty_final_response=wants_end,
         )
 
-    def decode_in_slices(self, wire: Values) -> InferMessage:
+    def decode_in_slices(self, wire: Values) -> DecodedRequest:
         """`decode` for another thread, and count what it has made."""
         decoded = self.decode(wire)
         decoded.held_bytes = held_bytes(decoded.columns)
@@ -239,14 +210,14 @@ class InferCodec:
             f" '{self.model}', got {got}"
         )
 
-    def _wanted(self, outputs: list[Values]) -> list[Wanted]:
-        asked: dict[str, Wanted] = {}
+    def _wanted(self, outputs: list[Values]) -> list[WantedOutput]:
+        asked: dict[str, WantedOutput] = {}
         for output in outputs:
             codec = self.tensors.output(output.get("name", ""))
             asked[codec.name] = self._wanted_output(codec, values_of(output.get("parameters", {})))
         return [*in_order(self.tensors.outputs, asked).values()]
 
-    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise InvalidRequest(
@@ -258,17 +229,17 @@ class InferCodec:
         window = None
         if "shared_memory_region" in parameters:
             window = self.tensors.window(parameters, f"output '{codec.name}'")
-        return Wanted(codec, classes, window)
+        return WantedOutput(codec, classes=classes, window=window)
 
     # The answer
 
-    def is_large(self, response: InferResponse, wanted: list[Wanted] | None) -> bool:
+    def is_large(self, response: InferResponse, wanted: list[WantedOutput] | None) -> bool:
         """Would writing this answer hold up the loop?"""
         outputs = response.outputs
         if not is_large(outputs):
             return False
         if wanted is None:
-            wanted = [Wanted(codec) for codec in self.tensors.outputs.values()]
+            wanted = [WantedOutput(codec) for codec in self.tensors.outputs.values()]
         names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
         return is_large({
             name: column for name, column in outputs.items()
@@ -279,7 +250,7 @@ class InferCodec:
         self,
         response: InferResponse,
         id: str = "",
-        wanted: list[Wanted] | None = None,
+        wanted: list[WantedOutput] | None = None,
         *,
         final: bool | None = None,
     ) -> Values:
@@ -288,7 +259,7 @@ class InferCodec:
         raw: list[Buffer] = []
         chosen = wanted
         if chosen is None:
-            chosen = [Wanted(codec) for codec in self.tensors.outputs.values()]
+            chosen = [WantedOutput(codec) for codec in self.tensors.outputs.values()]
         for one in chosen:
             codec = one.codec
             column = response.outputs.get(codec.name)

@@ -8,8 +8,9 @@ from typing import Any
 
 from wherry.frontends.grpc.wire import Message, Values
 from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.grpc.entry import GrpcEntry
-from wherry.frontends.v2.grpc.infer_codec import InferCodec, InferMessage
+from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 
@@ -23,7 +24,7 @@ class LargeRequest:
 
     loaded: LoadedModel
     codec: InferCodec
-    decoded: InferMessage
+    decoded: DecodedRequest
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class LargeRequest:
             return self._take(self.codec.decode(wire))
         return self._beside(partial(self.codec.decode_in_slices, wire), self._take)
 
-    def _take(self, decoded: InferMessage) -> bool:
+    def _take(self, decoded: DecodedRequest) -> bool:
         self.decoded = decoded
         return True
 

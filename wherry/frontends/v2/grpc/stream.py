@@ -20,8 +20,9 @@ from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
 from wherry.frontends.v2.beside import Beside
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.grpc.entry import GrpcEntry
-from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec, InferMessage
+from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
 from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
@@ -90,7 +91,7 @@ class InferStream:
         self._hold_back()
         self._end_if_done()
 
-    def _submit(self, loaded: LoadedModel, codec: InferCodec, decoded: InferMessage) -> None:
+    def _submit(self, loaded: LoadedModel, codec: InferCodec, decoded: DecodedRequest) -> None:
         turn = None if loaded.signature.streams else self.turn()
         try:
             request = StreamedRequest(self, loaded, codec, decoded, turn)
@@ -252,7 +253,7 @@ class StreamedRequest:
         stream: InferStream,
         loaded: LoadedModel,
         codec: InferCodec,
-        decoded: InferMessage,
+        decoded: DecodedRequest,
         turn: Turn | None,
     ) -> None:
         self._stream = stream

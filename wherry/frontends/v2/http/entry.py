@@ -1,9 +1,10 @@
-"""How is the body of an HTTP request read, and how does its request enter the runtime?"""
+"""Which model does a path name, and how does an HTTP request enter the runtime?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import decompressed
@@ -12,8 +13,9 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.common import Common
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
-from wherry.frontends.v2.http.infer_body import InferBody
+from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.http.json_body import parse_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -120,7 +122,7 @@ class HttpEntry(Entry):
         self,
         exchange: Exchange,
         loaded: LoadedModel,
-        decoded: InferBody,
+        decoded: DecodedRequest,
         reply: Reply[InferResponse],
     ) -> InferRequest:
         """`send` the request of an exchange, and free its body."""
@@ -141,3 +143,33 @@ class HttpEntry(Entry):
             id=request_id,
             body_bytes=size,
         )
+
+
+class ModelPath:
+    """The model that one path names; looked up for each request, as it may be loaded again."""
+
+    def __init__(self, entry: HttpEntry, name: str, version: str | None) -> None:
+        self.entry = entry
+        self.name = name
+        self.version = version
+        # Not kept alive: paths are remembered, and an unloaded model must give its memory back.
+        self._coded: ref[LoadedModel] | None = None
+        self._codec: ModelCodec | None = None
+
+    def loaded(self) -> LoadedModel:
+        """The model as it is loaded now. ModelNotFound if it is not."""
+        return self.entry.runtime.model(self.name, self.version)
+
+    def find(self) -> tuple[LoadedModel, ModelCodec]:
+        """`loaded`, with its codec."""
+        loaded = self.entry.runtime.model(self.name, self.version)
+        codec = self._codec
+        if codec is None or self._coded is None or self._coded() is not loaded:
+            codec = self._codec = ModelCodec(
+                loaded.config,
+                loaded.signature,
+                labels=loaded.model.output_labels,
+                shared_memory=self.entry.common.shared_memory,
+            )
+            self._coded = ref(loaded)
+        return loaded, codec

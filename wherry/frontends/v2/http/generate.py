@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
-from wherry.frontends.v2.http.infer_body import InferBody
-from wherry.frontends.v2.http.model_path import ModelPath
+from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.http.entry import ModelPath
 from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
@@ -57,7 +57,7 @@ class GenerateRequest(ABC):
                 exchange, lambda: codec.generate.decode_large(entry.body(exchange)), self.submit
             )
 
-    def submit(self, decoded: InferBody) -> None:
+    def submit(self, decoded: DecodedRequest) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
         self.id = decoded.id
@@ -132,7 +132,7 @@ class StreamCall(GenerateRequest):
         self._events = EventStream(exchange, self.consumed)
         self._failed: Exception | None = None
 
-    def submit(self, decoded: InferBody) -> None:
+    def submit(self, decoded: DecodedRequest) -> None:
         super().submit(decoded)  # may refuse it: then there is no stream
         self._events.keep_alive()
 

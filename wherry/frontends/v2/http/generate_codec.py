@@ -11,7 +11,7 @@ from typing import Any
 
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import held_bytes
-from wherry.frontends.v2.http.infer_body import InferBody
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.http.json_body import parse_object
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
@@ -29,7 +29,7 @@ class GenerateCodec:
         self._model = model
         self._version = version
 
-    def decode(self, body: Buffer) -> InferBody:
+    def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""
         inputs = self._tensors.inputs
         members = parse_object(body)
@@ -57,9 +57,9 @@ class GenerateCodec:
             rows = count
             columns[name] = codec.from_values(elements, count, shape)
         columns = self._tensors.complete(columns)
-        return InferBody(columns, rows or 1, request_id, checked_parameters(members), None)
+        return DecodedRequest(columns, rows or 1, request_id, checked_parameters(members), None)
 
-    def decode_large(self, body: Buffer) -> InferBody:
+    def decode_large(self, body: Buffer) -> DecodedRequest:
         """`decode` for another thread. RequestTooLarge if it has too many values: these
         are built in one go, other than the data of an infer request."""
         check_values(body)

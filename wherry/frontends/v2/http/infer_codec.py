@@ -15,8 +15,8 @@ from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
 from wherry.frontends.v2.classification import check_classifiable
+from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.http.infer_body import InferBody, Wanted
 from wherry.frontends.v2.http.json_body import parsed
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.json_errors import mismatch
@@ -109,7 +109,7 @@ class ModelCodec:
 
     # The request
 
-    def decode(self, body: Buffer, header_length: str | None) -> InferBody:
+    def decode(self, body: Buffer, header_length: str | None) -> DecodedRequest:
         """InvalidRequest names the member that is wrong."""
         rest: memoryview | None = None
         if header_length is not None:
@@ -130,9 +130,10 @@ class ModelCodec:
             wanted = self._wanted(wire)
         if parameters:
             parameters = checked_parameters(parameters)
-        return InferBody(columns, rows, wire.id, parameters, wanted, bool(wire.outputs))
+        named = None if wanted is None or not wire.outputs else names_of(wanted)
+        return DecodedRequest(columns, rows, wire.id, parameters, wanted, named)
 
-    def decode_in_slices(self, body: Buffer, header_length: str | None) -> InferBody:
+    def decode_in_slices(self, body: Buffer, header_length: str | None) -> DecodedRequest:
         """`decode` for another thread, and count what it has made."""
         decoded = self.decode(body, header_length)
         decoded.held_bytes = held_bytes(decoded.columns)
@@ -186,7 +187,7 @@ class ModelCodec:
             )
         return tensors.complete(columns), rows or 1  # all inputs may be optional
 
-    def _raw_request(self, data: memoryview) -> InferBody:
+    def _raw_request(self, data: memoryview) -> DecodedRequest:
         if len(self.inputs) != 1:
             raise InvalidRequest(
                 "Raw request must only have 1 input (found 1) to be deduced but got"
@@ -194,26 +195,26 @@ class ModelCodec:
             )
         ((name, codec),) = self.inputs.items()
         column, rows = codec.from_raw(data)
-        wanted = [Wanted(codec, binary=True, classes=0) for codec in self.outputs.values()]
-        return InferBody({name: column}, rows, "", {}, wanted)
+        wanted = [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
+        return DecodedRequest({name: column}, rows, "", {}, wanted)
 
-    def _wanted(self, wire: WireRequest) -> list[Wanted] | None:
+    def _wanted(self, wire: WireRequest) -> list[WantedOutput] | None:
         all_binary = wire.parameters.pop("binary_data_output", False)  # nobody else's business
         if type(all_binary) is not bool:
             raise InvalidRequest("parameter 'binary_data_output' must be a bool")
         if not wire.outputs:
             if not all_binary:
                 return None
-            return [Wanted(codec, binary=True, classes=0) for codec in self.outputs.values()]
+            return [WantedOutput(codec, binary=True) for codec in self.outputs.values()]
         asked = {
             output.name: self._wanted_output(self._tensors.output(output.name), output.parameters)
             for output in wire.outputs
         }
         return [*in_order(self.outputs, asked).values()]
 
-    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> Wanted:
+    def _wanted_output(self, codec: OutputCodec, parameters: Parameters) -> WantedOutput:
         if not parameters:
-            return Wanted(codec, binary=False, classes=0)
+            return WantedOutput(codec)
         what = f"output '{codec.name}'"
         binary = parameters.get("binary_data", False)
         if type(binary) is not bool:
@@ -227,14 +228,14 @@ class ModelCodec:
             check_classifiable(codec.spec, self.model)
         elsewhere = "shared_memory_region" in parameters
         window = self._tensors.window(parameters, what) if elsewhere else None
-        return Wanted(codec, binary, classes, window)
+        return WantedOutput(codec, binary, classes, window)
 
     # The answer
 
     def encode(
         self,
         outputs: Columns,
-        wanted: list[Wanted] | None = None,
+        wanted: list[WantedOutput] | None = None,
         id: str = "",
         parameters: Mapping[str, Any] | None = None,
     ) -> AnswerBody:
@@ -271,7 +272,7 @@ class ModelCodec:
     def encode_in_slices(
         self,
         outputs: Columns,
-        wanted: list[Wanted] | None = None,
+        wanted: list[WantedOutput] | None = None,
         id: str = "",
         parameters: Mapping[str, Any] | None = None,
     ) -> AnswerBody:
@@ -279,7 +280,7 @@ class ModelCodec:
         text: list[Buffer] = [self._full_head(id, parameters)]
         buffers: list[Buffer] = []
         if wanted is None:
-            wanted = [Wanted(codec, binary=False, classes=0) for codec in self.outputs.values()]
+            wanted = [WantedOutput(codec) for codec in self.outputs.values()]
         for one in wanted:
             codec = one.codec
             if codec.name not in outputs:
@@ -302,7 +303,9 @@ class ModelCodec:
         text.append(b"]}")
         return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
 
-    def is_large(self, outputs: Columns, wanted: list[Wanted] | None, *, packed: bool) -> bool:
+    def is_large(
+        self, outputs: Columns, wanted: list[WantedOutput] | None, *, packed: bool
+    ) -> bool:
         """Would writing this answer hold up the loop? `packed`: it is compressed, too."""
         if not is_large(outputs):
             return False

@@ -15,16 +15,15 @@ from wherry.frontends.http.answers import fail, packed, respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
-from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.http.generate import generate, generate_stream
-from wherry.frontends.v2.http.infer_body import InferBody
 from wherry.frontends.v2.http.infer_codec import (
     HEADER_LENGTH,
     OCTET_STREAM,
     AnswerBody,
     ModelCodec,
 )
-from wherry.frontends.v2.http.model_path import ModelPath
 from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
 from wherry.frontends.v2.infer_call import InferCall
 from wherry.runtime.loaded_model import LoadedModel
@@ -166,7 +165,7 @@ class HttpInferCall(InferCall):
         self.exchange = exchange
         self.codec = codec
 
-    def submit(self, decoded: InferBody) -> None:
+    def submit(self, decoded: DecodedRequest) -> None:
         self.id, self.wanted = decoded.id, decoded.wanted
         self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
         self.exchange.on_disconnect = self.cancel

@@ -5,8 +5,7 @@ from __future__ import annotations
 from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.http.model_path import ModelPath
+from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 

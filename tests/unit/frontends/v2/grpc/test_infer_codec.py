@@ -11,8 +11,9 @@ import wherry
 from wherry.frontends.grpc.proto import load
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.grpc.wire_numbers import Malformed
+from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.element_bytes import pack_bytes
-from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec, InferMessage
+from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.values.errors import BadModelOutput, InvalidRequest, RegionNotFound, Unsupported
 from wherry.values.request import InferResponse
@@ -66,7 +67,7 @@ def echo_of(datatype: str, shape: Any = 3, **options: Any) -> InferCodec:
 PAIR = codec_of(pair)
 
 
-def over_the_wire(codec: InferCodec, request: Values, **how: Any) -> InferMessage:
+def over_the_wire(codec: InferCodec, request: Values, **how: Any) -> DecodedRequest:
     """As it comes in a call: through bytes."""
     return codec.decode(REQUEST.decode(REQUEST.encode(request)), **how)
 

@@ -16,9 +16,9 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE, Gate, gated
 from tests.http_exchange import Client, MemoryExchange, served
+from wherry.frontends.v2.decoded import WantedOutput
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.http.infer_body import Wanted
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.values.request import Columns, InferRequest, SequenceStep
@@ -516,7 +516,7 @@ def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
 def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
     codec = ModelCodec(add.config(), add.signature("add"))
     columns: Columns = {"names": [b"n"]}
-    wanted = [Wanted(output, binary=True, classes=0) for output in codec.outputs.values()]
+    wanted = [WantedOutput(output, binary=True, classes=0) for output in codec.outputs.values()]
     for body in (codec.encode(columns).body, codec.encode(columns, wanted[:1]).body):
         assert b"total" not in bytes(body)  # type: ignore[arg-type]
     assert b"total" not in codec.generate.encode(columns)
@@ -525,7 +525,7 @@ def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
 def test_a_class_has_its_label() -> None:
     labels = {"total": ["left", "right"]}
     codec = ModelCodec(add.config(), add.signature("add"), labels=labels)
-    wanted = [Wanted(codec.outputs["total"], binary=False, classes=1)]
+    wanted = [WantedOutput(codec.outputs["total"], binary=False, classes=1)]
     body = codec.encode({"total": np.array([[1, 2]], np.float32)}, wanted).body
     assert json.loads(bytes(body))["outputs"][0]["data"] == ["2.000000:1:right"]  # type: ignore[arg-type]
 
