@@ -44,9 +44,9 @@ class Recorder:
         self.calls.append(("enqueue", (request, now)))
         return self.scheduler.enqueue(request, now)
 
-    def next_action(self, now: float) -> Action:
+    def next_action(self, now: float, instance: int = 0) -> Action:
         self.calls.append(("next_action", (now,)))
-        return self.scheduler.next_action(now)
+        return self.scheduler.next_action(now, instance)
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
         self.calls.append(("finished", (requests, seconds, now)))

@@ -103,8 +103,8 @@ class Recorder:
     def enqueue(self, request: InferRequest, now: float) -> bool:
         return self.scheduler.enqueue(request, now)
 
-    def next_action(self, now: float) -> Action:
-        action = self.scheduler.next_action(now)
+    def next_action(self, now: float, instance: int = 0) -> Action:
+        action = self.scheduler.next_action(now, instance)
         if isinstance(action, Dispatch):
             self.begun.append((now, action.batch.rows))
         return action

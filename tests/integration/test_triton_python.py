@@ -1274,7 +1274,7 @@ class TritonPythonModel:
         runner: Any = rt.model("written").runner
         clock = runner._clock
         runner._clock = lambda: clock() + 600.0
-        runner._tick()
+        runner.tick()
         with pytest.raises(wherry.DeadlineExceeded):
             response(request)
         until(lambda: "it is over" in caplog.text)

@@ -93,7 +93,7 @@ def pass_time(rt: wherry.Runtime, seconds: float) -> None:
     runner: Any = rt.model("obedient").runner
     clock = runner._clock
     runner._clock = lambda: clock() + seconds
-    runner._tick()
+    runner.tick()
 
 
 def queue_up(
@@ -372,7 +372,7 @@ def test_close_ends_a_worker_that_unloads_for_ever(
         assert rt.infer("stubborn", "a") == "a"
         runner: Any = rt.model("stubborn").runner
         closing = callers.submit(runner.close, None)
-        until(lambda: runner._ending)
+        until(lambda: runner._life.unloading)
     finally:
         rt.close(timeout=0.1)
     closing.result()
@@ -389,7 +389,7 @@ def test_a_worker_that_dies_while_the_model_is_unloaded_leaves_no_request_unansw
         runner: Any = rt.model("obedient").runner
         (worker,) = workers(rt)
         closing = callers.submit(runner.close)
-        until(lambda: runner._closing)
+        until(lambda: runner._life.closing)
         kill(worker.pid)
         release()
 

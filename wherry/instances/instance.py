@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from typing import Protocol
 
 from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.values.errors import WherryError
-from wherry.values.request import Batch, InferRequest, InferResponse
+from wherry.values.request import Batch, Columns, InferRequest, InferResponse
 
 
 class LateAnswers(Protocol):
@@ -84,7 +85,7 @@ class Instance(ABC):
     One thread calls `load`, `serve` and `unload`, one after the other.
     """
 
-    #: Has it an `executable` that may run in a caller's thread while it is idle?
+    #: May one row `run_in_caller` while it is idle?
     runs_in_caller = False
 
     def __init__(self, name: str, device: Device) -> None:
@@ -96,7 +97,7 @@ class Instance(ABC):
         self.busy_since: float | None = None
         self.good_batches = 0
 
-    @property
+    @cached_property
     def number(self) -> int:
         """Which of its model's instances it is; the one that takes its place is the same."""
         return int(self.name.rpartition("_")[2])
@@ -114,6 +115,10 @@ class Instance(ABC):
     def give(self, batch: Batch | None) -> None:
         """Begin a batch, or with None end `serve`. Any thread; never blocks. One batch at a
         time: the next one comes after this one was told of."""
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure:
+        """Run one row in this thread, while the instance is idle and is given nothing."""
+        raise NotImplementedError
 
     @abstractmethod
     def abort(self, reason: str) -> bool:

@@ -1,7 +1,7 @@
 """How do a model's instances come up, come back when they die, and go down?
 
-What is the same whether the model runs batches or steps: one serving thread for each instance,
-which loads it, works until it is told to stop, and brings it back when its worker dies.
+What is the same whether the model runs batches or steps: one thread for each instance, which loads
+it, serves it until it is told to stop, and brings it back when its worker dies.
 """
 
 from __future__ import annotations
@@ -9,31 +9,20 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from wherry.instances.executable import Failure, model_errors
-from wherry.instances.failure_log import FailureLog
-from wherry.instances.poison_watch import PoisonWatch
+from wherry.instances.executable import model_errors
+from wherry.instances.readiness import Readiness
 from wherry.instances.restart import RestartPolicy, shortage
 from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.observability.statistics import ModelStatistics
-from wherry.values.errors import LoadFailed, ModelNotReady, PoisonRequest, WherryError, WorkerDied
-from wherry.values.request import InferRequest
+from wherry.values.errors import LoadFailed, ModelNotReady, WherryError, WorkerDied
 
 log = logging.getLogger("wherry")
-
-
-class ModelState(Enum):
-    LOADING = "LOADING"
-    READY = "READY"
-    UNLOADING = "UNLOADING"
-    UNAVAILABLE = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +55,58 @@ class Loadable(Protocol):
 
 
 InstanceT = TypeVar("InstanceT", bound=Loadable)
+InstanceT_contra = TypeVar("InstanceT_contra", bound=Loadable, contravariant=True)
 
 
-class ModelLife(ABC, Generic[InstanceT]):
-    """One loaded model's state and instances. Who inherits says what an instance works on.
+class Works(Protocol[InstanceT_contra]):
+    """What the instances work for. The life calls this in their threads; it holds no lock."""
 
-    `lock` guards everything here and in who inherits; `_changed` is told of whatever somebody may
-    wait for.
-    """
+    def up(self, instance: InstanceT_contra) -> None:
+        """It is loaded: it may get work from now on."""
+        ...
 
-    #: What an instance is in while it works, for people.
-    turn = "batch"
+    def serve(self, instance: InstanceT_contra) -> None:
+        """Block until the instance is told to stop. Raises WorkerDied."""
+        ...
+
+    def lost(self, instance: InstanceT_contra, error: WorkerDied) -> bool:
+        """Its worker has died: see to the requests that it had. Is one of them to blame?"""
+        ...
+
+    def down(self, instance: InstanceT_contra) -> None:
+        """It is about to be unloaded, or never came up: it gets no work any more."""
+        ...
+
+    def none_left(self, error: WherryError | None) -> None:
+        """No instance is loaded or about to be: what waits must fail. `error` says why if it
+        could not be loaded at all."""
+        ...
+
+
+class InstanceLife(Generic[InstanceT]):
+    """The instances of one loaded model. Safe from any thread."""
 
     def __init__(
         self,
         config: ModelConfig,
         make_instances: Sequence[Callable[[], InstanceT]],
+        works: Works[InstanceT],
+        readiness: Readiness,
         *,
         clock: Callable[[], float],
         timer: Timer,
         statistics: ModelStatistics,
-        lock: threading.Lock | threading.RLock,
     ) -> None:
-        self.config = config
-        self.statistics = statistics
-        self.state = ModelState.LOADING
-        #: Why it is not ready, for people.
-        self.reason = "loading"
-        #: Takes the requests that still come here, once this one is to be unloaded.
-        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+        self.closing = False
+        self._config = config
+        self._make_instances = list(make_instances)
+        self._count = len(make_instances)
+        self._works = works
+        self._readiness = readiness
         self._clock = clock
         self._timer = timer
-        self._lock = lock
-        self._changed = threading.Condition(lock)
-        self._make_instances = make_instances
+        self._statistics = statistics
+        self._changed = threading.Condition()
         #: Instances in `load`, which is the user's code and may take for ever.
         self._loading: list[InstanceT] = []
         #: Loaded instances, idle or running.
@@ -117,91 +124,114 @@ class ModelLife(ABC, Generic[InstanceT]):
             )
             for _ in make_instances
         ]
-        self._poisons = PoisonWatch(config.name, clock)
-        self.failures = FailureLog(config.name, config.version, clock)
         self._starting = 0
         #: When those that crash too often, or cannot be started, are tried next, by their numbers.
         self._away: dict[int, float] = {}
         self._load_error: Exception | None = None
-        self._closing = False
 
     def start(self) -> None:
-        """Start loading every instance, each in its serving thread."""
-        self._starting = len(self._make_instances)
+        """Start loading every instance, each in its thread."""
+        self._starting = self._count
         for number in range(self._starting):
             self._start_thread(number)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Block until every instance is loaded and warm; LoadFailed if one cannot be."""
+        """Block until every instance is loaded and warm. Raises LoadFailed if one cannot be,
+        ModelNotReady if the model is closed meanwhile."""
         with self._changed:
-            done = self._changed.wait_for(lambda: not self._starting or self._closing, timeout)
+            done = self._changed.wait_for(lambda: not self._starting or self.closing, timeout)
             error = self._load_error
-            if self._closing and error is None:
-                raise ModelNotReady(f"model {self.config.name!r}: closed while it was loading")
-            if not error and done and self.state is ModelState.LOADING:
-                self.state, self.reason = ModelState.READY, ""
+        name = self._config.name
         if error is not None:
-            self._fail_waiting(ModelNotReady(str(error)))
+            self._works.none_left(ModelNotReady(str(error)))
             raise error
+        if self.closing:
+            raise ModelNotReady(f"model {name!r}: closed while it was loading")
         if not done:
-            raise LoadFailed(f"model {self.config.name!r}: not loaded after {timeout} s")
+            raise LoadFailed(f"model {name!r}: not loaded after {timeout} s")
+        self._readiness.loaded()
 
-    def drain(self, timeout: float | None) -> bool:
-        """Take no more requests; wait for those that are here. False if time ran out."""
+    def end(self) -> None:
+        """Start no instance any more, and wait no longer before a next try."""
         with self._changed:
-            self.state, self.reason = ModelState.UNLOADING, "unloading"
-            return self._changed.wait_for(self._is_quiet, timeout)
+            self.closing = True
+            self._changed.notify_all()
+        self._readiness.closing()
 
-    def not_ready_reason(self) -> str:
-        """Why a new request would not make progress; "" if it would."""
-        with self._lock:
-            if self.state is not ModelState.READY:
-                return self._full_reason()
-            if not self._alive:
-                return "every instance is being restarted"
-            oldest_start = self._clock() - self.config.stall_timeout
-            if all(i.busy_since is not None and i.busy_since < oldest_start for i in self._alive):
-                return (
-                    f"every instance has been in one {self.turn} for more than"
-                    f" {self.config.stall_timeout:g} s (stall_timeout)"
-                )
-            return ""
-
-    def next_try(self) -> float | None:
-        """In how many seconds an instance is tried again, if all of them are away."""
-        with self._lock:
-            return self._next_try()
-
-    def _next_try(self) -> float | None:
-        if len(self._away) < len(self._make_instances):
-            return None
-        return max(0.0, min(self._away.values()) - self._clock())
-
-    def _full_reason(self) -> str:
-        """Under the lock: why it is not ready, and until when if that is known."""
-        seconds = self._next_try()
-        if seconds is None or self.state is not ModelState.UNAVAILABLE:
-            return self.reason
-        return f"{self.reason}; tried next in {seconds:.1f} s" if seconds else self.reason
-
-    @property
-    def instances(self) -> list[InstanceT]:
-        with self._lock:
-            return list(self._alive)
-
-    def _join(self, timeout: float | None) -> None:
-        self.failures.close()
+    def join(self, timeout: float | None) -> None:
+        """Block until the threads have ended, for `timeout` seconds at most."""
         ends_at = None if timeout is None else self._clock() + timeout
         for thread in self._threads:
             thread.join(None if ends_at is None else max(0.0, ends_at - self._clock()))
 
-    # The serving thread of one instance
+    def forget(self) -> None:
+        """Let go of the model, which its instances were made of: nothing is loaded any more."""
+        self._make_instances.clear()
+
+    @property
+    def instances(self) -> list[InstanceT]:
+        """The loaded ones."""
+        with self._changed:
+            return list(self._alive)
+
+    @property
+    def unloading(self) -> list[InstanceT]:
+        with self._changed:
+            return list(self._ending)
+
+    def not_ended(self) -> list[InstanceT]:
+        """Everything that still loads, works or unloads."""
+        with self._changed:
+            return [*self._alive, *self._loading, *self._ending]
+
+    def is_serving(self) -> bool:
+        """Has a thread not ended yet?"""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def next_try(self) -> float | None:
+        """In how many seconds an instance is tried again, if all of them are away."""
+        with self._changed:
+            if len(self._away) < self._count:
+                return None
+            return max(0.0, min(self._away.values()) - self._clock())
+
+    def not_ready_reason(self, turn: str) -> str:
+        """Why no instance makes progress with its `turn` (batch, step); "" if one does."""
+        instances = self.instances
+        if not instances:
+            return "every instance is being restarted"
+        seconds = self._config.stall_timeout
+        oldest_start = self._clock() - seconds
+        if all(i.busy_since is not None and i.busy_since < oldest_start for i in instances):
+            return (
+                f"every instance has been in one {turn} for more than {seconds:g} s (stall_timeout)"
+            )
+        return ""
+
+    def excuse(self, instances: Sequence[int]) -> None:
+        """Earlier deaths of these, by their numbers, were a request's fault."""
+        with self._changed:
+            for number in instances:
+                self._policies[number].excused()
+
+    def replace(self, instance: InstanceT, why: str) -> None:
+        """It hangs in its thread, which cannot be stopped: start another one in its place."""
+        with self._changed:
+            if instance in self._alive:  # else it has ended by itself in this moment
+                self._alive.remove(instance)
+                self._left_behind.append(instance)
+            self._changed.notify_all()
+            if not self.closing:
+                # Under the lock, so that close() waits for the new thread too.
+                self._start_thread(number_of(instance), hung=why)
+
+    # The thread of one instance
 
     def _start_thread(self, number: int, *, hung: str = "") -> None:
         thread = threading.Thread(
             target=self._serve,
             args=(number, hung),
-            name=f"wherry-{self.config.name}-{number}",
+            name=f"wherry-{self._config.name}-{number}",
             daemon=True,  # a hung model must not keep the program alive
         )
         thread.start()  # first: close() may come at any time, and joins what is listed
@@ -217,8 +247,8 @@ class ModelLife(ABC, Generic[InstanceT]):
         while loss is None or self._wait_for_restart(number, loss):
             instance: InstanceT | None = None
             try:
-                instance = self._make(number)
-                with self._lock:
+                instance = self._make_instances[number]()
+                with self._changed:
                     self._loading.append(instance)
                 instance.load()
             except model_errors() as error:
@@ -235,11 +265,11 @@ class ModelLife(ABC, Generic[InstanceT]):
                 self._came_up(number, instance, first)
                 first = False
                 try:
-                    self._work(instance)
+                    self._works.serve(instance)
                     self._ended_life(instance)
                     return
                 except WorkerDied as error:
-                    explained = self._lost(instance, error)
+                    explained = self._works.lost(instance, error)
                     loss = Loss(str(error), error.cause, instance.good_batches, explained)
                     self._ended_life(instance)
 
@@ -247,187 +277,105 @@ class ModelLife(ABC, Generic[InstanceT]):
         with self._changed:
             self._policies[number].came_up(self._clock())
             self._away.pop(number, None)
-            if self.state is ModelState.UNAVAILABLE and not self._closing and not first:
-                self.state, self.reason = ModelState.READY, ""
             self._loading.remove(instance)
             self._alive.append(instance)
-            if first:
-                self._starting -= 1
-            else:
-                self.statistics.worker_restarts += 1
-            ends = self._closing
-            self._up(instance)
+            if not first:
+                self._statistics.worker_restarts += 1
+                self._readiness.is_back()
+        self._works.up(instance)  # first: the model is called as soon as it is known to be ready
+        with self._changed:
+            self._starting -= first
             self._changed.notify_all()
-        if ends:
-            self._stop(instance)
         if not first:
             log.warning(
-                "instance is back", extra={"model": self.config.name, "instance": instance.name}
+                "instance is back", extra={"model": self._config.name, "instance": instance.name}
             )
 
     def _ended_life(self, instance: InstanceT) -> None:
+        self._works.down(instance)
         with self._changed:
-            self._forget_instance(instance)
+            for group in (self._loading, self._alive, self._left_behind):
+                if instance in group:
+                    group.remove(instance)
             self._ending.append(instance)
+            self._changed.notify_all()
         _unload(instance)
-        with self._lock:
+        with self._changed:
             self._ending.remove(instance)
 
-    def _forget_instance(self, instance: InstanceT) -> None:
-        """Under the lock: it gets nothing any more."""
-        for group in (self._loading, self._alive, self._left_behind):
-            if instance in group:
-                group.remove(instance)
-        self._down(instance)
-        self._changed.notify_all()
-
     def _could_not_load(self, error: BaseException) -> None:
-        name = self.config.name
+        name = self._config.name
         failed = LoadFailed(f"model {name!r} could not be loaded: {_said(error)}")
         failed.__cause__ = error
         with self._changed:
             self._starting -= 1
             self._load_error = self._load_error or failed
-            self.state, self.reason = ModelState.UNAVAILABLE, str(failed)
+            self._readiness.failed(str(failed))
             self._changed.notify_all()
 
     def _wait_for_restart(self, number: int, loss: Loss) -> bool:
         """Wait until the instance may be tried again; False if the model is to be closed."""
         policy = self._policies[number]
         with self._changed:
-            if self._closing:
+            if self.closing:
                 return False
             now = self._clock()
             if loss.short_of:
                 restart = policy.short()
             else:
-                self.statistics.worker_deaths[loss.cause] += 1
+                self._statistics.worker_deaths[loss.cause] += 1
                 restart = policy.died(now, loss.good_batches, explained=loss.explained)
             if restart.away:
                 self._away[number] = now + restart.delay
-            gone = self._all_away(loss)
+            none_left = len(self._away) == self._count
+            if none_left:
+                self._readiness.failed(self._why_none_is_left(loss))
         log.error(
             "instance cannot be started, trying again"
             if loss.short_of
             else "worker died, restarting",
             extra={
-                "model": self.config.name,
+                "model": self._config.name,
                 "instance": number,
                 "why": loss.why,
                 "next_try_seconds": round(restart.delay, 3),
                 **({"traceback": loss.traceback} if loss.traceback else {}),
             },
         )
-        if gone is not None:
-            self._fail_waiting(gone)
+        if none_left:
+            self._works.none_left(None)
         self._sleep(now + restart.delay)
         with self._changed:
             # A thread that hangs holds a copy of the model for as long as it does.
             self._changed.wait_for(
-                lambda: self._closing or len(self._left_behind) <= self.config.crash_budget
+                lambda: self.closing or len(self._left_behind) <= self._config.crash_budget
             )
-            return not self._closing
+            return not self.closing
 
-    def _all_away(self, loss: Loss) -> WherryError | None:
-        """Under the lock: the error for what waits, if no instance is here or about to be."""
-        if len(self._away) < len(self._make_instances):
-            return None
-        if self.state in (ModelState.READY, ModelState.UNAVAILABLE):
-            self.state = ModelState.UNAVAILABLE
-            self.reason = (
-                f"no instance can be started: {loss.short_of}"
-                if loss.short_of
-                else f"every instance died more than {self.config.crash_budget} times within"
-                f" {self.config.crash_window:g} s, or cannot be loaded again; the last time:"
-                f" {loss.why}"
-            )
-        return self._closed_error()
+    def _why_none_is_left(self, loss: Loss) -> str:
+        if loss.short_of:
+            return f"no instance can be started: {loss.short_of}"
+        config = self._config
+        return (
+            f"every instance died more than {config.crash_budget} times within"
+            f" {config.crash_window:g} s, or cannot be loaded again; the last time: {loss.why}"
+        )
 
     def _sleep(self, until: float) -> None:
         """Until that moment, or until the model is to be closed."""
         if until > self._clock():
             self._timer.wake_at(until, self._wake)
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._clock() >= until)
+            self._changed.wait_for(lambda: self.closing or self._clock() >= until)
 
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
-    def _blame(
-        self, instance: InstanceT, requests: Sequence[InferRequest], error: WorkerDied
-    ) -> dict[InferRequest, PoisonRequest]:
-        """Record that a worker died with `requests`. Returns the poison among them, with errors."""
-        if not error.reached or self._closing:
-            return {}
-        number = int(instance.name.rpartition("_")[2])
-        poison, excused = self._poisons.died(requests, number, error)
-        with self._lock:
-            for one in excused:
-                self._policies[one].excused()
-        return poison
 
-    def _fail_with(self, request: InferRequest, failure: Failure, instance: str) -> None:
-        """Fail a request with what its model raised, and log where it did."""
-        if failure.is_the_models:
-            self.failures.tell(
-                failure.message, failure.traceback, request_id=request.id, instance=instance
-            )
-        self._fail(request, failure.as_exception())
-
-    def _fail_waiting(self, error: WherryError) -> None:
-        with self._changed:
-            waiting = self._clear_queue()
-            self._changed.notify_all()
-        for request in waiting:
-            self._fail(request, error)
-
-    def _closed_error(self) -> WherryError | None:
-        """Under the lock: why no request is taken, if none is."""
-        if self.state in (ModelState.READY, ModelState.LOADING):
-            return None
-        error = ModelNotReady(f"model {self.config.name!r} is not ready: {self._full_reason()}")
-        next_try = self._next_try()
-        if next_try is not None:
-            error.retry_after = next_try
-        return error
-
-    # Who inherits
-
-    def _make(self, number: int) -> InstanceT:
-        return self._make_instances[number]()
-
-    @abstractmethod
-    def _work(self, instance: InstanceT) -> None:
-        """Run what there is to run until the instance is told to stop. Raises WorkerDied."""
-
-    @abstractmethod
-    def _lost(self, instance: InstanceT, error: WorkerDied) -> bool:
-        """Its worker died: see to the requests that it had. Is one of them to blame?"""
-
-    @abstractmethod
-    def _stop(self, instance: InstanceT) -> None:
-        """Have `_work` return soon. No lock is held."""
-
-    @abstractmethod
-    def _up(self, instance: InstanceT) -> None:
-        """Under the lock: it is loaded."""
-
-    @abstractmethod
-    def _down(self, instance: InstanceT) -> None:
-        """Under the lock: it is gone, or never came up."""
-
-    @abstractmethod
-    def _is_quiet(self) -> bool:
-        """Under the lock: is there no request here?"""
-
-    @abstractmethod
-    def _clear_queue(self) -> Sequence[InferRequest]:
-        """Under the lock: take everything out that waits."""
-
-    @abstractmethod
-    def _fail(self, request: InferRequest, error: WherryError) -> None:
-        """Answer a request with an error, if it has no answer yet."""
+def number_of(instance: Loadable) -> int:
+    """Which of its model's instances it is; the one that takes its place is the same."""
+    return int(instance.name.rpartition("_")[2])
 
 
 def _unload(instance: Loadable) -> None:

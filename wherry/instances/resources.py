@@ -1,7 +1,7 @@
 """How do the dispatchers of several models agree on what they share?
 
-The shell around `scheduler/device_share.py`: its lock, and who is told. A dispatcher asks under its
-own lock and is told outside of everybody's.
+The shell around `scheduler/device_share.py`. A dispatcher asks under its own lock; it is told of
+what was granted to it while no lock is held.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
+from wherry.models.config import ModelConfig
 from wherry.scheduler.device_share import Claim, DeviceShare
+from wherry.scheduler.policy import Scheduler
 from wherry.values.errors import ConfigError
 
 
@@ -44,8 +46,8 @@ class Resources:
                 )
 
     def acquire(self, who: Claimant, claim: Claim) -> bool:
-        """Take what a batch needs. If it is not free, or others are more urgent: `granted` is
-        called as soon as it is `who`'s turn, by whoever calls `pass_on`."""
+        """Take what a batch needs. False if it is not free, or others are more urgent: `granted`
+        is called as soon as it is `who`'s turn, in a thread that calls `pass_on`."""
         with self._lock:
             self._share.claim(who, claim)
             # Another one that is granted here would have to be told, which its lock forbids now.
@@ -61,7 +63,7 @@ class Resources:
             self._share.release(needs)
 
     def pass_on(self) -> None:
-        """Grant what is free to those who wait for it. Hold no dispatcher's lock."""
+        """Grant what is free to the claims that wait. Hold no dispatcher's lock."""
         while True:
             with self._lock:
                 who = self._share.grant(self._clock())
@@ -71,3 +73,93 @@ class Resources:
 
     def __repr__(self) -> str:
         return f"<Resources: {self._share!r}>"
+
+
+class NothingShared:
+    """What a model has to ask for that shares nothing: every batch may run."""
+
+    def may_run(self, scheduler: Scheduler, now: float) -> bool:
+        """Under the dispatcher's lock: may a batch run? If not, the claimant's `granted` will be
+        called."""
+        return True
+
+    def may_run_in_caller(self, now: float) -> bool:
+        """Under the dispatcher's lock: may one row run at once? If so, `returned` must
+        follow."""
+        return True
+
+    def granted(self) -> None:
+        """Under the dispatcher's lock: what was claimed for a batch is there."""
+
+    def began(self) -> None:
+        """Under the dispatcher's lock: a batch that `may_run` begins."""
+
+    def ended(self) -> None:
+        """A batch is over; `pass_on` must follow."""
+
+    def returned(self) -> None:
+        """A row that ran in its caller's thread is over. Hold no lock."""
+
+    def nothing_to_run(self) -> None:
+        """Under the dispatcher's lock: give back what was claimed; `pass_on` must follow."""
+
+    def pass_on(self) -> None:
+        """Tell other models what they may use now. Hold no lock."""
+
+
+class ModelShare(NothingShared):
+    """What one model has claimed of what it shares with others, and what was granted to it."""
+
+    def __init__(self, resources: Resources, config: ModelConfig, claimant: Claimant) -> None:
+        self._resources = resources
+        self._needs = config.resources or {}
+        self._priority = config.resource_priority
+        self._claimant = claimant
+        #: Batches that may run and have not begun.
+        self._grants = 0
+        resources.admit(config.name, self._needs)
+
+    def may_run(self, scheduler: Scheduler, now: float) -> bool:
+        if not self._grants and scheduler.queued_requests:
+            since, seconds = scheduler.head() or (now, 0.0)
+            self._grants += self._acquire(since, seconds)
+        return self._grants > 0
+
+    def may_run_in_caller(self, now: float) -> bool:
+        if self._acquire(now, 0.0):
+            return True
+        self._resources.withdraw(self._claimant)  # it does not wait for it
+        return False
+
+    def granted(self) -> None:
+        self._grants += 1
+
+    def began(self) -> None:
+        self._grants -= 1
+
+    def ended(self) -> None:
+        self._resources.release(self._needs)
+
+    def returned(self) -> None:
+        self.ended()
+        self.pass_on()
+
+    def nothing_to_run(self) -> None:
+        self._resources.withdraw(self._claimant)
+        while self._grants:
+            self._grants -= 1
+            self._resources.release(self._needs)
+
+    def pass_on(self) -> None:
+        self._resources.pass_on()
+
+    def _acquire(self, since: float, seconds: float) -> bool:
+        claim = Claim(self._needs, since, seconds, self._priority)
+        return self._resources.acquire(self._claimant, claim)
+
+
+def share_of(resources: Resources | None, config: ModelConfig, claimant: Claimant) -> NothingShared:
+    """A model's part in what several share; ConfigError if it needs more than there is."""
+    if resources is None or not config.resources:
+        return NothingShared()
+    return ModelShare(resources, config, claimant)

@@ -7,6 +7,7 @@ several share, a reader that is too slow loses its stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -25,6 +26,25 @@ class Runs(Protocol):
     busy_since: float | None
 
 
+class Fails(Protocol):
+    """Ends requests with errors: the model's runner."""
+
+    def fail(self, request: InferRequest, error: WherryError) -> bool: ...
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStreams:
+    """What all streams of one model have in common."""
+
+    config: ModelConfig
+    statistics: ModelStatistics
+    clock: Callable[[], float]
+    runner: Fails
+    #: Remembers what the next step of a sequence needs of a row; returns the other outputs.
+    keep: Callable[[InferRequest, Columns], Columns] = lambda _, columns: columns
+
+
 class StreamRun:
     """One batch whose requests stream. For one thread at a time.
 
@@ -34,31 +54,21 @@ class StreamRun:
 
     def __init__(
         self,
+        streams: ModelStreams,
         instance: Runs,
         batch: Batch,
         requests: Sequence[InferRequest],
         started: float,
-        *,
-        config: ModelConfig,
-        statistics: ModelStatistics,
-        clock: Callable[[], float],
-        kept: Callable[[InferRequest, Columns], Columns],
-        fail: Callable[[InferRequest, WherryError], None],
-        failed: Callable[[InferRequest, Failure, str], None],
     ) -> None:
         self.instance = instance
         self.batch = batch
         self.requests = requests
         #: Seconds of the runtime's clock.
         self.started = started
-        self.counts = [ResponseCount(statistics, started) for _ in requests]
+        self._counts = [ResponseCount(streams.statistics, started) for _ in requests]
         self._started_ns = perf_counter_ns()
-        self._config = config
-        self._statistics = statistics
-        self._clock = clock
-        self._kept = kept
-        self._fail = fail
-        self._failed = failed
+        self._streams = streams
+        self._clock = streams.clock
         reply = requests[0].reply if len(requests) == 1 else None
         #: The reader that may hold back the generation, if there is only one.
         self._lone = reply if isinstance(reply, StreamReply) else None
@@ -69,18 +79,20 @@ class StreamRun:
         """Hand on one response of `requests[index]`. False: its caller is gone, send no more."""
         request = self.requests[index]
         now = self.instance.busy_since = self._clock()  # progress
-        columns = self._kept(request, columns)
+        columns = self._streams.keep(request, columns)
         reply = request.reply
         if not isinstance(reply, StreamReply):
             return True  # a row that was not ready
         came_at, self._held_since = self._held_since, None
-        self.counts[index].responded(now if came_at is None else came_at)
-        self.counts[index].go_on(now)
+        self._counts[index].responded(now if came_at is None else came_at)
+        self._counts[index].go_on(now)
         lone = reply is self._lone
         if reply.send(InferResponse(columns, request.rows), lone=lone):
             return True
-        unread = f"model {self._config.name!r}: the caller left {reply.unread} responses unread"
-        self._fail(request, Cancelled(unread))
+        unread = (
+            f"model {self._streams.config.name!r}: the caller left {reply.unread} responses unread"
+        )
+        self._streams.runner.fail(request, Cancelled(unread))
         return False
 
     def has_room(self) -> bool:
@@ -101,13 +113,13 @@ class StreamRun:
         if self._lone is None or self._lone.has_room():
             return
         self._held_since = self._clock()
-        gives_up_at = self._held_since + self._config.stall_timeout
+        gives_up_at = self._held_since + self._streams.config.stall_timeout
         while not self._lone.wait_for_room(0.5) and self._clock() < gives_up_at:
             self.instance.busy_since = self._clock()
 
     def ended(self) -> None:
         """Count the batch."""
-        self._statistics.executed(
+        self._streams.statistics.executed(
             self.requests,
             [sum(request.rows for request in self.requests)],
             self.batch.reason,
@@ -119,15 +131,15 @@ class StreamRun:
 
     def settle(self, index: int, outcome: Outcome | None) -> None:
         """Give `requests[index]` its end: an error, or that there are no more responses."""
-        request, count = self.requests[index], self.counts[index]
+        request, count = self.requests[index], self._counts[index]
         if isinstance(outcome, Failure):
             left = request.reply.settled
             reason = Cancelled.reason if left else outcome.as_exception().reason
             count.ended(self._clock(), reason)
-            self._failed(request, outcome, self.instance.name)
+            self._streams.runner.failed(request, outcome, self.instance.name)
         elif request.reply.claim():
             count.ended(self._clock())
-            self._statistics.succeeded([request], self._clock())
+            self._streams.statistics.succeeded([request], self._clock())
             request.reply.deliver(InferResponse({}, 0))
         else:
             count.ended(self._clock(), Cancelled.reason)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter_ns
 
-from wherry.instances.executable import Executable, Execution, Outcome, model_errors
+from wherry.instances.executable import Executable, Execution, Failure, Outcome, model_errors
 from wherry.instances.serving import Respond, ServedInstance
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
@@ -42,6 +42,14 @@ class ThreadInstance(ServedInstance):
         execution = self.executable.run(columns, [request.rows for request in requests])
         execution.input_ns += gathered - started
         return execution
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure:
+        try:
+            if self.executable.takes_arrays:
+                columns = gather([columns])
+            return self.executable.execute(columns, 1)
+        except model_errors() as error:
+            return self.executable.failure(error)
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
         columns = gather([request.inputs for request in requests])

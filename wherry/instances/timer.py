@@ -1,4 +1,4 @@
-"""Who wakes the dispatchers when a deadline passes or a wait is over?
+"""How is code called when a deadline passes or a wait is over?
 
 One thread for a whole runtime; asleep, it costs nothing.
 """
@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from itertools import count
+from math import inf
 
 log = logging.getLogger("wherry")
 
@@ -70,3 +71,27 @@ class Timer:
                     return heapq.heappop(self._heap)[2]
                 self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
             return None
+
+
+class Alarm:
+    """Has one callback called at the earliest of several moments. The caller holds its lock.
+
+    Moments are not taken back: the callback finds out what is due.
+    """
+
+    def __init__(self, timer: Timer, callback: Callable[[], None]) -> None:
+        self._timer = timer
+        self._callback = callback
+        #: When the callback will be called, latest first.
+        self._moments: list[float] = []
+
+    def set(self, at: float) -> None:
+        """Have it called at `at` (seconds of the clock) or before; inf: not for this."""
+        if at < (self._moments[-1] if self._moments else inf):
+            self._moments.append(at)
+            self._timer.wake_at(at, self._callback)
+
+    def rang(self, now: float) -> None:
+        """It was called."""
+        while self._moments and self._moments[-1] <= now:
+            self._moments.pop()

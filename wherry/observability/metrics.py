@@ -53,7 +53,9 @@ PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
 
 
-class Runner(Protocol):
+class Gauged(Protocol):
+    """What runs a loaded model's requests."""
+
     @property
     def queued_requests(self) -> int: ...
     @property
@@ -82,7 +84,7 @@ class Loaded(Protocol):
     @property
     def statistics(self) -> ModelStatistics: ...
     @property
-    def runner(self) -> Runner: ...
+    def runner(self) -> Gauged: ...
     def not_ready_reason(self) -> str: ...
 
 

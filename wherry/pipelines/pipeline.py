@@ -16,20 +16,19 @@ from time import perf_counter_ns
 from typing import Any, Protocol
 
 from wherry.instances.executable import Executable, Failure, model_errors
-from wherry.instances.failure_log import FailureLog
+from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.models.model import Call, Caller, current_call
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import CallTraces, Span
 from wherry.pipelines.fan_out import gather
-from wherry.scheduler.door import PATIENCE, refusal
+from wherry.scheduler.door import PATIENCE, late, refusal
 from wherry.scheduler.pace import Pace
 from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
     ModelFailed,
     ModelNotReady,
-    Overloaded,
     QueueFull,
     WherryError,
 )
@@ -122,8 +121,8 @@ class RowByRow:
         return self._executable.outputs(result, 1)
 
 
-class PipelineRunner:
-    """One loaded pipeline: to the runtime what a Dispatcher is for a model with instances."""
+class PipelineRunner(Runner):
+    """One loaded pipeline: its requests are tasks of an event loop."""
 
     def __init__(
         self,
@@ -135,37 +134,52 @@ class PipelineRunner:
         clock: Callable[[], float],
         statistics: ModelStatistics,
     ) -> None:
-        self.config = config
-        self.statistics = statistics
+        super().__init__(config, clock=clock, statistics=statistics)
         self._body = body
         self._caller = caller
         self._thread = thread
-        self._clock = clock
         #: What is here: None until the loop has started it.
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
-        #: What of it is not answered yet. Whoever has an answer may be back before its task ends.
+        #: Of these, the ones that the loop must start.
+        self._new: list[InferRequest] = []
+        #: What is not answered yet. A caller that has its answer may be back before the task ends.
         self._unanswered: set[InferRequest] = set()
         self._longest = config.max_queue_wait or None
-        self._quiet = threading.Condition()
         self._traces = CallTraces()
-        self.failures = FailureLog(config.name, config.version, clock)
         self._pace = Pace()
-        self._reason = ""
-        self.successor: Callable[[Sequence[InferRequest]], None] | None = None
+
+    # Life
 
     def start(self) -> None:
         """There is nothing to load."""
 
-    def wait_ready(self) -> None:
-        """It is ready at once."""
+    def wait_ready(self, timeout: float | None = None) -> None:
+        self.readiness.loaded()
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        self.readiness.closing()
+        self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
+        for request in list(self._tasks):  # those that were answered before, too
+            self._thread.loop.call_soon_threadsafe(self._stop, request)
+        with self._changed:
+            self._changed.wait_for(self._is_quiet, timeout)
+        self.failures.close()
+        self.readiness.unloaded()
+
+    def not_ready_reason(self) -> str:
+        return self.readiness.reason or self._body.not_ready_reason()
+
+    def _is_quiet(self) -> bool:
+        return not self._tasks
+
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        return list(self._tasks)
+
+    # What is shown
 
     @property
     def queued_requests(self) -> int:
         return 0
-
-    @property
-    def instances(self) -> tuple[()]:
-        return ()
 
     def running(self) -> list[tuple[str, int, float]]:
         return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
@@ -177,81 +191,38 @@ class PipelineRunner:
             "latest": self._traces.latest(),
         }
 
-    def not_ready_reason(self) -> str:
-        return self._reason or self._body.not_ready_reason()
+    # Requests
 
-    def submit(self, requests: Sequence[InferRequest]) -> None:
-        """Start requests. Never blocks; any thread. A refused one is settled with the reason."""
-        now = self._clock()
-        limit = self.config.max_queue_size
-        for request in requests:
-            if request.reply.settled:
-                continue  # its caller has just left
-            error: WherryError | None = None
-            with self._quiet:
-                request.enqueued_at = now
-                successor = self.successor if self._reason else None
-                if self._reason:
-                    text = f"model {self.config.name!r} is not ready: {self._reason}"
-                    error = ModelNotReady(text)
-                elif request.deadline is not None and request.deadline <= now:
-                    error = self._late()
-                elif limit is not None and len(self._unanswered) >= limit:
-                    wait = self._pace.predicted_seconds(0)
-                    error = QueueFull(self.config.name, len(self._unanswered), wait or 1.0)
-                elif (error := self._hopeless(request, now)) is None:
-                    self._tasks[request] = None
-                    self._unanswered.add(request)
-                    self._pace.began(now)
-            if successor is not None:
-                successor([request])
-            elif error is not None:
-                self._fail(request, error)
-            else:
-                self._thread.loop.call_soon_threadsafe(self._start, request)
-
-    def _hopeless(self, request: InferRequest, now: float) -> Overloaded | None:
-        """Refuse at the door what would take too long: half of its way it would be in the way of
-        others for nothing."""
-        here = len(self._unanswered)
+    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
+        name, here = self.config.name, len(self._unanswered)
         left = None if request.deadline is None else request.deadline - now
+        if left is not None and left <= 0:
+            return late(name, now - request.enqueued_at)
+        if self.config.max_queue_size is not None and here >= self.config.max_queue_size:
+            return QueueFull(name, here, self._pace.predicted_seconds(0) or 1.0)
         seconds = self._pace.predicted_seconds(here)
-        return refusal(
-            self.config.name,
-            seconds,
-            left=left,
-            longest=self._longest,
-            turns=here,
-            within=PATIENCE,
+        error = refusal(
+            name, seconds, left=left, longest=self._longest, turns=here, within=PATIENCE
         )
+        if error is None:
+            self._tasks[request] = None
+            self._unanswered.add(request)
+            self._new.append(request)
+            self._pace.began(now)
+        return error
 
-    def cancel(self, request: InferRequest) -> bool:
-        if not request.reply.claim():
-            return False
-        self.statistics.failed(Cancelled.reason, self._clock() - request.enqueued_at)
-        request.reply.deliver(Cancelled("the request was cancelled"))
+    def _assign(self, now: float) -> list[InferRequest]:
+        new, self._new = self._new, []
+        return new
+
+    def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
+        for request in chosen:
+            self._thread.loop.call_soon_threadsafe(self._start, request)
+
+    def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         if request in self._tasks:
             self._thread.loop.call_soon_threadsafe(self._stop, request)
-        return True
-
-    def run_in_caller(self, columns: Columns) -> None:
-        """A coroutine does not run in its caller's thread."""
-
-    def drain(self, timeout: float | None) -> bool:
-        with self._quiet:
-            self._reason = "unloading"
-            return self._quiet.wait_for(lambda: not self._tasks, timeout)
-
-    def close(self, timeout: float | None = 10.0) -> None:
-        with self._quiet:
-            self._reason = "unloading"
-            requests = list(self._tasks)
-        for request in requests:
-            self._fail(request, ModelNotReady(f"model {self.config.name!r} is unloading"))
-            self._thread.loop.call_soon_threadsafe(self._stop, request)
-        with self._quiet:
-            self._quiet.wait_for(lambda: not self._tasks, timeout)
-        self.failures.close()
+        return ()
 
     # In the loop
 
@@ -267,14 +238,14 @@ class PipelineRunner:
 
     def _ended(self, request: InferRequest) -> None:
         self._leaves(request)
-        with self._quiet:
+        with self._changed:
             self._tasks.pop(request, None)
-            self._quiet.notify_all()
-        self._fail(request, Cancelled("the request was cancelled"))  # unless it has its outcome
+            self._changed.notify_all()
+        self.cancel(request)  # unless it has its outcome
 
     def _leaves(self, request: InferRequest) -> None:
-        """It is about to be answered, or has been: it is in nobody's way any more."""
-        with self._quiet:
+        """It is about to be answered, or has been: it delays no other request any more."""
+        with self._lock:
             if request in self._unanswered:
                 self._unanswered.remove(request)
                 self._pace.ended(self._clock(), len(self._unanswered))
@@ -300,7 +271,7 @@ class PipelineRunner:
         if isinstance(outcome, InferResponse):
             self._succeed(request, outcome, perf_counter_ns() - started)
         else:
-            self._fail(request, outcome)
+            self.fail(request, outcome)
 
     async def _outcome(self, request: InferRequest) -> InferResponse | WherryError:
         deadline = asyncio.timeout(self._remaining(request))
@@ -311,7 +282,7 @@ class PipelineRunner:
                 return await self._body.answer(request)
         except WherryError as error:  # of a model it called: its code is the caller's code
             if isinstance(error, DeadlineExceeded) and self._remaining(request) == 0.0:
-                return self._late()  # their deadlines are its own: they may have seen it first
+                return self._late(request)  # they have its deadline, and may have seen it first
             if isinstance(error, ModelFailed):  # its traceback, if it has one, is told of there
                 self.failures.tell(str(error), "", request_id=request.id)
             return error
@@ -319,15 +290,13 @@ class PipelineRunner:
             if isinstance(error, asyncio.CancelledError) and request.reply.settled:
                 raise
             if isinstance(error, TimeoutError) and deadline.expired():
-                return self._late()
+                return self._late(request)
             failure = self._body.failure(error)
             self.failures.tell(failure.message, failure.traceback, request_id=request.id)
             return failure.as_exception()
 
-    def _late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(
-            f"model {self.config.name!r}: not finished within the request's timeout"
-        )
+    def _late(self, request: InferRequest) -> DeadlineExceeded:
+        return late(self.config.name, self._clock() - request.enqueued_at)
 
     def _remaining(self, request: InferRequest) -> float | None:
         return None if request.deadline is None else max(0.0, request.deadline - self._clock())
@@ -348,14 +317,7 @@ class PipelineRunner:
 
     def _succeed(self, request: InferRequest, response: InferResponse, ns: int) -> None:
         if request.reply.claim():
-            requests = [request]
             self.statistics.executed(
-                requests, [request.rows], "idle", request.enqueued_at, 0, ns, 0
+                [request], [request.rows], "idle", request.enqueued_at, 0, ns, 0
             )
-            self.statistics.succeeded(requests, self._clock())
-            request.reply.deliver(response)
-
-    def _fail(self, request: InferRequest, error: WherryError) -> None:
-        if request.reply.claim():
-            self.statistics.failed(error.reason, self._clock() - request.enqueued_at)
-            request.reply.deliver(error)
+            self._delivery.answer([(request, response)])

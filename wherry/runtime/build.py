@@ -15,6 +15,7 @@ from wherry.instances.devices import Gpus
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Executable
 from wherry.instances.resources import Resources
+from wherry.instances.runner import Runner
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.instances.step_runner import StepRunner
 from wherry.instances.thread import ThreadInstance
@@ -27,7 +28,7 @@ from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.runtime.cache import ResponseCache
-from wherry.runtime.loaded_model import LoadedModel, Runner
+from wherry.runtime.loaded_model import LoadedModel
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher

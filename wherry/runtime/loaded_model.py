@@ -6,11 +6,9 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any
 
-from wherry.instances.executable import Failure
-from wherry.instances.failure_log import FailureLog
-from wherry.instances.life import Loadable
+from wherry.instances.runner import Runner
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.split import split
 from wherry.models.config import ModelConfig, SequenceBatching
@@ -39,30 +37,6 @@ from wherry.values.request import (
     SequenceStep,
     bytes_of,
 )
-
-
-class Runner(Protocol):
-    """What runs a loaded model's requests: a Dispatcher or a PipelineRunner."""
-
-    config: ModelConfig
-    statistics: ModelStatistics
-    failures: FailureLog
-    successor: Callable[[Sequence[InferRequest]], None] | None
-
-    @property
-    def queued_requests(self) -> int: ...
-    @property
-    def instances(self) -> Sequence[Loadable]: ...
-    def start(self) -> None: ...
-    def wait_ready(self) -> None: ...
-    def submit(self, requests: Sequence[InferRequest]) -> None: ...
-    def cancel(self, request: InferRequest) -> bool: ...
-    def run_in_caller(self, columns: Columns) -> Columns | Failure | None: ...
-    def not_ready_reason(self) -> str: ...
-    def explain(self) -> dict[str, Any]: ...
-    def running(self) -> list[tuple[str, int, float]]: ...
-    def drain(self, timeout: float | None) -> bool: ...
-    def close(self, timeout: float | None = 10.0) -> None: ...
 
 
 class LoadedModel:

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.queue import RequestQueue
+from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
 
 
 class Batcher:
     """The part of a Scheduler that decides nothing: a queue, and a forecast of what it takes."""
+
+    runs_sequences = False
 
     def __init__(
         self,
@@ -75,6 +78,18 @@ class Batcher:
             return None
         rows = min(lane.rows, self.max_batch_size)
         return lane.oldest_at, self.forecast.batch_seconds(rows)
+
+    def reschedule(self, request: InferRequest, now: float) -> bool:
+        return False
+
+    def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
+        return ()
+
+    def instance_up(self, instance: int) -> None:
+        """Any instance runs any request."""
+
+    def instance_lost(self, instance: int) -> None:
+        """Any instance runs any request."""
 
     def limit_rows(self, rows: int) -> None:
         self.max_batch_size = max(1, min(self.max_batch_size, rows))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from wherry.values.errors import Overloaded
+from wherry.values.errors import DeadlineExceeded, Overloaded
 
 #: A request is refused if its timeout is shorter than this times what it would take: an answer
 #: after the timeout is of no use.
@@ -83,4 +83,12 @@ def too_slow(model: str, longest: float) -> Overloaded:
         f" ({longest:g} s): the model is slower than was known when it came; retry later, give it a"
         " timeout, or add instances",
         retry_after=longest,
+    )
+
+
+def late(model: str, waited: float) -> DeadlineExceeded:
+    """Why a request fails whose own timeout is over, `waited` seconds after it came."""
+    return DeadlineExceeded(
+        f"model {model!r}: not finished within the request's timeout ({waited:.3f} s); allow more"
+        " time, or add instances"
     )

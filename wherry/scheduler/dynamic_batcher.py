@@ -88,7 +88,7 @@ class DynamicBatcher(Batcher):
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }
 
-    def next_action(self, now: float) -> Action:
+    def next_action(self, now: float, instance: int = 0) -> Action:
         if not self._queue.queued_requests:
             return IDLE
         wake_at = float("inf")

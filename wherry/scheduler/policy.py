@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from wherry.values.errors import WherryError
 from wherry.values.request import Batch, InferRequest
 
 
@@ -36,7 +37,13 @@ class Scheduler(Protocol):
 
     The caller holds one lock around every call. `next_action` is asked only while an instance
     is free, after each arrival, each finished batch and each `Wait.until`.
+
+    Instances have numbers: a sequence stays on the instance on which it has begun.
     """
+
+    #: Requests are steps of sequences: each instance has its own, none is skipped unseen, and none
+    #: is run a second time when its worker has died.
+    runs_sequences: bool
 
     @property
     def queued_requests(self) -> int: ...
@@ -61,8 +68,27 @@ class Scheduler(Protocol):
         """When `expire` has something to do, at the earliest."""
         ...
 
-    def next_action(self, now: float) -> Action:
-        """Decide for one free instance. Call again after each `Dispatch`."""
+    def next_action(self, now: float, instance: int = 0) -> Action:
+        """Decide for this free instance. Call again after each `Dispatch`, for another one.
+        Unless it `runs_sequences`, the answer is the same for each."""
+        ...
+
+    def reschedule(self, request: InferRequest, now: float) -> bool:
+        """Queue a request again that its model wants to run once more (iterative sequences), and
+        whose batch is about to be `finished`; False if that cannot be."""
+        ...
+
+    def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
+        """Forget and return the steps that will never run since an earlier one did not, and
+        why. Ask after `cancel`, `expire` and `instance_lost`."""
+        ...
+
+    def instance_up(self, instance: int) -> None:
+        """An instance is loaded (again)."""
+        ...
+
+    def instance_lost(self, instance: int) -> None:
+        """An instance is gone, and what its model knew of its sequences."""
         ...
 
     def may_run_alone(self, now: float) -> bool:

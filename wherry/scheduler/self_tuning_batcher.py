@@ -114,7 +114,7 @@ class SelfTuningBatcher(Batcher):
 
     # What to do
 
-    def next_action(self, now: float) -> Action:
+    def next_action(self, now: float, instance: int = 0) -> Action:
         waiting = self.queued_requests
         if not waiting:
             return IDLE

@@ -87,6 +87,8 @@ class SequenceBatcher:
     until it is done (`reschedule`).
     """
 
+    runs_sequences = True
+
     def __init__(
         self,
         *,
@@ -180,7 +182,7 @@ class SequenceBatcher:
         return True
 
     def cancel(self, request: InferRequest) -> bool:
-        """Forget a waiting step, and with it those behind it, which are `taken_broken`: whoever
+        """Forget a waiting step, and with it those behind it, which are `broken`: whoever
         cancels one cancels the sequence, and none is skipped unseen."""
         return self._forget(request, "an earlier request of it was cancelled", Cancelled)
 
@@ -234,7 +236,7 @@ class SequenceBatcher:
             sequence.instance = None
             self._break(sequence, "its worker is gone")
 
-    def taken_broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
+    def broken(self) -> Sequence[tuple[InferRequest, WherryError]]:
         """Steps that will never run since an earlier one did not, and why."""
         broken, self._broken = self._broken, []
         return broken

@@ -20,7 +20,7 @@ from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, th
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.instance import Instance
-from wherry.instances.life import ModelState
+from wherry.instances.readiness import ModelState
 from wherry.instances.serving import Respond, ServedInstance
 from wherry.instances.thread import ThreadInstance
 from wherry.models.config import ModelConfig
@@ -364,7 +364,7 @@ def test_a_load_that_raises_is_told_with_its_cause() -> None:
         call = d.ask("waits for the model")
         with pytest.raises(LoadFailed, match="'failing' could not be loaded: OSError: no weights"):
             d.dispatcher.wait_ready(PATIENCE)
-        assert d.dispatcher.state is ModelState.UNAVAILABLE
+        assert d.dispatcher.readiness.state is ModelState.UNAVAILABLE
         assert "no weights" in d.dispatcher.not_ready_reason()
         assert isinstance(call.error(), ModelNotReady)
         assert isinstance(d.ask("too late").error(), ModelNotReady)
@@ -434,7 +434,7 @@ def test_close_answers_those_who_wait_and_lets_the_running_finish(gate: Gate) ->
             gate.open()
         assert running.rows() == ["A"]
         d.dispatcher.close()  # twice is no harm
-        assert d.dispatcher.state is ModelState.UNAVAILABLE
+        assert d.dispatcher.readiness.state is ModelState.UNAVAILABLE
     assert gate.batches == [["a"]]
 
 
@@ -455,7 +455,7 @@ def test_close_while_the_model_loads_ends_the_wait() -> None:
                 d.dispatcher.wait_ready(PATIENCE)
 
         with threads(1, wait), threads(1, lambda _: d.dispatcher.close()):
-            until(lambda: d.dispatcher.state is ModelState.UNLOADING)
+            until(lambda: d.dispatcher.readiness.state is ModelState.UNLOADING)
             may_load.set()
         assert isinstance(d.ask("late").error(), ModelNotReady)
 
@@ -764,7 +764,7 @@ def test_a_batch_handed_to_a_worker_in_the_moment_of_its_death_is_not_lost() -> 
 def test_a_model_whose_workers_die_in_every_batch_is_away_and_says_why_and_until_when() -> None:
     with desk(echo(crash_budget=2, crash_window=FOREVER), make=Workers(*["run"] * 100)) as d:
         asked = itertools.count()
-        while d.dispatcher.state is ModelState.READY:
+        while d.dispatcher.readiness.state is ModelState.READY:
             call = d.ask(f"{next(asked)}")
             pass_time(d, lambda call=call: call.answered)  # type: ignore[misc]
             assert isinstance(call.error(), WorkerDied | ModelNotReady)
@@ -784,7 +784,7 @@ def test_a_model_that_was_away_comes_back_by_itself_when_the_cause_is_gone() -> 
         workers.deaths += ["load"] * 20
         d.ask("a", stream=True).error()
         pass_time(d, lambda: len(workers.deaths) < 10)
-        assert d.dispatcher.state is ModelState.UNAVAILABLE
+        assert d.dispatcher.readiness.state is ModelState.UNAVAILABLE
         assert isinstance(d.ask("b").error(), ModelNotReady)
         pass_time(d, lambda: not d.dispatcher.not_ready_reason(), 10.0)
         assert d.ask("c").rows() == ["c"]
@@ -808,7 +808,7 @@ def test_an_instance_that_lacks_a_descriptor_is_tried_until_there_is_one() -> No
     with desk(echo(crash_budget=1), make=workers) as d:
         workers.deaths += ["run", *["short"] * 50]
         lost = d.ask("a")
-        pass_time(d, lambda: d.dispatcher.state is ModelState.UNAVAILABLE)
+        pass_time(d, lambda: d.dispatcher.readiness.state is ModelState.UNAVAILABLE)
         assert "no file descriptor is left" in d.dispatcher.not_ready_reason()
         assert isinstance(lost.error(), ModelNotReady)
         pass_time(d, lambda: not d.dispatcher.not_ready_reason(), 5.0)
@@ -880,7 +880,7 @@ def test_poison_does_not_count_against_the_model() -> None:
         for number in range(100):
             assert isinstance(d.ask(f"poison {number}").error(), PoisonRequest)
             assert d.ask("good").rows() == ["good"]
-        assert d.dispatcher.state is ModelState.READY
+        assert d.dispatcher.readiness.state is ModelState.READY
         assert len(workers.deaths) == 200
 
 
@@ -1115,13 +1115,13 @@ def test_a_local_call_runs_in_its_callers_thread_if_an_instance_is_idle() -> Non
 def test_an_instance_is_idle_as_soon_as_its_model_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_work, work = threading.Event(), Dispatcher._work
+    may_work, work = threading.Event(), Dispatcher.serve
 
     def held_up(dispatcher: Dispatcher, instance: Instance) -> None:
         assert may_work.wait(PATIENCE)
         work(dispatcher, instance)
 
-    monkeypatch.setattr(Dispatcher, "_work", held_up)
+    monkeypatch.setattr(Dispatcher, "serve", held_up)
     with desk(echo()) as d:
         assert d.dispatcher.run_in_caller({"text": ["a"]}) == {"output": ["a"]}
         waits = d.ask("b")

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import wherry
-from tests.fakes import PATIENCE
+from tests.fakes import PATIENCE, until
 from tests.worker_models import Stubborn, big_stream, count, obedient, plus_one, says_twice
 from wherry.instances import process
 from wherry.instances.executable import Execution, Failure
 from wherry.instances.model_worker import ModelWorker
 from wherry.instances.process import ProcessInstance, are_large
-from wherry.instances.stream_run import StreamRun
+from wherry.instances.stream_run import ModelStreams, StreamRun
 from wherry.models.model import Device, Model
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.reply import Reply, StreamReply
@@ -72,18 +72,14 @@ class Desk:
         requests: Sequence[InferRequest],
         started: float,
     ) -> StreamRun:
-        return StreamRun(
-            instance,
-            batch,
-            requests,
-            started,
-            config=instance._config,
-            statistics=ModelStatistics(),
-            clock=self.now,
-            kept=lambda _, columns: columns,
-            fail=lambda request, error: request.reply.deliver(error),
-            failed=lambda request, failure, _: None,
-        )
+        streams = ModelStreams(instance._config, ModelStatistics(), self.now, self)
+        return StreamRun(streams, instance, batch, requests, started)
+
+    def fail(self, request: InferRequest, error: wherry.WherryError) -> bool:
+        return request.reply.settle(error)
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """Its outcome is what the test looks at."""
 
     def streamed(self, run: StreamRun, outcomes: Sequence[Any]) -> None:
         self.told.put(list(outcomes))
@@ -307,6 +303,7 @@ def test_a_reader_that_does_not_read_for_too_long_loses_its_stream(
     served.instance.give(Batch((one,), 1, "idle"))
     for _ in range(2):  # its window
         responses.get(timeout=PATIENCE)
+    until(lambda: served.instance._runs[0].held is not None)
     served.desk.time += 25
 
     assert served.desk.next() == [None]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fakes import Call, ManualClock
 from wherry.instances.executable import Failure
-from wherry.instances.stream_run import StreamRun
+from wherry.instances.stream_run import ModelStreams, StreamRun
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.errors import Cancelled, WherryError
@@ -23,9 +23,9 @@ class Machine:
     def __init__(self) -> None:
         self.failures: list[tuple[str, WherryError]] = []
 
-    def fail(self, request: InferRequest, error: WherryError) -> None:
+    def fail(self, request: InferRequest, error: WherryError) -> bool:
         self.failures.append((request.id, error))
-        request.reply.settle(error)
+        return request.reply.settle(error)
 
     def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
         self.fail(request, failure.as_exception())
@@ -38,16 +38,11 @@ def begun(*calls: Call, window: int = 2) -> tuple[StreamRun, Machine, ManualCloc
         assert isinstance(request.reply, StreamReply)
         request.reply.window = window
     run = StreamRun(
+        ModelStreams(ModelConfig(name="m", stall_timeout=5.0), statistics, clock, machine),
         machine,
         Batch(tuple(requests), len(requests), "idle"),
         requests,
         clock.now,
-        config=ModelConfig(name="m", stall_timeout=5.0),
-        statistics=statistics,
-        clock=clock,
-        kept=lambda _, columns: columns,
-        fail=machine.fail,
-        failed=machine.failed,
     )
     return run, machine, clock, statistics
 

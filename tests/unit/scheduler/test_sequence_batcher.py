@@ -52,7 +52,7 @@ def run(b: SequenceBatcher, now: float = 0.0, instance: int = 0) -> list[str]:
 
 
 def broken(b: SequenceBatcher, kind: type[WherryError] = SequenceLost) -> list[str]:
-    taken = b.taken_broken()
+    taken = b.broken()
     assert all(isinstance(error, kind) for _, error in taken)
     return [request.id for request, _ in taken]
 
@@ -458,7 +458,7 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
                     assert where[0] == number, "a sequence stays on its instance"
                     assert not b.rows_are_slots or where[1] == row, "and in its row"
                 place[request.run] = (number, row)
-        end([r for r, _ in b.taken_broken()], "broken")
+        end([r for r, _ in b.broken()], "broken")
         b.check()
 
     for number in sorted(down):
@@ -478,7 +478,7 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
                     if request.sequence is not NOT_READY and request.sequence is not None:
                         dispatched.setdefault(str(request.sequence.id), []).append(request)
         end([r for r in b.expire(now) if accepted[r] == ""], "late")
-        end([r for r, _ in b.taken_broken()], "broken")
+        end([r for r, _ in b.broken()], "broken")
         if not b.queued_requests and not running:
             break
     assert all(accepted.values()), [r for r, how in accepted.items() if not how]

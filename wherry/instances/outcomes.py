@@ -1,0 +1,222 @@
+"""What becomes of the requests of a batch: what they are given before it runs, and answered after?
+
+This is what an instance talks to. What follows for the queue and the instances is the dispatcher's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from wherry.instances.delivery import Delivery
+from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
+from wherry.instances.instance import Instance
+from wherry.instances.poison_watch import PoisonWatch
+from wherry.instances.sequence_inputs import SequenceInputs
+from wherry.instances.stream_run import Fails, ModelStreams, StreamRun
+from wherry.scheduler.sequence_batcher import NOT_READY
+from wherry.values.errors import Cancelled, WherryError
+from wherry.values.reply import StreamReply
+from wherry.values.request import Batch, InferRequest, InferResponse
+
+log = logging.getLogger("wherry")
+
+
+class Desk(Fails, Protocol):
+    """What the dispatcher is told. No lock is held."""
+
+    def ended(self, instance: Instance, started: float | None) -> None:
+        """The instance has run its batch; before its callers are told, as they may be back at
+        once. `started`: when, if its time says something about others."""
+        ...
+
+    def next(self, instance: Instance) -> None:
+        """The instance is free."""
+        ...
+
+    def reschedule(self, request: InferRequest) -> bool:
+        """Queue a request again whose model wants to run it once more; False if it cannot be."""
+        ...
+
+    def limit_rows(self, rows: int) -> None:
+        """Form no batch with more rows from now on."""
+        ...
+
+    def request_ended(self) -> None:
+        """A request that had outlived its batch was answered."""
+        ...
+
+
+class Outcomes:
+    """The outcomes of one model's batches; what an instance knows as its `answers`."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        delivery: Delivery,
+        streams: ModelStreams,
+        poisons: PoisonWatch,
+        inputs: SequenceInputs | None,
+    ) -> None:
+        self._model = streams.config.name
+        self._desk = desk
+        self._delivery = delivery
+        self._statistics = streams.statistics
+        self._clock = streams.clock
+        self._poisons = poisons
+        #: If requests are steps of sequences: what their model is given beside.
+        self._inputs = inputs
+        self._streams = streams if inputs is None else replace(streams, keep=inputs.keep)
+
+    def now(self) -> float:
+        return self._clock()
+
+    def prepared(self, batch: Batch) -> list[InferRequest]:
+        if self._inputs is None:
+            return [request for request in batch.requests if not request.reply.settled]
+        requests = list(batch.requests)  # no step is skipped unseen
+        self._inputs.fill(requests)
+        return requests
+
+    # A batch that answers once
+
+    def finished(
+        self,
+        instance: Instance,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        try:
+            if requests:
+                whole = len(execution.executed_rows) == 1
+                instance.good_batches += 1
+                ran, outcomes = self._with_outcomes(requests, execution)
+                self._desk.ended(instance, started if whole else None)
+                if execution.out_of_memory_rows > 1:
+                    self._lacks_memory(execution.out_of_memory_rows)
+                if self._poisons.active:
+                    self._poisons.survived(ran)
+                self._statistics.executed(
+                    requests if self._inputs is None else ran,
+                    execution.executed_rows,
+                    batch.reason,
+                    started,
+                    execution.input_ns,
+                    execution.infer_ns,
+                    execution.output_ns,
+                )
+                self._settle(instance, ran, outcomes, execution)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self.crashed(instance, batch)
+        else:
+            self._desk.next(instance)
+
+    def crashed(self, instance: Instance, batch: Batch) -> None:
+        log.exception("internal error", extra={"model": self._model})
+        for request in batch.requests:
+            self._desk.fail(request, WherryError("internal error; see the server's log"))
+        self._desk.next(instance)
+
+    def _with_outcomes(
+        self, requests: Sequence[InferRequest], execution: Execution
+    ) -> tuple[Sequence[InferRequest], Sequence[Outcome]]:
+        """The requests that end with this batch, and their outcomes: not those that outlive it,
+        run again, or only fill a slot."""
+        outcomes = execution.outcomes
+        if execution.later:
+            done = [i for i, request in enumerate(requests) if request not in execution.later]
+            requests, outcomes = [requests[i] for i in done], [outcomes[i] for i in done]
+        if self._inputs is None:
+            return requests, outcomes
+        answered: list[InferRequest] = []
+        answers: list[Outcome] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if self._runs_on(request, outcome):
+                continue
+            answered.append(request)
+            if not isinstance(outcome, Failure):
+                outcome = self._inputs.keep(request, outcome)
+            answers.append(outcome)
+        return answered, answers
+
+    def _lacks_memory(self, rows: int) -> None:
+        """So many rows were too many. Half of them ran, or will say the same in their turn."""
+        self._desk.limit_rows(rows // 2)
+        log.warning(
+            "batches limited: out of memory",
+            extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
+        )
+
+    def _settle(
+        self,
+        instance: Instance,
+        requests: Sequence[InferRequest],
+        outcomes: Sequence[Outcome],
+        execution: Execution,
+    ) -> None:
+        good: list[tuple[InferRequest, InferResponse]] = []
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                self._desk.failed(request, outcome, instance.name)
+            elif request.reply.claim():
+                said = execution.parameters.get(request)
+                good.append((request, InferResponse(outcome, request.rows, said)))
+        self._delivery.answer(good)
+
+    def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
+        """Has this row no outcome yet, or none at all?"""
+        if request.sequence is NOT_READY:
+            return True
+        again = isinstance(outcome, Failure) and outcome.error == RESCHEDULED
+        return again and not request.reply.settled and self._desk.reschedule(request)
+
+    # A batch that streams
+
+    def stream_run(
+        self, instance: Instance, batch: Batch, requests: Sequence[InferRequest], started: float
+    ) -> StreamRun:
+        return StreamRun(self._streams, instance, batch, requests, started)
+
+    def streamed(self, run: StreamRun, outcomes: Sequence[Outcome | None]) -> None:
+        instance = run.instance
+        assert isinstance(instance, Instance)
+        try:
+            instance.good_batches += 1
+            if self._poisons.active:
+                self._poisons.survived(run.requests)
+            run.ended()
+            for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
+                if not self._runs_on(request, outcome):
+                    run.settle(index, outcome)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self.crashed(instance, run.batch)
+        else:
+            self._desk.next(instance)
+
+    # Requests that outlive their batch
+
+    def answer(self, request: InferRequest, response: InferResponse) -> None:
+        if request.reply.claim():
+            self._delivery.answer([(request, response)])
+        self._desk.request_ended()
+
+    def respond(self, request: InferRequest, response: InferResponse) -> bool:
+        reply = request.reply
+        assert isinstance(reply, StreamReply)
+        with self._statistics.lock:
+            self._statistics.responses += 1
+        if reply.send(response):
+            return True
+        unread = f"model {self._model!r}: the caller left {reply.unread} responses unread"
+        self._desk.fail(request, Cancelled(unread))
+        return False
+
+    def fail(self, request: InferRequest, error: WherryError) -> None:
+        self._desk.fail(request, error)
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        self._desk.failed(request, failure, instance)
