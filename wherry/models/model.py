@@ -63,7 +63,7 @@ class Call:
     caller: Caller
     #: When it must be finished, by the runtime's clock; None: no deadline.
     deadline: float | None
-    #: On whose behalf.
+    #: The tenant of the request.
     tenant: str
     span: Span
 

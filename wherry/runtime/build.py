@@ -138,7 +138,7 @@ class Builder:
         )
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
-        """What makes each instance, when it is started."""
+        """Makers of the instances, one for each; called when the instance is started."""
         make = self._maker(model, config)
         return [
             partial(make, f"{config.name}_{number}", device)
@@ -146,7 +146,7 @@ class Builder:
         ]
 
     def _maker(self, model: Model, config: ModelConfig) -> Callable[[str, Device], Any]:
-        """What makes an instance of a name, on a device."""
+        """Maker of an instance, from its name and device."""
         own_kind = model.make_instance
         if own_kind is not None:
             return lambda name, device: own_kind(name, device, config, self._caller)
@@ -178,7 +178,7 @@ def _in_thread(name: str, device: Device, model: Model, config: ModelConfig) -> 
 
 
 def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: bool) -> None:
-    """Only what answers once, from its inputs alone."""
+    """ConfigError unless the model answers once, and from its inputs alone."""
     for refused, kind in (
         (signature.streams, "it streams"),
         (config.sequence is not None, "its requests are steps of sequences"),
@@ -236,6 +236,6 @@ def _sequence_batcher(config: ModelConfig, sequence: SequenceBatching) -> Sequen
 
 
 def _copy(model: Model) -> Model:
-    """Another object of the same class and arguments, with nothing loaded yet."""
+    """Construct the model again, with the same arguments and nothing loaded."""
     args, kwargs = model.constructed_with
     return type(model)(*args, **kwargs)

@@ -18,7 +18,7 @@ from wherry.runtime.loop_port import LoopPorts
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import Columns, InferRequest, InferResponse
 
-#: What a call that no pipeline makes is traced in.
+#: Stands for the span of a call that no pipeline makes.
 NO_SPAN = nullcontext()
 
 
@@ -35,7 +35,7 @@ class LocalCalls:
     def run(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
     ) -> InferResponse:
-        """One answer to checked columns. Blocks."""
+        """Return the answer to checked columns. Blocks."""
         call = self._begin(loaded, columns, rows, **options)
         try:
             return _wait(call)
@@ -44,8 +44,8 @@ class LocalCalls:
             raise
 
     def map(self, loaded: LoadedModel, rows: Iterable[Any]) -> Iterator[Any]:
-        """The results of rows in their order, so many in flight that batches are full. The first
-        error is raised in its place; closing the iterator cancels what is in flight."""
+        """Yield the results of rows in their order, with enough requests in flight to fill batches.
+        The first error is raised in its place; closing the iterator cancels what is in flight."""
         config = loaded.config
         window = 4 * max(1, config.max_batch_size) * sum(g.count for g in config.instances)
         window = max(16, window)
@@ -71,7 +71,7 @@ class LocalCalls:
     def stream(
         self, loaded: LoadedModel, columns: Columns, **options: Any
     ) -> Generator[InferResponse, None, None]:
-        """The responses to one row. Closing the generator cancels the request."""
+        """Yield the responses to one row. Closing the generator cancels the request."""
         self._refuse_to_wait(loaded)
         queue: SimpleQueue[InferResponse | None] = SimpleQueue()
         reply: StreamReply[InferResponse] = StreamReply(
@@ -99,7 +99,8 @@ class LocalCalls:
         return request, answered
 
     def _refuse_to_wait(self, loaded: LoadedModel) -> None:
-        """What needs the event loop of the pipelines cannot be waited for in it."""
+        """RuntimeError in the pipelines' event loop: to wait there for a model that needs the loop
+        would never end."""
         if self._pipelines.is_here and loaded.calls_others:
             name = loaded.name
             raise RuntimeError(
@@ -113,7 +114,7 @@ class LocalCalls:
     async def answer(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
     ) -> InferResponse:
-        """One answer to checked columns. Cancelling the task cancels the request."""
+        """Return the answer to checked columns. Cancelling the task cancels the request."""
         port = self._ports.here()
         future: asyncio.Future[InferResponse] = asyncio.get_running_loop().create_future()
 
@@ -162,8 +163,7 @@ class LocalCalls:
                 loaded.cancel(request)
 
     def _inherited(self, call: Call, options: dict[str, Any]) -> dict[str, Any]:
-        """A pipeline's deadline is that of its calls, too, unless theirs is earlier; and they are
-        made on behalf of the same tenant."""
+        """Give a pipeline's calls its deadline, unless theirs is earlier, and its tenant."""
         options = {"tenant": call.tenant, **options}
         if call.deadline is not None:
             left = max(0.0, call.deadline - self._clock())
@@ -173,7 +173,7 @@ class LocalCalls:
 
     @contextmanager
     def _traced(self, call: Call, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
-        """A call of a pipeline is a branch of its tree."""
+        """Add the span of a pipeline's call to the tree of its spans."""
         request.follows = True
         request.span = span = Span(loaded.name, request.rows, self._clock())
         call.span.add(span)

@@ -1,4 +1,4 @@
-"""Which models of the repositories are loaded, and who may change that?
+"""Which models of the repositories are loaded, and what may change that?
 
     none       all of them, once, at the start
     poll       all of them, and again whenever their files change
@@ -41,7 +41,7 @@ _NOT_ALLOWED = "explicit model load / unload is not allowed if polling is enable
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """One line of the repository's index. A model that was never loaded has a name only."""
+    """Line of the repository's index. A model that was never loaded has a name only."""
 
     name: str
     version: str = ""
@@ -51,9 +51,9 @@ class ModelStatus:
 
 
 class ModelControl:
-    """The models of some repositories in a Runtime. Without a repository: what it has anyway.
+    """Loads and unloads the models of some repositories in a Runtime, and lists what is there.
 
-    All methods may be called from any thread; loading blocks.
+    Without a repository it only lists. All methods may be called from any thread; loading blocks.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class ModelControl:
             self._poller.start(self._poll_until_closed, "wherry-poll")
 
     def try_all(self) -> dict[str, str]:
-        """Load every model of the repositories, whatever the mode; why each that fails does."""
+        """Load every model of the repositories, whatever the mode. Returns the errors by name."""
         names = sorted(self._repositories.names())
         self.runtime.expect(names)
         failed = self._load_all(names, None)
         return {name: str(error) for name, error in failed.items()}
 
     def _wanted(self) -> list[str]:
-        """The models to load at the start."""
+        """Names of the models to load at the start."""
         self._repositories.check()
         if self.mode != "explicit":
             return sorted(self._repositories.names())
@@ -145,7 +145,7 @@ class ModelControl:
         return sorted(wanted)
 
     def _load_all(self, names: Sequence[str], on_ready: OnReady | None) -> dict[str, WherryError]:
-        """Load these models, which are expected, side by side; the errors of those that failed."""
+        """Load these models, which are expected, side by side. Returns the errors by name."""
         with self.runtime.registry.locked() as life:
             life.missing.update(dict.fromkeys(names, "loading"))
         failed: dict[str, WherryError] = {}
@@ -183,7 +183,7 @@ class ModelControl:
     # What is there
 
     def index(self, ready_only: bool = False) -> list[ModelStatus]:
-        """Every model and version, by name."""
+        """List every model and version, sorted by name and version."""
         with self.runtime.registry.locked() as life:
             rows = {(one[0], one[1]): ModelStatus(*one) for one in life.versions()}
             missing = dict(life.missing)
@@ -207,8 +207,8 @@ class ModelControl:
         return [row for row in order if row.state == Status.READY or not ready_only]
 
     def not_ready(self) -> dict[str, str]:
-        """Models without which the server is not ready, and why; without strict readiness only
-        while the first ones are loaded, as Triton listens after that."""
+        """Reasons, by model, for which the server is not ready. Without strict readiness there are
+        none once the first models are loaded, as Triton listens from then on."""
         with self.runtime.registry.locked() as life:
             missing, ready = dict(life.missing), life.ready_names()
         if not self._started:
@@ -217,8 +217,8 @@ class ModelControl:
             return {**missing, **self.runtime.not_ready()}
         if not self.strict_readiness:
             return {}
-        # What is loaded from now on is an addition: it takes nothing away. And to unload a member
-        # is to unload its ensembles, too.
+        # A model that loads now is an addition: the server stays ready. And an ensemble without
+        # its members was unloaded with them.
         unable = self.runtime.registry.unable()
         needed = [name for name in unable if ready.issuperset(self._loader.members_of(name))]
         return {**missing, **{name: unable[name] for name in needed}}
@@ -286,8 +286,9 @@ class ModelControl:
     def in_thread(
         self, call: Callable[[], T], done: Callable[[T | Exception], None], *, loads: bool
     ) -> None:
-        """For frontends, which must not block: `call` in one of a few threads, which then tells
-        `done` what it gave or raised. What `loads` a model does not hold up what does not."""
+        """Run `call` in one of a few threads, which then calls `done` with what it returned or
+        raised. For frontends, which must not block. Calls that load (`loads`) have threads of their
+        own, so that they do not delay the others."""
 
         def run() -> None:
             outcome: T | Exception
@@ -310,7 +311,7 @@ class ModelControl:
             raise ModelNotReady("the server is stopping")
 
     def _reload(self, name: str) -> None:
-        """In mode poll: what is wrong is logged, and the old one goes on serving."""
+        """Load a model whose files have changed. An error is logged, and the old one serves on."""
         try:
             self._loader.load(name, log_ready)
             self._is_there(name)
@@ -331,7 +332,7 @@ class ModelControl:
                 seconds = self._poll_seconds
 
     def _is_there(self, name: str) -> None:
-        """It was asked for by its name, and loaded."""
+        """Note that it was asked for by its name, and is loaded."""
         self._loader.want(name, True)
         with self.runtime.registry.locked() as life:
             life.missing.pop(name, None)
@@ -342,7 +343,7 @@ class ModelControl:
 
 
 def _all_of(failed: Mapping[str, WherryError]) -> LoadFailed:
-    """One error for all; each of them is a note of it, and in the log."""
+    """Make one error of several, each of which is a note of it."""
     if len(failed) == 1:
         ((_, error),) = failed.items()
         return LoadFailed(str(error))

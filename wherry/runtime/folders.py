@@ -22,7 +22,7 @@ Patch = Mapping[str, Any] | str | bytes
 
 
 class RepositoryFolders:
-    """Some folders of models. Every method reads files, and blocks."""
+    """Reads the models of some repositories. Every method reads files, and blocks."""
 
     def __init__(
         self, folders: Sequence[str | os.PathLike[str]], config_name: str | None = None
@@ -38,7 +38,7 @@ class RepositoryFolders:
                 raise ConfigError(f"model repository {folder}: there is no such folder")
 
     def names(self) -> set[str]:
-        """Of all models. ModelNotReady if a repository cannot be read."""
+        """Names of all models. ModelNotReady if a repository cannot be read."""
         try:
             return layout.names(self.folders)
         except OSError as error:
@@ -49,14 +49,13 @@ class RepositoryFolders:
         return len(layout.folders_of(name, self.folders)) > 1
 
     def files_of(self, name: str) -> Fingerprint:
-        """What tells whether the model's files have changed."""
+        """Fingerprint of the model's files: it changes when one of them does."""
         folders = layout.folders_of(name, self.folders)
         return tuple(file for folder in folders for file in layout.fingerprint(folder))
 
     def look(self, name: str, config: Config | None = None, patch: Patch | None = None) -> Found:
-        """The model as its files say, with `config` in place of its configuration, or with `patch`
-        applied to that (RFC 7396). ModelNotFound; ConfigError if one of these is no configuration.
-        """
+        """Read a model, with `config` in place of its configuration, or with `patch` applied to it
+        (RFC 7396). Raises ModelNotFound, or ConfigError if one of these is no configuration."""
         try:
             found = layout.look(name, self.folders, config_name=self._config_name)
             if (config is None and patch is None) or found.in_several:
@@ -76,7 +75,7 @@ class RepositoryFolders:
 
 
 def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folder: str) -> Found:
-    """A model whose files come with the request, once they are saved in this folder."""
+    """Save the files that came with a load request in this folder, and read the model there."""
     if config is None:
         raise ConfigError(
             f"failed to load '{name}', failed to poll from model repository: files need a"
@@ -96,7 +95,7 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
 
 
 def cannot_load(name: str, problems: Sequence[str]) -> ConfigError:
-    """What the files of a model say cannot be served."""
+    """Make the error for a model whose files have these problems."""
     return ConfigError(
         f"failed to load '{name}', failed to poll from model repository: " + "; ".join(problems)
     )
@@ -109,7 +108,7 @@ def _config_of(config: Config) -> TritonConfig:
 
 
 def _checked(config: TritonConfig, what: str) -> TritonConfig:
-    """As pbtxt.parse does it: what makes no sense is a BadConfig."""
+    """Raise BadConfig if the configuration contradicts itself, as pbtxt.parse does."""
     if problems := list(problems_of(config)):
         raise BadConfig(f"{what}: {problem}" for problem in problems)
     return config

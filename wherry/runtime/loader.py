@@ -54,19 +54,20 @@ class LoadOptions:
 
 @dataclass(slots=True, eq=False)
 class _Origin:
-    """What the model of one name was loaded from. Its state is the Lifecycle's."""
+    """Source of the model of one name. The states of its versions are in the Lifecycle."""
 
     #: Held while it is loaded or unloaded: one after the other.
     lock: threading.Lock = field(default_factory=threading.Lock)
     found: Found | None = None
     #: Where the files are that came with the load request.
     files: Scratch | None = None
-    #: It was asked for by its own name, not only as an ensemble's member.
+    #: Asked for by its own name, and not only as a member of an ensemble.
     wanted: bool = False
 
 
 class RepositoryLoader:
-    """Loads models of these repositories into the runtime. Any thread; to load blocks."""
+    """Loads models of some repositories into a runtime, and unloads them. Any thread; loading
+    blocks, unloading does not."""
 
     def __init__(
         self, runtime: Runtime, repositories: RepositoryFolders, options: LoadOptions
@@ -81,11 +82,11 @@ class RepositoryLoader:
         self._frozen = False
 
     def freeze(self) -> None:
-        """A load that fails is not tried again any more."""
+        """Try no load again that fails."""
         self._frozen = True
 
     def close(self, left: Callable[[], float]) -> None:
-        """Wait for what is being freed, so many seconds, and remove what clients have sent."""
+        """Wait `left()` seconds for models that are being freed, then remove uploaded files."""
         self._retiring.join(left)
         for origin in self._origins.values():
             if origin.files is not None:
@@ -93,12 +94,12 @@ class RepositoryLoader:
                 origin.files = None
 
     def members_of(self, name: str) -> list[str]:
-        """The models that it calls, if it is an ensemble that was loaded here."""
+        """Names of its members, if it is an ensemble that was loaded here."""
         origin = self._origins.get(name)
         return members(origin.found.config) if origin is not None and origin.found else []
 
     def want(self, name: str, wanted: bool) -> None:
-        """Whether it stays when no ensemble needs it any more."""
+        """Set whether it stays when no ensemble needs it any more."""
         if wanted or name in self._origins:
             self._origin(name).wanted = wanted
 
@@ -164,7 +165,7 @@ class RepositoryLoader:
 
     @contextmanager
     def _announced(self, names: Sequence[str]) -> Iterator[None]:
-        """Meanwhile their callers are told to come back, and who unloads them waits."""
+        """Meanwhile callers of these get ModelNotReady, and an unload of one of them waits."""
         with self._registry.locked() as life:
             life.announced.begin(names)
         try:
@@ -188,8 +189,8 @@ class RepositoryLoader:
     def _replace(
         self, origin: _Origin, found: Found, on_ready: OnReady | None
     ) -> list[LoadedModel]:
-        """Load the versions that are wanted, then let go of the others. Returns those whose places
-        they take: they still have what they were asked before."""
+        """Load the versions that `found` has, then retire the others. Returns those that were
+        replaced: they may still have requests, and must be retired."""
         name = found.name
         versions = [str(version) for version in found.versions]
         with self._registry.locked() as life:
@@ -219,7 +220,7 @@ class RepositoryLoader:
         return replaced
 
     def _forget_answers_of_callers(self, name: str) -> None:
-        """What the ensembles over this model remember, came from the one that it replaces."""
+        """Empty the caches of the ensembles over this model: they hold the old one's answers."""
         for other in self._registry.models():
             if name in self.members_of(other.name):
                 if other.cache is not None:
@@ -262,7 +263,7 @@ class RepositoryLoader:
         )
 
     def _with_members(self, found: Found) -> Found:
-        """An ensemble whose steps fit the models that are loaded; it streams if one does."""
+        """Check an ensemble against its members that are loaded; it streams if one of them does."""
         if not is_ensemble(found.config):
             return found
         problems = member_problems(found.config, self._config_of_loaded)
@@ -273,7 +274,7 @@ class RepositoryLoader:
         return replace(found, config=config)
 
     def _label(self, models: Sequence[RepositoryModel]) -> None:
-        """An output of an ensemble has the labels of the member's output that it is."""
+        """Give an ensemble's outputs the labels of the members' outputs that they are."""
         for model in models:
             scheduling = model.triton.ensemble_scheduling
             for step in scheduling.step if scheduling is not None else []:
@@ -308,7 +309,7 @@ class RepositoryLoader:
                 self.unload(member, dependents=True)
 
     def _let_go(self, name: str, versions: Iterable[str]) -> None:
-        """Out of service now; freed by a thread when they have finished what they have."""
+        """Take versions out of service; a thread frees them when they have finished."""
         retiring: list[LoadedModel] = []
         for version in versions:
             try:
@@ -334,7 +335,7 @@ class RepositoryLoader:
         self._retiring.start(retire, f"wherry-unload-{name}")
 
     def _free(self, replaced: list[LoadedModel], files: Scratch | None) -> None:
-        """Another serves in their place: let them finish what they have."""
+        """Let replaced versions finish, and free them with their uploaded files."""
         while replaced:
             self._registry.retire(replaced.pop(), None)
         if files is not None:
@@ -367,14 +368,14 @@ def _load_failed(name: str, versions: Sequence[str], reason: str) -> ConfigError
 
 
 def log_failure(name: str, error: WherryError) -> None:
-    """One line for a model that could not be loaded, with the traceback of its own code."""
+    """Log one line for a model that could not be loaded, with the traceback of its own code."""
     text = _traceback_of(error)
     fields = {"model": name, "why": str(error)} | ({"traceback": text} if text else {})
     log.error("model not loaded", extra=fields)
 
 
 def _traceback_of(error: BaseException) -> str:
-    """Where in the model's own code it was raised; "" if it was not there."""
+    """Traceback in the model's own code; "" if the error did not come from there."""
     while error.__cause__ is not None:
         error = error.__cause__
     notes: list[str] = getattr(error, "__notes__", [])
@@ -386,7 +387,7 @@ def _traceback_of(error: BaseException) -> str:
 
 
 def log_ready(loaded: LoadedModel, seconds: float) -> None:
-    """One line for a model that can be called from now on."""
+    """Log one line for a model that can be called from now on."""
     fields: dict[str, Any] = {"model": loaded.name, "version": loaded.version}
     if not loaded.is_pipeline:
         devices = [str(instance.device) for instance in loaded.runner.instances]

@@ -1,8 +1,7 @@
-"""What is loaded in this runtime, and how does it come, serve and go?
+"""How are loaded models started, published, retired and closed?
 
-The Registry owns the runtime's Lifecycle and its lock. It does what the events mean for what runs
-the models: start it, wait until it is ready, let it finish, close it. The lock is never held
-meanwhile.
+The Registry owns the runtime's Lifecycle and its lock. It starts, drains and closes the runners of
+the models, and tells the Lifecycle. It never holds the lock while it calls a runner.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from wherry.values.errors import ConfigError, InvalidRequest, ModelNotReady
 
 
 class Registry:
-    """The loaded models of a runtime. Any thread; to load, to retire and to close blocks."""
+    """Holds the loaded models of a runtime. Any thread; load, retire, drain and close block."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Registry:
     # Questions
 
     def find(self, name: str, version: str | int | None = None) -> LoadedModel:
-        """The model that is ready; without a version the highest one.
+        """Find the model that is ready; without a version the highest one.
 
         ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
         """
@@ -67,19 +66,19 @@ class Registry:
         return names
 
     def models(self) -> list[LoadedModel]:
-        """All that are ready."""
+        """Return all that are ready."""
         with self.locked() as life:
             return life.all_ready()
 
     def unable(self) -> dict[str, str]:
-        """Models that are loaded and cannot answer now, and why."""
+        """Reasons, by model, for which loaded models cannot answer now."""
         return {one.name: reason for one in self.models() if (reason := one.not_ready_reason())}
 
     # The lifecycle, for what is told of or asked under one lock
 
     @contextmanager
     def locked(self) -> Iterator[Lifecycle[LoadedModel]]:
-        """Tell or ask the lifecycle, while no other thread does. Nothing that waits in here."""
+        """Hold the lock, to tell or ask the lifecycle something. The body must not block."""
         with self._changed:
             yield self._life
             self._changed.notify_all()
@@ -97,8 +96,8 @@ class Registry:
         on_ready: Callable[[LoadedModel, float], None] | None,
         replaced: Callable[[LoadedModel], None],
     ) -> None:
-        """Load models side by side and publish them; `on_ready(model, seconds)` tells of each.
-        What they take the place of is given to `replaced`, which must retire it."""
+        """Load models side by side and publish them; call `on_ready(model, seconds)` for each.
+        Versions that they replace are given to `replaced`, which must retire them."""
         self.refuse_a_copy()
         names = [(one.name, one.version) for one in made]
         for name, version in names:
@@ -126,7 +125,7 @@ class Registry:
         for loaded, old in published:
             loaded.model.serve_through(self._caller)
             if old is not None:
-                # Else what still comes was meant for the old one.
+                # Else requests that still reach the old one do not fit the new one.
                 if old.signature == loaded.signature:
                     old.runner.successor = loaded.submit
                 replaced(old)
@@ -134,7 +133,7 @@ class Registry:
     # Unloading
 
     def take_out(self, name: str, version: str | None = None) -> list[LoadedModel]:
-        """The first half of unloading, at once: no new request finds them. `retire` must follow."""
+        """Make versions unfindable: the first half of unloading. `retire` must follow."""
         with self.locked() as life:
             return life.take_out(name, version)
 
@@ -144,8 +143,8 @@ class Registry:
         drain_timeout: float | None = 30.0,
         at_most: float | None = None,
     ) -> None:
-        """The second half: let what it has finish, free it. That takes at most its own
-        `unload_timeout` and `at_most`; to close the registry ends the wait, too."""
+        """Let a version finish its requests, and free it: the second half of unloading. To free it
+        takes at most its own `unload_timeout` and `at_most` seconds. `close` ends the wait."""
         loaded.runner.drain(drain_timeout)
         limits = [s for s in (loaded.config.unload_timeout, at_most) if s is not None]
         loaded.runner.close(min(limits, default=None))
@@ -158,7 +157,7 @@ class Registry:
             loaded.model.serve_no_more_through(self._caller)
 
     def drain(self, timeout: float | None) -> bool:
-        """Finish what is here, take no more. False if some of it was not finished in time."""
+        """Take no more requests and wait for those that are here. False if time ran out."""
         ends_at = None if timeout is None else self._clock() + timeout
         with self.locked() as life:
             models = [*life.all_ready(), *life.retiring()]
@@ -169,7 +168,7 @@ class Registry:
         return drained
 
     def close(self, timeout: float) -> None:
-        """Free everything, also what still loads or unloads, and load nothing any more."""
+        """Free all models, also those that load or unload, and refuse further loads."""
         with self.locked() as life:
             models = life.close()
         models.sort(key=_callers_first)
@@ -182,7 +181,7 @@ class Registry:
     # Forks
 
     def forked(self, parent: int) -> None:
-        """In a forked child: refuse every use. The models stay the parent's, and none is freed."""
+        """Refuse every use, in a forked child. The parent's models are not freed."""
         self._parent = parent
         self._of_the_parent = self._life  # not to be destroyed here
         self._life = Lifecycle()
@@ -204,7 +203,7 @@ class Registry:
 
 
 def _as_text(version: Any) -> str:
-    """A version as the models know it."""
+    """Convert a version that a caller gave."""
     if not isinstance(version, str | int | np.integer) or isinstance(version, bool):
         raise InvalidRequest(
             f"version must be a str or an int, not {type(version).__name__}; an input of that name"
@@ -214,5 +213,5 @@ def _as_text(version: Any) -> str:
 
 
 def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
-    """In which order models end: those that call others need them until then."""
+    """Sort key of the order in which models end: callers before the models that they call."""
     return (not loaded.is_pipeline, not loaded.calls_others)

@@ -149,7 +149,7 @@ class Runtime:
             life.announced.expect_no_more(names)
 
     def drain(self, timeout: float | None = 30.0) -> bool:
-        """Finish what is here, take no more. False if some of it was not finished in time."""
+        """Take no more requests and wait for those that are here. False if time ran out."""
         return self.registry.drain(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
@@ -164,13 +164,13 @@ class Runtime:
         self._timer.close()
 
     def forked(self, parent: int) -> None:
-        """In a forked child: refuse every use. The models stay the parent's, and none is freed."""
+        """Refuse every use, in a forked child. The parent's models are not freed."""
         self.registry.forked(parent)
 
     # Which model
 
     def model(self, name: str, version: str | int | None = None) -> LoadedModel:
-        """The loaded model; without a version the highest one.
+        """Find a loaded model; without a version the highest one.
 
         ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
         """
@@ -182,11 +182,11 @@ class Runtime:
         return self.registry.names()
 
     def models(self) -> list[LoadedModel]:
-        """All that can be called."""
+        """Return all models that can be called."""
         return self.registry.models()
 
     def not_ready(self) -> dict[str, str]:
-        """Models that cannot answer now, and why; those still loading for the first time, too."""
+        """Reasons, by model, for which models cannot answer now; also "loading" for new ones."""
         reasons = self.registry.unable()
         with self.registry.locked() as life:
             # The first ones, if start() has not come so far yet.
@@ -333,12 +333,12 @@ class Runtime:
         return self._calls.responses(loaded, columns, rows, **options)
 
     def port(self) -> LoopPort:
-        """The running event loop's way into this runtime."""
+        """Return the running event loop's port into this runtime."""
         return self.ports.here()
 
 
 def _names_of(models: Iterable[Any]) -> list[str]:
-    """Of models that are not built yet; a class may come in a model's place."""
+    """Names of models that are not built yet; a class stands for a model without arguments."""
     names = (getattr(one, "name", None) for one in models)
     return [
         name if isinstance(name, str) else getattr(one, "__name__", type(one).__name__)
