@@ -16,7 +16,7 @@ from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPorts
 from wherry.values.reply import Reply, StreamReply
-from wherry.values.request import Columns, InferRequest, InferResponse
+from wherry.values.request import Columns, InferRequest, InferResponse, SequenceStep
 
 #: Stands for the span of a call that no pipeline makes.
 NO_SPAN = nullcontext()
@@ -33,10 +33,16 @@ class LocalCalls:
     # From threads
 
     def run(
-        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+        self,
+        loaded: LoadedModel,
+        columns: Columns,
+        rows: int,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence: SequenceStep | None = None,
     ) -> InferResponse:
         """Return the answer to checked columns. Blocks."""
-        call = self._begin(loaded, columns, rows, **options)
+        call = self._begin(loaded, columns, rows, timeout, priority, sequence)
         try:
             return _wait(call)
         except BaseException:
@@ -72,7 +78,8 @@ class LocalCalls:
         self, loaded: LoadedModel, columns: Columns, **options: Any
     ) -> Generator[InferResponse, None, None]:
         """Yield the responses to one row. Closing the generator cancels the request."""
-        self._refuse_to_wait(loaded)
+        if self._pipelines.is_here:
+            self._refuse_to_wait(loaded)
         queue: SimpleQueue[InferResponse | None] = SimpleQueue()
         reply: StreamReply[InferResponse] = StreamReply(
             lambda _, response: queue.put(response), lambda _: queue.put(None)
@@ -88,20 +95,33 @@ class LocalCalls:
             loaded.cancel(request)
 
     def _begin(
-        self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
+        self,
+        loaded: LoadedModel,
+        columns: Columns,
+        rows: int,
+        timeout: float | None = None,
+        priority: int = 0,
+        sequence: SequenceStep | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
-        self._refuse_to_wait(loaded)
+        if self._pipelines.is_here:
+            self._refuse_to_wait(loaded)
         answered = threading.Lock()
         answered.acquire()
-        reply: Reply[InferResponse] = Reply(lambda _: answered.release())
-        request = loaded.request(columns, rows, reply, **options)
+        request = loaded.request(
+            columns,
+            rows,
+            Reply(lambda _: answered.release()),
+            timeout=timeout,
+            priority=priority,
+            sequence=sequence,
+        )
         loaded.submit([request])
         return request, answered
 
     def _refuse_to_wait(self, loaded: LoadedModel) -> None:
         """RuntimeError in the pipelines' event loop: to wait there for a model that needs the loop
         would never end."""
-        if self._pipelines.is_here and loaded.calls_others:
+        if loaded.calls_others:
             name = loaded.name
             raise RuntimeError(
                 f"a pipeline cannot wait for model {name!r} without `await`, which would run in the"

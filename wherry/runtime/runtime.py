@@ -221,9 +221,7 @@ class Runtime:
                 if isinstance(outcome, Failure):
                     raise outcome.as_exception()
                 return loaded.row(outcome)
-        response = self._calls.run(
-            loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
-        )
+        response = self._calls.run(loaded, columns, 1, timeout, priority, sequence_step)
         return loaded.row(response.outputs)
 
     def infer_batch(
@@ -242,7 +240,7 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
-        return self._calls.run(loaded, checked, rows, timeout=timeout, priority=priority).outputs
+        return self._calls.run(loaded, checked, rows, timeout, priority).outputs
 
     async def ainfer(
         self,
