@@ -14,7 +14,10 @@ class ModelState(Enum):
 
 
 class Readiness:
-    """The state of one version, from its load to its end. Safe from any thread."""
+    """What a runner tells requests that come to it, from its load to its end. Any thread.
+
+    Whether callers find the runner's version at all is in the runtime's Lifecycle.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

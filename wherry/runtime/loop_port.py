@@ -16,7 +16,7 @@ from wherry.workers.loop import LoopCalls, WorkerLoop
 class LoopPort(LoopCalls):
     """Connects one event loop with the runtime.
 
-    Requests of one iteration of the loop are submitted together at its end, so that an idle
+    Requests of one turn of the loop are submitted together at its end, so that an idle
     instance gets all of them as one batch and not the first one alone. Outcomes from other threads
     share one wake-up of the loop. The loop can also read the answers of Python models itself (see
     Reader).
@@ -31,7 +31,7 @@ class LoopPort(LoopCalls):
         self._turns: dict[int, Callable[[], None]] = {}
 
     def submit(self, model: LoadedModel, request: InferRequest) -> None:
-        """Submit a request with the others of this iteration. In the loop's thread."""
+        """Submit a request with the others of this turn. In the loop's thread."""
         if not self._requests:
             self.loop.call_soon(self._flush)
         request.reader = self
