@@ -1,8 +1,8 @@
-"""How does each sequence's attention read its keys and values where they lie in the cache?
+"""How does attention read each sequence's keys and values from the KV cache?
 
-The cache keeps the tokens of one head side by side, `[layer][kv head, token, feature]`, so that
-a sequence whose blocks are consecutive is a view: nothing is copied, padded or masked, and a
-sequence pays for its own length only. One in several pieces is put together first.
+The cache keeps the tokens of one head next to each other, `[layer][kv head, token, feature]`. A
+sequence with consecutive blocks is a view: nothing is copied, padded or masked, and its cost
+depends only on its own length. A sequence in several pieces is concatenated first.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from torch import Tensor
 
 from wherry.llm.threads import Threads
 
-#: Multiplications of one sequence's attention from which several threads are quicker than one; for
-#: fewer, handing the work out takes longer. Some 450 tokens of context in SmolLM2-135M.
+#: Multiplications in one sequence's attention above which several threads are faster than one:
+#: about 450 tokens of context in SmolLM2-135M.
 WORTH_THREADS = 1 << 18
 
-#: A piece of a context: each layer's keys, and each layer's values.
+#: The keys of each layer, and the values of each layer, of one piece of a context.
 Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
 @dataclass(slots=True)
 class Context:
-    """One sequence's rows in a step, and the place of its context in the cache."""
+    """One sequence's rows in a step, and its places in the KV cache."""
 
-    #: Its rows among the step's tokens: from, how many.
+    #: Its rows among the step's tokens: the first, and how many.
     first_row: int
     rows: int
-    #: Tokens of its context, these rows included.
+    #: Length of its context in tokens, including these rows.
     context: int
-    #: Where in the cache the context lies: pieces of first token and length.
+    #: Its places in the cache: (first token, length).
     pieces: list[tuple[int, int]]
-    #: The same as views of the cache, by how far a layer looks back.
+    #: Views of `pieces`, by the layers' window.
     views: dict[int | None, list[Piece]] = field(default_factory=dict)
-    _masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
 
-    def mask(self, window: int | None, device: torch.device) -> Tensor | None:
-        """Which of the context each row may see: True. Only for more rows than one."""
+    def mask(self, window: int | None, device: torch.device) -> Tensor:
+        """Which context positions each row attends to: booleans [rows, context]."""
         if window not in self._masks:
             rows = torch.arange(self.context - self.rows, self.context, device=device)[:, None]
             columns = torch.arange(self.context, device=device)
@@ -53,16 +53,16 @@ class Context:
 
 @dataclass(slots=True)
 class StepInputs:
-    """The tokens of one step, packed: all sequences' rows after each other."""
+    """The tokens of one step, packed: the rows of all sequences one after the other."""
 
     tokens: Tensor
     positions: Tensor
-    #: Where in the cache each token's key and value go.
+    #: The cache slot of each token's key and value.
     slots: Tensor
-    #: The rows whose logits are wanted.
-    asked: Tensor
+    #: The rows whose logits are requested.
+    logit_rows: Tensor
     spans: Sequence[Context]
-    #: So many of them, the first ones, have one row each.
+    #: Number of leading sequences with exactly one row (decode).
     decoding: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class StepInputs:
 
 
 class Attention:
-    """The cache's tensors, and the attention over them."""
+    """The KV cache's tensors, and attention over them."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class Attention:
         device: torch.device,
     ) -> None:
         shape = (layers, kv_heads, tokens, head_size)
-        # Not zeroed: memory is taken from the system when a block is first written.
+        # Not zeroed: the system allocates memory when a block is first written.
         self._every_key = torch.empty(shape, dtype=dtype, device=device)
         self._every_value = torch.empty(shape, dtype=dtype, device=device)
-        #: Of each layer.
+        #: One tensor for each layer.
         self.keys = self._every_key.unbind()
         self.values = self._every_value.unbind()
         self._threads = Threads()
@@ -95,7 +95,8 @@ class Attention:
     def __call__(
         self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None
     ) -> Tensor:
-        """Store the step's keys and values, and attend: `[rows, heads * features]`."""
+        """Write the step's keys and values into the cache and attend. Returns [rows, heads *
+        features]."""
         self.keys[layer].index_copy_(1, step.slots, k.transpose(0, 1))
         self.values[layer].index_copy_(1, step.slots, v.transpose(0, 1))
         attended = []
@@ -108,15 +109,16 @@ class Attention:
     def _decode(
         self, layer: int, q: Tensor, spans: Sequence[Context], window: int | None
     ) -> Tensor:
-        """Sequences with one row each over their own contexts."""
+        """Attention of the sequences with one row each."""
         rows, heads, size = q.shape
-        # The query heads of one kv head are rows of the same product.
+        # Grouped-query attention: the query heads of one kv head are rows of one product.
         kv_heads = len(self.keys[layer])
         each = q.view(rows, 1, kv_heads, heads // kv_heads, size).unbind()
         attended = []
         try:
             for row, span in zip(each, spans, strict=False):
-                # By its own length only: last bits depend on how threads split the work.
+                # Decided by the sequence's own length alone: the number of threads changes the last
+                # bits.
                 self._threads.use(alone=span.context * heads * size < WORTH_THREADS)
                 keys, values = self._context(layer, span, window)
                 attended.append(F.scaled_dot_product_attention(row, keys, values))
@@ -126,7 +128,7 @@ class Attention:
         return together.view(rows, heads * size)
 
     def _prefill(self, layer: int, q: Tensor, span: Context, window: int | None) -> Tensor:
-        """A part of one sequence over its context."""
+        """Attention of one sequence's chunk over its context."""
         rows = q[span.first_row : span.first_row + span.rows]
         from_start = span.rows == span.context and (window is None or window >= span.context)
         out = F.scaled_dot_product_attention(
@@ -139,7 +141,7 @@ class Attention:
         return out[0].transpose(0, 1).reshape(span.rows, -1)
 
     def _context(self, layer: int, span: Context, window: int | None) -> tuple[Tensor, Tensor]:
-        """The keys and values of the context, or of the last `window` tokens of it."""
+        """The keys and values of the context, or of its last `window` tokens."""
         if window not in span.views:
             span.views[window] = self._views(span, window)
         views = span.views[window]
@@ -152,8 +154,8 @@ class Attention:
         )
 
     def _views(self, span: Context, window: int | None) -> list[Piece]:
-        """Where a context lies, in all layers: a thousand views are made at once in the time of
-        ten that are made one by one."""
+        """Views of a context in all layers. Made for all layers at once: `unbind` takes a hundredth
+        of the time of single slices."""
         skipped = 0 if window is None else max(0, span.context - window)
         views: list[Piece] = []
         for start, length in span.pieces:

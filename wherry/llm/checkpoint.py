@@ -1,8 +1,7 @@
-"""Where are a model's weights, its configuration and its tokenizer, and in what form?
+"""Where are a model's weights, configuration and tokenizer, and in which format?
 
-A folder as `save_pretrained` writes it, a model id of the Hugging Face hub (downloaded into its
-own cache), or a GGUF file, which transformers converts once: the result is kept as such a folder
-in the user's cache.
+In a folder as `save_pretrained` writes it, a repository of the Hugging Face hub (downloaded into
+its cache), or a GGUF file, which transformers converts once into such a folder in the user's cache.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from wherry.llm.library_errors import brief
 from wherry.values.errors import ConfigError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-#: Datatypes of weights, as safetensors names them.
+#: Datatypes of weights by their safetensors names.
 FLOATS: Final = ("F32", "BF16", "F16")
-#: Tensors that older versions of transformers stored, which are no weights: masks, frequencies.
+#: Tensors from older versions of transformers that are not weights: masks, frequencies.
 NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
 #: A large config.json has 100 KiB, the index of a large checkpoint 10 MB.
 MOST_JSON_BYTES: Final = 32 << 20
 #: A file of 10,000 tensors has a header of 1 MB.
 MOST_HEADER_BYTES: Final = 16 << 20
-#: Fields of a config.json that one error names.
+#: Fields of a config.json that one error message names.
 MOST_REFUSALS: Final = 5
-#: Files that say that there is more to a checkpoint than its config.json.
+#: Files of adapters and sentence-transformers: the folder is more than its config.json says.
 NOT_ALONE: Final = {
     "adapter_config.json": "an adapter (LoRA): merge it into its model first",
     **dict.fromkeys(
@@ -58,7 +57,8 @@ class Checkpoint:
 
     @classmethod
     def find(cls, source: str) -> Checkpoint:
-        """The checkpoint that a folder, a GGUF file or a hub id names; downloads or converts."""
+        """The checkpoint of a folder, a GGUF file or a hub id. Blocks: may download or convert.
+        ConfigError if there is none."""
         path = Path(source).expanduser()
         if path.is_dir():
             return cls(path)
@@ -71,7 +71,7 @@ class Checkpoint:
         return cls(_downloaded(source))
 
     def config(self) -> Any:
-        """What transformers reads in config.json; ConfigError names each field that the engine
+        """The configuration as transformers reads it. ConfigError names each field that the engine
         does not compute exactly."""
         from transformers import AutoConfig
 
@@ -85,16 +85,17 @@ class Checkpoint:
             return AutoConfig.from_pretrained(
                 self.folder, local_files_only=True, trust_remote_code=False
             )
-        except Exception as error:  # transformers' checks of foreign values raise anything
+        except Exception as error:  # transformers' validation may raise anything
             raise ConfigError(f"{self.folder.name}: config.json: {brief(error)}") from error
 
     def generation_config(self) -> Mapping[str, Any]:
-        """The author's own defaults: end-of-text tokens, temperature."""
+        """generation_config.json: the author's defaults, such as end-of-text tokens and
+        temperature."""
         name = "generation_config.json"
         return self._object(name) if (self.folder / name).is_file() else {}
 
     def weight_files(self) -> list[Path]:
-        """The files that hold the weights: one, or those that the index names."""
+        """The weight files: one, or those that the index names."""
         one, index = self.folder / "model.safetensors", "model.safetensors.index.json"
         if one.is_file():
             return [one]
@@ -120,8 +121,8 @@ class Checkpoint:
 
     @contextmanager
     def tensors(self) -> Iterator[Mapping[str, Any]]:
-        """The weights by name; each is read when it is asked for. ConfigError names those that
-        are no floats, or are there twice."""
+        """The weights by name, each read on access. ConfigError names tensors that are not floats
+        or occur twice."""
         from contextlib import ExitStack
 
         from safetensors import SafetensorError, safe_open
@@ -157,7 +158,8 @@ class Checkpoint:
                 )
 
     def _object(self, name: str) -> dict[str, Any]:
-        """A JSON file of the folder that must hold an object."""
+        """A JSON object from a file of the folder. OSError if it cannot be read; ConfigError if it
+        is too large or not an object."""
         file = self.folder / name
         with file.open("rb") as opened:
             text = opened.read(MOST_JSON_BYTES + 1)
@@ -172,7 +174,7 @@ class Checkpoint:
 
 
 class Weights:
-    """A checkpoint's tensors as weights; each must be asked for, in its shape."""
+    """Hands out a checkpoint's tensors with checked shapes, and remembers which were used."""
 
     def __init__(
         self, name: str, tensors: Mapping[str, Any], dtype: torch.dtype, device: torch.device
@@ -184,7 +186,8 @@ class Weights:
         self._taken: set[str] = set()
 
     def __call__(self, name: str, *shape: int) -> Tensor:
-        """One weight. ConfigError if there is none of that name and shape."""
+        """A copy of one tensor on the device. ConfigError if there is none with this name and
+        shape."""
         file = self._tensors.get(name)
         if file is None:
             raise ConfigError(f"{self._name}: tensor {name!r} is missing: download it again")
@@ -196,11 +199,11 @@ class Weights:
             )
         self._taken.add(name)
         found: Tensor = file.get_tensor(name)
-        # A copy in any case: a view of the file would keep all of it in memory.
+        # Always a copy: a view would keep the whole file in memory.
         return found.to(device=self._device, dtype=self._dtype, copy=True)
 
     def check_all_taken(self, *, tied: bool) -> None:
-        """ConfigError names tensors that are no part of what is computed."""
+        """Raise ConfigError with the names of tensors that were not used."""
         rest = [n for n in self._tensors if n not in self._taken and not NO_WEIGHT.search(n)]
         if tied and "lm_head.weight" in rest:
             head, embedding = (
@@ -217,7 +220,7 @@ class Weights:
 
 
 def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
-    """ConfigError if there are tensors that nothing computes with."""
+    """Raise ConfigError if there are tensors that the model does not use."""
     if names:
         listed = ", ".join(sorted(names)[:MOST_REFUSALS])
         raise ConfigError(
@@ -227,7 +230,7 @@ def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
 
 
 def _check_header(folder: str, file: Path) -> None:
-    """Is the header's length plausible? The library would read a far longer one, too."""
+    """Refuse an implausible header length: the library would allocate it."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
     if length > MOST_HEADER_BYTES:
@@ -238,7 +241,8 @@ def _check_header(folder: str, file: Path) -> None:
 
 
 def converted(gguf: Path) -> Path:
-    """A GGUF file as a folder of safetensors in the user's cache; converts it the first time."""
+    """The folder of safetensors for a GGUF file, in the user's cache. Converts it the first time
+    (minutes)."""
     size = gguf.stat().st_size
     with gguf.open("rb") as opened:
         gguf_header.check(gguf.name, opened, size)
@@ -246,7 +250,7 @@ def converted(gguf: Path) -> Path:
     target = cache_folder() / "gguf" / f"{gguf.stem}-{key}"
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Written aside and renamed: a folder of that name is complete.
+        # Written elsewhere and renamed: a folder of this name is complete.
         with tempfile.TemporaryDirectory(dir=target.parent) as made:
             _convert(gguf, Path(made) / "checkpoint")
             try:
@@ -273,9 +277,9 @@ def _convert(gguf: Path, target: Path) -> None:
         raise ConfigError(
             f"{gguf.name}: GGUF needs more packages: pip install 'wherry[llm]' ({error})"
         ) from error
-    except Exception as error:  # a foreign file: what libraries say of it may be anything
+    except Exception as error:  # of any type, by what is in the file
         raise ConfigError(f"{gguf.name}: not converted: {brief(error)}") from error
-    # It is not quantized any more, but transformers would still refuse to save it.
+    # Dequantized by now, but transformers would still refuse to save it.
     net.hf_quantizer, net.is_quantized = None, False
     if hasattr(net.config, "quantization_config"):
         del net.config.quantization_config
@@ -288,7 +292,8 @@ def _convert(gguf: Path, target: Path) -> None:
 
 
 def _digest(file: Path) -> str:
-    """Its beginning and its end: the whole would take seconds at each start."""
+    """A digest of the file's first and last MiB: reading all of it would take seconds at each
+    start."""
     with file.open("rb") as opened:
         head = opened.read(1 << 20)
         opened.seek(max(0, file.stat().st_size - (1 << 20)))

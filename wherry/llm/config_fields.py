@@ -1,6 +1,6 @@
-"""What may each field of a config.json say, so that it is computed exactly?
+"""Which values may each field of a config.json have, so that it is computed exactly?
 
-Only tables: rules for values, and the fields that any architecture may have.
+Tables only: rules for values, and the fields of all architectures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number in these bounds."""
+    """An integer within these bounds."""
 
     least: int
     most: int
@@ -23,7 +23,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite number in these bounds."""
+    """A finite number within these bounds."""
 
     least: float
     most: float
@@ -32,7 +32,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of these, of the same type."""
+    """One of these values, with the same type."""
 
     values: tuple[Any, ...]
 
@@ -47,7 +47,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of finite numbers in these bounds."""
+    """A list of finite numbers within these bounds."""
 
     least: float
     most: float = 1e6
@@ -56,14 +56,15 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """What transformers makes of other fields, whatever the file says: it must say that."""
+    """The value that transformers derives from other fields and ignores in the file: the file must
+    have that value."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """Anything, as long as another field keeps it from having an effect."""
+    """Any value, provided that another field disables it."""
 
     beside: str
     value: Any
@@ -75,8 +76,8 @@ Rule = Whole | Number | OneOf | ListOf | Numbers | Derived | Only
 HEAD_SIZE: Final = "the hidden size / num_attention_heads"
 ONE_OR_ALL_HEADS: Final = "1 with multi_query, else n_head"
 
-#: Bounds of sizes: several times what any published decoder has. Beyond them a file is hostile or
-#: damaged, and building the modules alone would take all memory or minutes.
+#: Bounds of sizes: several times those of any published decoder. A file beyond them is damaged or
+#: hostile: building its modules would take all memory or minutes.
 _SIZE: Final = Whole(1, 1 << 20)
 _SIZE_OR_NULL: Final = Whole(1, 1 << 20, or_null=True)
 _LAYERS: Final = Whole(1, 512)
@@ -88,118 +89,86 @@ _EPSILON: Final = Number(0.0, 1.0)
 _FACTOR: Final = Number(-1e6, 1e6)
 _POSITIONS: Final = Whole(1, 1 << 24)
 
-#: Activations that transformers' modules compute by name.
+#: Activations that transformers has by name.
 _ACTIVATIONS: Final = OneOf(
     ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2", "silu")
 )
 
-#: What each field may be, wherever an architecture has it.
+#: The rule of each field, in whatever architecture it occurs.
 FIELDS: Final[Mapping[str, Rule]] = {
-    # Sizes
-    "vocab_size": Whole(1, 1 << 24),
-    "hidden_size": _SIZE,
-    "n_embd": _SIZE,
-    "intermediate_size": _SIZE,
-    "n_inner": _SIZE_OR_NULL,
-    "ffn_dim": _SIZE,
-    "word_embed_proj_dim": _SIZE_OR_NULL,
-    "num_hidden_layers": _LAYERS,
-    "n_layer": _LAYERS,
-    "num_attention_heads": _HEADS,
-    "n_head": _HEADS,
-    "num_key_value_heads": _HEADS_OR_NULL,
-    "head_dim": Whole(2, 4096, or_null=True),
-    "max_position_embeddings": _POSITIONS,
-    "n_positions": _POSITIONS,
-    "n_ctx": _POSITIONS,
-    "original_max_position_embeddings": _POSITIONS,
-    # Products and what is added to them
-    "hidden_act": _ACTIVATIONS,
-    "hidden_activation": OneOf((None, *_ACTIVATIONS.values)),
-    "activation_function": _ACTIVATIONS,
-    "attention_bias": _FLAG,
-    "attention_out_bias": _FLAG,
-    "mlp_bias": _FLAG,
-    "qkv_bias": _FLAG,
-    "use_bias": _FLAG,
-    "use_qkv_bias": _FLAG,
-    "enable_bias": _FLAG,
-    "tie_word_embeddings": _FLAG,
-    "use_parallel_residual": _FLAG,
-    # Norms
-    "rms_norm_eps": _EPSILON,
-    "layer_norm_eps": _EPSILON,
-    "layer_norm_epsilon": _EPSILON,
-    "norm_epsilon": _EPSILON,
-    "norm_eps": _EPSILON,
-    "qk_layernorm": _FLAG,
-    "use_qk_norm": _FLAG,
-    "do_layer_norm_before": _FLAG,
-    "layer_norm_elementwise_affine": _FLAG,
-    "_remove_final_layer_norm": _FLAG,
-    "use_post_norm": _FLAG,
-    "scale_embedding": _FLAG,
-    # Factors
-    "logit_scale": _FACTOR,
-    "logits_scaling": Number(1e-6, 1e6),
-    "embedding_multiplier": _FACTOR,
-    "residual_multiplier": _FACTOR,
-    "attention_multiplier": Number(-1e6, 1e6, or_null=True),
-    "query_pre_attn_scalar": Number(1e-6, 1e6),
-    "final_logit_softcapping": Number(1e-6, 1e6, or_null=True),
-    "attn_logit_softcapping": OneOf((None,)),
-    "clip_qkv": Number(1e-6, 1e6, or_null=True),
-    "scale_attn_weights": _FLAG,
-    "scale_attn_by_inverse_layer_idx": _FLAG,
-    "reorder_and_upcast_attn": OneOf((False,)),
-    "attention_softmax_in_fp32": _FLAG,
-    "scale_attention_softmax_in_fp32": _FLAG,
-    # What a token sees
-    "sliding_window": Whole(1, 1 << 24, or_null=True),
-    "use_sliding_window": _FLAG,
-    "max_window_layers": Whole(0, 1 << 24),
-    "layer_types": ListOf(("full_attention", "sliding_attention")),
-    "sliding_window_pattern": Whole(1, 512),
-    "_sliding_window_pattern": Whole(1, 512),
-    "use_bidirectional_attention": OneOf((False, None)),
-    "multi_query": _FLAG,
-    # Rotations; what is in a "rope_scaling" stands in ROPE_FIELDS
-    "rope_theta": Number(1.0, 1e12),
-    "rotary_emb_base": Number(1.0, 1e12),
-    "rope_local_base_freq": Number(1.0, 1e12),
-    "partial_rotary_factor": Number(1e-3, 1.0),
-    "rotary_pct": Number(1e-3, 1.0),
-    "no_rope_layers": ListOf((0, 1)),
-    "no_rope_layer_interval": Whole(1, 512),
-    # Mixtures of experts
-    "num_local_experts": _EXPERTS,
-    "num_experts": _EXPERTS,
-    "n_routed_experts": _EXPERTS,
-    "moe_num_experts": _EXPERTS,
-    "num_experts_per_tok": _EXPERTS,
-    "moe_k": _EXPERTS,
-    "n_shared_experts": Whole(0, 4096),
-    "moe_num_shared_experts": Whole(0, 4096),
-    "moe_intermediate_size": _SIZE,
-    "shared_expert_intermediate_size": _SIZE,
-    "norm_topk_prob": _FLAG,
-    "decoder_sparse_step": Whole(1, 512),
-    "mlp_only_layers": Numbers(0, or_null=True),
-    "first_k_dense_replace": Whole(0, 512),
-    "routed_scaling_factor": _FACTOR,
-    "n_group": _EXPERTS,
-    "topk_group": _EXPERTS,
-    "moe_layer_start_index": Whole(0, 512),
-    "moe_layer_end_index": Whole(-1, 512),
-    "moe_layer_interval": Whole(1, 512),
-    "moe_norm_min": Number(0.0, 1.0),
-    "shared_intermediate_size": Whole(0, 1 << 20),
-    # Older names, which transformers does not read any more: only where they say what it computes
-    "norm_type": OneOf(("layer_norm",)),
-    "mlp_type": OneOf(("default",)),
-    # Layers that guess further tokens: the next one does not depend on them
-    "num_nextn_predict_layers": Whole(0, 16),
-    "num_mtp_layers": Whole(0, 16),
+    name: rule
+    for rule, names in (
+        # Sizes
+        (Whole(1, 1 << 24), "vocab_size"),
+        (_SIZE, "hidden_size n_embd intermediate_size ffn_dim"),
+        (_SIZE_OR_NULL, "n_inner word_embed_proj_dim"),
+        (_LAYERS, "num_hidden_layers n_layer"),
+        (_HEADS, "num_attention_heads n_head"),
+        (_HEADS_OR_NULL, "num_key_value_heads"),
+        (Whole(2, 4096, or_null=True), "head_dim"),
+        (_POSITIONS, "max_position_embeddings n_positions n_ctx original_max_position_embeddings"),
+        # Linear layers and biases
+        (_ACTIVATIONS, "hidden_act activation_function"),
+        (OneOf((None, *_ACTIVATIONS.values)), "hidden_activation"),
+        (
+            _FLAG,
+            "attention_bias attention_out_bias mlp_bias qkv_bias use_bias use_qkv_bias "
+            "enable_bias tie_word_embeddings use_parallel_residual",
+        ),
+        # Norms
+        (_EPSILON, "rms_norm_eps layer_norm_eps layer_norm_epsilon norm_epsilon norm_eps"),
+        (
+            _FLAG,
+            "qk_layernorm use_qk_norm do_layer_norm_before layer_norm_elementwise_affine "
+            "_remove_final_layer_norm use_post_norm scale_embedding",
+        ),
+        # Factors
+        (_FACTOR, "logit_scale embedding_multiplier residual_multiplier"),
+        (Number(1e-6, 1e6), "logits_scaling query_pre_attn_scalar"),
+        (Number(-1e6, 1e6, or_null=True), "attention_multiplier"),
+        (Number(1e-6, 1e6, or_null=True), "final_logit_softcapping clip_qkv"),
+        (OneOf((None,)), "attn_logit_softcapping"),
+        (
+            _FLAG,
+            "scale_attn_weights scale_attn_by_inverse_layer_idx attention_softmax_in_fp32 "
+            "scale_attention_softmax_in_fp32",
+        ),
+        (OneOf((False,)), "reorder_and_upcast_attn"),
+        # Attention windows
+        (Whole(1, 1 << 24, or_null=True), "sliding_window"),
+        (_FLAG, "use_sliding_window multi_query"),
+        (Whole(0, 1 << 24), "max_window_layers"),
+        (ListOf(("full_attention", "sliding_attention")), "layer_types"),
+        (Whole(1, 512), "sliding_window_pattern _sliding_window_pattern"),
+        (OneOf((False, None)), "use_bidirectional_attention"),
+        # Rotary embeddings; the members of "rope_scaling" are in ROPE_FIELDS
+        (Number(1.0, 1e12), "rope_theta rotary_emb_base rope_local_base_freq"),
+        (Number(1e-3, 1.0), "partial_rotary_factor rotary_pct"),
+        (ListOf((0, 1)), "no_rope_layers"),
+        (Whole(1, 512), "no_rope_layer_interval"),
+        # Mixtures of experts
+        (
+            _EXPERTS,
+            "num_local_experts num_experts n_routed_experts moe_num_experts "
+            "num_experts_per_tok moe_k n_group topk_group",
+        ),
+        (Whole(0, 4096), "n_shared_experts moe_num_shared_experts"),
+        (_SIZE, "moe_intermediate_size shared_expert_intermediate_size"),
+        (_FLAG, "norm_topk_prob"),
+        (Whole(1, 512), "decoder_sparse_step moe_layer_interval"),
+        (Numbers(0, or_null=True), "mlp_only_layers"),
+        (Whole(0, 512), "first_k_dense_replace moe_layer_start_index"),
+        (_FACTOR, "routed_scaling_factor"),
+        (Whole(-1, 512), "moe_layer_end_index"),
+        (Number(0.0, 1.0), "moe_norm_min"),
+        (Whole(0, 1 << 20), "shared_intermediate_size"),
+        # Obsolete names that transformers ignores: only with the value that it computes
+        (OneOf(("layer_norm",)), "norm_type"),
+        (OneOf(("default",)), "mlp_type"),
+        # Layers for multi-token prediction: the next token does not depend on them
+        (Whole(0, 16), "num_nextn_predict_layers num_mtp_layers"),
+    )
+    for name in names.split()
 }
 
 _WITHOUT_EFFECT: Final = """
@@ -224,11 +193,10 @@ _WITHOUT_EFFECT: Final = """
     remove_invalid_values repetition_penalty return_dict_in_generate suppress_tokens temperature
     top_k top_p typical_p
 """
-#: Fields of any config.json that say nothing about which logits follow from tokens: names, ids,
-#: what only training reads, what generate() would have as its defaults.
+#: Fields that do not affect the logits: names, ids, training options, defaults of generate().
 WITHOUT_EFFECT: Final = frozenset(_WITHOUT_EFFECT.split())
 
-#: Fields of any config.json that may only say this; null is the same as not there.
+#: Fields that may have only these values; null means absent.
 FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "is_encoder_decoder": (False,),
     "is_decoder": (False,),
@@ -247,7 +215,7 @@ FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
     "pruned_heads": ({},),
 }
 
-#: Of each kind of rotations: what it needs, and what it may have.
+#: For each type of rotary scaling: required fields, optional fields.
 ROPE_FIELDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     kind: (frozenset(needed.split()), frozenset(further.split()))
     for kind, needed, further in (

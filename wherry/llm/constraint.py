@@ -1,8 +1,8 @@
-"""How is an answer held to a JSON schema, a regular expression, a grammar or a list of choices?
+"""How is an answer constrained to a JSON schema, a regular expression, a grammar or choices?
 
-llguidance (Rust) says before each token which may follow; what may not is never chosen, so an
-answer that ends by itself is what was asked for. One that is cut off by `max_tokens` is its
-beginning.
+llguidance (Rust) computes before each token which tokens may follow; the others are masked. An
+answer that ends by itself has the requested form; one that is cut off by `max_tokens` is a prefix
+of it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import numpy as np
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import InvalidRequest
 
-#: Any object: what "json_object" asks for.
+#: The schema of "json_object": any object.
 OBJECT: Final[dict[str, Any]] = {"type": "object"}
-#: A larger grammar takes seconds to be read, and ten times as much for three times the size.
+#: Larger grammars take seconds to compile, growing faster than linearly.
 MOST_CHARACTERS: Final = 128 * 1024
-#: Between the parts of JSON: one space or line break at most, as a small model never stops.
+#: White space allowed in JSON: at most one character, as small models may repeat it without end.
 SPACES: Final = r"[ \n]?"
 
 
 class AnswerForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must look like: exactly one of these."""
+    """The form of an answer: exactly one field is set."""
 
     json_schema: dict[str, Any] | None = None
     json_object: bool = False
     regex: str | None = None
-    #: In llguidance's dialect of Lark.
+    #: Lark syntax as llguidance reads it.
     grammar: str | None = None
     choice: tuple[str, ...] | None = None
 
 
 class Grammars:
-    """Makes constraints for one checkpoint's vocabulary, which is read at the first use (1 s)."""
+    """Compiles constraints for one tokenizer. The first use reads the vocabulary (1 s)."""
 
     def __init__(self, model: str, tokenizer: Tokenizer, vocabulary: int) -> None:
         self._model = model
@@ -48,12 +48,13 @@ class Grammars:
         self._words: Any = None
 
     def constraint(self, wanted: AnswerForm) -> Matcher:
-        """For one answer. InvalidRequest names what is wrong with the schema or grammar."""
+        """Compile the constraint of one answer. InvalidRequest says what is wrong with the schema
+        or grammar. May take seconds."""
         from llguidance import LLMatcher
 
         try:
             grammar = self._grammar(wanted)
-        except (ValueError, TypeError, RecursionError) as error:  # nonsense, or nested too deep
+        except (ValueError, TypeError, RecursionError) as error:  # invalid, or nested too deeply
             if isinstance(error, InvalidRequest):
                 raise
             raise self._refused(str(error)) from None
@@ -63,7 +64,7 @@ class Grammars:
             )
         matcher = LLMatcher(self._known_words(), grammar, log_level=0)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # the first one takes longest, and may find a contradiction
+            matcher.compute_bitmask()  # the first mask takes longest, and shows contradictions
         made = Matcher(matcher, self._vocabulary)
         if problem := made.problem():
             raise self._refused(problem)
@@ -105,24 +106,24 @@ class Grammars:
             return self._words
 
 
-#: With one of these, several parts of a schema speak of one object; with one of the others, they
-#: do if it has properties beside.
+#: With a keyword of the first set several subschemas describe one object. With one of the second
+#: set they do if the schema has properties of its own.
 _JOINED: Final = {
     "$dynamicRef", "allOf", "dependentRequired", "dependentSchemas", "if", "not",
     "unevaluatedProperties",
 }  # fmt: skip
 _JOINED_BESIDE: Final = {"$ref", "anyOf", "oneOf"}
-#: Where a schema has further ones: by name, in a list, or one.
+#: Keywords whose values are subschemas: by name, in a list, or one.
 _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions")
 _LISTED: Final = ("anyOf", "oneOf", "prefixItems")
 _SINGLE: Final = ("items", "contains", "additionalProperties")
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without the members that it does not name, unless it says that there may be some.
+    """The schema with `additionalProperties: false` where it does not say anything about them.
 
-    They are allowed by default, and a small model that may go on inventing them does. A schema
-    that describes an object in several places is left as it is.
+    JSON schema allows unnamed members by default, and small models invent them without end. A
+    schema that describes one object in several places is left unchanged.
     """
     made: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     parts = list(_parts(made))
@@ -137,11 +138,11 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A schema and those within it."""
+    """A schema and all its subschemas."""
     left: list[Any] = [schema]
     while left:
         part = left.pop()
-        if not isinstance(part, dict):  # true, false, or nonsense: llguidance will tell
+        if not isinstance(part, dict):  # true, false, or invalid, which llguidance reports
             continue
         yield part
         for key in _NAMED:
@@ -152,14 +153,15 @@ def _parts(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Matcher:
-    """The constraint of one answer."""
+    """The constraint of one answer and its state."""
 
     def __init__(self, matcher: Any, vocabulary: int) -> None:
         self._matcher = matcher
         self._vocabulary = vocabulary
 
     def mask(self, logits: Any) -> None:
-        """Set what must not follow to minus infinity, in place: one row of logits (a tensor)."""
+        """Set the logits of tokens that may not follow to minus infinity, in place. `logits` is a
+        tensor [vocabulary]."""
         import torch
 
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
@@ -171,8 +173,8 @@ class Matcher:
         self._matcher.consume_token(token)
 
     def problem(self) -> str:
-        """What is wrong with the grammar, or has become of it on the way: it grew too large, or
-        nothing may follow. The answer is not what was asked for then."""
+        """Why the grammar has failed (too large, or no token may follow); "" if it has not. The
+        answer then does not have the requested form."""
         if not self._matcher.is_error():
             return ""
         said: str = self._matcher.get_error().strip().splitlines()[0]

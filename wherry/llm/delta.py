@@ -1,4 +1,4 @@
-"""What does a language model answer, piece by piece, whatever engine runs it?"""
+"""What are the pieces of a generated answer, whatever engine produces them?"""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from wherry.values.errors import InvalidRequest
 
 @dataclass(slots=True)
 class Delta:
-    """A further piece of an answer."""
+    """The next piece of an answer."""
 
-    #: Which of the request's `n` answers.
+    #: The index of the answer, below the request's `n`.
     index: int
     text: str
-    #: The tokens since the last piece, those that have no text included.
+    #: The tokens since the last piece, including tokens that have no text.
     token_ids: list[int]
-    #: "" while it goes on; then "stop" (the model's end, or a stop that was asked for) or "length".
+    #: "" while the generation goes on; then "stop" (end of text or a stop condition) or "length".
     finish_reason: str
-    #: For each of the tokens, if asked for: {"token", "id", "logprob", "bytes", "top": [...]}; with
-    #: `echo` for the prompt's before them, of which the first has None as its logprob.
+    #: One {"token", "id", "logprob", "bytes", "top": [...]} for each token if the request sets
+    #: `logprobs`. With `echo` those of the prompt come first; the first token's logprob is None.
     logprobs: list[dict[str, Any]]
-    #: With the end of the last answer: {"prompt_tokens", "completion_tokens", "cached_tokens"}.
+    #: {"prompt_tokens", "completion_tokens", "cached_tokens"} with the end of the last answer, else
+    #: {}.
     usage: dict[str, int]
 
     @classmethod
     def empty(cls, index: int) -> Delta:
-        """The beginning of an answer that is collected until it is whole."""
+        """An empty piece that `extend` adds to."""
         return cls(index, "", [], "", [], {})
 
     def extend(self, further: Delta) -> None:
-        """Append a further piece of the same answer."""
+        """Append the next piece of the same answer. `usage` stays as it is."""
         self.text += further.text
         self.token_ids += further.token_ids
         self.logprobs += further.logprobs
@@ -40,7 +41,7 @@ class Delta:
 
 
 def check_one_prompt(model: str, prompt: str, messages: Sequence[Any], ids: Sequence[int]) -> None:
-    """InvalidRequest unless a request has exactly one of the three forms of a prompt."""
+    """Raise InvalidRequest unless exactly one of the three forms of a prompt is given."""
     if [bool(prompt), bool(messages), bool(ids)].count(True) != 1:
         problem = f"model {model!r}: give one of prompt, messages and token_ids"
         raise InvalidRequest(problem, field="prompt")

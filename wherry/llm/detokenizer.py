@@ -1,34 +1,35 @@
-"""Which text do the tokens so far make, and how much of it may be shown already?
+"""Which text do the tokens so far make, and which part of it may be sent?
 
-A token may end within a character, and a stop text may begin within a token: what could still
-turn out to be part of one is held back until it is known.
+A token may end within a character, and a stop string may begin within a token. Text that could
+still change or become part of a stop string is held back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-#: A character has at most four bytes, a token at least one: a longer wait brings nothing.
+#: A UTF-8 character has at most four bytes and a token at least one: waiting longer cannot help.
 _LONGEST_CHARACTER = 4
 _BROKEN = "\ufffd"
 
 
 class Detokenizer:
-    """Tokens in, text out, in pieces that never end within a character.
+    """Turns tokens into text, in pieces that never end within a character.
 
-    What a token looks like depends on its neighbours (a space, a joined accent), so the tokens
-    since the last piece are decoded together with some before them.
+    The text of a token depends on its neighbours (a space, a combining accent), so new tokens are
+    decoded together with some tokens before them.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], context: Sequence[int] = ()) -> None:
         self._decode = decode
-        #: Tokens that were shown and are context for the next, and those that were not.
+        #: Tokens whose text was returned, decoded again as context for the next ones, and tokens
+        #: whose text was not.
         self._shown = list(context[-_LONGEST_CHARACTER:])
         self._shown_text = decode(self._shown) if self._shown else ""
         self._held: list[int] = []
 
     def push(self, token: int) -> str:
-        """The text that is complete with this token; "" if it is not."""
+        """Add a token. The text that is complete now; "" if a character is still incomplete."""
         self._held.append(token)
         text = self._decode(self._shown + self._held)
         if text.endswith(_BROKEN) and len(self._held) < _LONGEST_CHARACTER:
@@ -36,7 +37,7 @@ class Detokenizer:
         return self._show(text)
 
     def flush(self) -> str:
-        """The rest, at the end: broken characters as U+FFFD."""
+        """The remaining text at the end; incomplete characters become U+FFFD."""
         return self._show(self._decode(self._shown + self._held)) if self._held else ""
 
     def _show(self, text: str) -> str:
@@ -48,22 +49,22 @@ class Detokenizer:
 
 
 class StopTexts:
-    """Finds which of several texts is complete first, across the borders of the pieces."""
+    """Finds the first of several stop strings in a text that arrives in pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        #: The one that was found.
+        #: The stop string that was found.
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
-        """What may be shown. After `found` is set nothing follows."""
+        """Add a piece of text. The text that can be sent; nothing more after `found` is set."""
         if not self._stops:
             return piece
         text = self._held + piece
         complete = [stop for stop in self._stops if stop in text]
         if complete:
-            # Had the pieces been smaller, the one that is complete first would have ended it.
+            # The result must not depend on the pieces: the stop string that ends first wins.
             self.found = min(complete, key=lambda stop: (text.find(stop) + len(stop), -len(stop)))
             self._held = ""
             return text[: text.find(self.found)]
@@ -72,13 +73,13 @@ class StopTexts:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back in vain."""
+        """The text held back, at the end of the generation."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many characters at the end of the text could begin the stop text?"""
+    """The length of the longest end of `text` that is a beginning of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[len(text) - length :]):
             return length

@@ -24,15 +24,15 @@ from wherry.llm.scheduler import Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
 from wherry.values.errors import InvalidRequest, PromptTooLong
 
-#: Each of `n` answers has the prompt's tokens in a list of its own: 8 MiB of them a request.
+#: Each of `n` answers copies the prompt's token list: at most 8 MiB for a request.
 MOST_COPIED_TOKENS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A sequence has a new token, and perhaps its end: "stop" or "length".
+    """A new token of a sequence, and "stop" or "length" if it has ended.
 
-    There is none if only the prompt was of interest: then the end has come.
+    `sampled` is None if the request was about the prompt alone; it has ended then.
     """
 
     sequence: Sequence
@@ -41,9 +41,10 @@ class Event:
 
 
 class Engine:
-    """The generations of one model on one device.
+    """Generates tokens with one model on one device.
 
-    `run` computes a planned step and returns the logits of the tokens that its chunks ask for.
+    `run` computes the chunks of a step and returns the logits that they request. All methods are
+    for one thread.
     """
 
     def __init__(
@@ -69,13 +70,14 @@ class Engine:
             max_step_tokens=max_step_tokens,
             context_per_token=context_per_token,
         )
-        #: Most tokens of prompt and answer together.
+        #: Maximum of prompt and generated tokens.
         self.context_tokens = min(context_tokens, cache.total_blocks * cache.block_size)
         self._run = run
         self._ends = ends
         self._clock = clock
         self._ids = count(1)
-        #: Further answers to a prompt wait for the first one: then its blocks are known.
+        #: The further answers to a prompt start when the first has computed it: they use its
+        #: blocks.
         self._followers: dict[Sequence, list[Sequence]] = {}
         self._prompt_tokens = 0
         self._generated_tokens = 0
@@ -91,9 +93,9 @@ class Engine:
         priority: int = 5,
         constraints: Many[Constraint] = (),
     ) -> list[Sequence]:
-        """Start generating `sampling.n` answers. InvalidRequest if the prompt cannot be used.
+        """Start `sampling.n` generations. InvalidRequest if the prompt cannot be used.
 
-        `constraints` are one for each answer, if there are any.
+        `constraints` is empty or has one for each answer.
         """
         sampling.checked(self.name, self.vocabulary)
         room = self.context_tokens - len(prompt)
@@ -101,7 +103,7 @@ class Engine:
             raise InvalidRequest(f"model {self.name!r}: the prompt is empty", field="prompt")
         if room < (0 if sampling.max_tokens == 0 else 1):
             raise PromptTooLong(
-                # Clients know these words, as OpenAI's: they shorten the prompt and try again.
+                # Clients recognise OpenAI's words: they shorten the prompt and try again.
                 f"model {self.name!r}: the prompt has {len(prompt)} tokens, which leaves none for"
                 f" an answer: this model's maximum context length is {self.context_tokens} tokens",
                 field="prompt",
@@ -116,7 +118,7 @@ class Engine:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         ends = frozenset(sampling.stop_token_ids)
         if constraints or not sampling.ignore_eos:
-            ends |= self._ends  # of a constraint, too: where it allows nothing else
+            ends |= self._ends  # a constraint also ends where it allows no token
         sequences = [
             Sequence(
                 id=next(self._ids),
@@ -127,7 +129,7 @@ class Engine:
                 max_length=len(prompt)
                 + (room if sampling.max_tokens is None else min(room, sampling.max_tokens)),
                 index=index,
-                # The same seed for each answer would give the same answer.
+                # Otherwise all answers would be the same.
                 seed=seed + index * 0x9E3779B97F4A7C15,
                 ends=ends,
                 constraint=constraints[index] if constraints else None,
@@ -140,7 +142,7 @@ class Engine:
         return sequences
 
     def check_tokens(self, tokens: Many[int]) -> None:
-        """InvalidRequest if one of them is none of the model's."""
+        """Raise InvalidRequest if a token is outside the vocabulary."""
         if tokens and not 0 <= min(tokens) <= max(tokens) < self.vocabulary:
             raise InvalidRequest(
                 f"model {self.name!r}: token ids must be between 0 and {self.vocabulary - 1}",
@@ -148,7 +150,7 @@ class Engine:
             )
 
     def remove(self, sequence: Sequence) -> None:
-        """Its caller has left, or its text has ended it: its blocks are free at once."""
+        """Stop a generation (cancelled, or ended by a stop string) and free its blocks."""
         self._let_follow(sequence)
         for followers in self._followers.values():
             if sequence in followers:
@@ -160,7 +162,7 @@ class Engine:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def step(self) -> list[Event]:
-        """Compute one step: a new token for each sequence whose prompt is done."""
+        """Compute one step. Returns a new token for each sequence whose prefill is complete."""
         started = self._clock()
         chunks = self.scheduler.next_step()
         if not chunks:
@@ -183,7 +185,7 @@ class Engine:
         return events
 
     def gauges(self) -> Mapping[str, float]:
-        """Counts now, and totals that only grow (`_total`)."""
+        """Current counts, and totals that only grow (names ending in `_total`)."""
         cache, scheduler = self.cache, self.scheduler
         return {
             "running": len(scheduler.running),
@@ -202,18 +204,19 @@ class Engine:
     # Parts
 
     def _report_prompts(self, chunks: Many[Chunk], logits: Tensor) -> Tensor:
-        """Keep what is asked about prompts; the rows that are left, of those with a next token."""
+        """Record log probabilities of prompts. Returns the remaining logits: those to sample
+        from."""
         if not any(chunk.sequence.reports_prompt for chunk in chunks):
             return logits
         rows: list[int] = []
         end = 0
         for chunk in chunks:
-            begin, end = end, end + chunk.asked
+            begin, end = end, end + chunk.logits
             if chunk.is_last:
                 rows.append(end - 1)
             sequence = chunk.sequence
             if sequence.reports_prompt:
-                # It may be computed again, from its start: what is known is known.
+                # After a preemption the prompt is computed again: skip what was recorded.
                 known = len(sequence.prompt_report) - chunk.start
                 tokens = sequence.tokens[chunk.start + 1 : chunk.start + chunk.count + 1]
                 sequence.prompt_report += prompt_report(
@@ -222,7 +225,7 @@ class Engine:
         return logits[rows]
 
     def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
-        """One token further; the sequence is removed if that was its last."""
+        """Append a token; remove the sequence if it ends."""
         token, sampling = sampled.token, sequence.sampling
         if sampling.max_tokens == 0:
             self._let_follow(sequence)

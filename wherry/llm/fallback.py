@@ -1,9 +1,8 @@
-"""How does an architecture that is not written here run in the engine?
+"""How does an architecture without an implementation of ours run in the engine?
 
-Through transformers' own modules, with one thing exchanged: their attention asks ours, so that
-packed tokens, paged keys and values, shared prefixes and preemption are the same for them.
-Slower, since their modules make more and smaller products, and none of them is arranged for the
-CPU.
+Through transformers' modules with wherry's attention in place of theirs, so that packed tokens, the
+paged KV cache, prefix caching and preemption work the same. It is slower: these modules do more and
+smaller products, without the layout for CPUs.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
 from wherry.values.errors import ConfigError
 
-#: What transformers' modules tell an attention, beside what is off.
+#: Options that transformers' modules may pass to attention with any value.
 OPTIONS: Final = {"position_ids", "sliding_window", "use_cache"}
 
 
 class TransformersNetwork:
-    """A decoder of transformers whose attention is the engine's."""
+    """A decoder of transformers that uses the engine's attention."""
 
     def __init__(self, checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> None:
         from transformers import AttentionInterface, AutoModelForCausalLM
 
-        # transformers keeps attention functions by name, in one table for the process.
+        # transformers keeps attention functions in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
         config = checkpoint.config()
@@ -51,7 +50,7 @@ class TransformersNetwork:
             )
         except ConfigError:
             raise
-        except Exception as error:  # shapes that do not fit, and what else foreign files bring
+        except Exception as error:  # of many types: mismatched shapes, invalid files
             raise ConfigError(
                 f"{checkpoint.folder.name}: not loaded by transformers: {brief(error)}"
             ) from error
@@ -72,21 +71,21 @@ class TransformersNetwork:
             input_ids=step.tokens[None],
             position_ids=step.positions[None],
             use_cache=False,
-            logits_to_keep=step.asked,
+            logits_to_keep=step.logit_rows,
         )
         logits: Tensor = answer.logits[0]
         return logits
 
     def exchange_products(self, linear: MakeLinear) -> None:
-        """Have its linear layers multiplied otherwise. What a module multiplies by itself, such
-        as the experts of a mixture, stays as it is."""
+        """Replace its linear layers by those that `linear` makes. Products that a module does
+        itself, such as a mixture's experts, stay."""
         from transformers.pytorch_utils import Conv1D
 
         for module in list(self._net.modules()):
             for name, child in list(module.named_children()):
                 if type(child) is torch.nn.Linear:
                     weight = child.weight.data
-                elif type(child) is Conv1D:  # GPT-2's word for it
+                elif type(child) is Conv1D:  # the linear layer of GPT-2
                     weight = child.weight.data.T.contiguous()
                 else:
                     continue
@@ -104,8 +103,8 @@ class TransformersNetwork:
         dropout: float = 0.0,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """In transformers' place: [1, heads, tokens, features] in, [1, tokens, heads, features]
-        out."""
+        """The attention function that transformers calls: [1, heads, tokens, features] in, [1,
+        tokens, heads, features] out."""
         assert self._now is not None
         if unknown := [
             n for n, v in options.items() if n not in OPTIONS and v is not None and v is not False
@@ -115,9 +114,9 @@ class TransformersNetwork:
         self._attended += 1
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
         size = q.shape[-1]
-        if scaling is not None:  # ours is the usual one
+        if scaling is not None:  # None: the default, as ours
             q = q * (scaling * size**0.5)
-        if "sliding_window" in options:  # None says that this layer sees all
+        if "sliding_window" in options:  # None: this layer has no window
             window = options["sliding_window"]
         else:
             window = getattr(module, "sliding_window", None)
@@ -126,8 +125,8 @@ class TransformersNetwork:
 
     @torch.inference_mode()
     def _try(self, name: str, dtype: torch.dtype, device: torch.device) -> None:
-        """Does each of its layers ask for attention as we know it? Others keep a state of their
-        own, which nothing here would carry from step to step."""
+        """Raise ConfigError unless each layer calls attention as expected. A layer with a state of
+        its own (such as a state space layer) could not be continued in the next step."""
         shape = self.shape
         attention = Attention(
             layers=shape.layers,
@@ -152,8 +151,8 @@ class TransformersNetwork:
 
 
 def _check_size(checkpoint: Checkpoint, config: Any) -> None:
-    """Refuse files whose number of weights is not about what config.json describes: transformers
-    makes up those that are missing, and takes the memory for them."""
+    """Refuse files whose number of weights is far from what config.json describes: transformers
+    would allocate and initialise the missing ones."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -168,7 +167,7 @@ def _check_size(checkpoint: Checkpoint, config: Any) -> None:
 
 
 class _Product(torch.nn.Module):
-    """One of our products in the place of a linear layer."""
+    """A torch module that calls a Linear."""
 
     def __init__(self, run: Linear) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Is what a GGUF file says of its model computed exactly once it is converted?
+"""Can transformers convert this GGUF file exactly?
 
-transformers converts it, and leaves out without a word what it has no place for: scaled rotations,
-frequencies that are stored as a tensor, windows, sizes of heads. So the header is read here first,
-by a list of what is known. Every count in it is checked against the bytes that are there.
+transformers silently drops what it cannot represent: scaled rotary embeddings, stored frequencies,
+windows, head sizes. So the header is checked first, against a list of known keys. Each count in it
+is checked against the bytes present.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_ELEMENTS: Final = 1 << 21
 #: A chat template is the longest text.
 MOST_TEXT_BYTES: Final = 1 << 20
 
-#: By its number, how a type of value is read; text is 8, an array 9.
+#: The struct format of each scalar type by its number; 8 is a string, 9 an array.
 _SCALARS: Final = {
     0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q",
     12: "<d",
@@ -31,7 +31,7 @@ _SCALARS: Final = {
 _TEXT: Final = 8
 _ARRAY: Final = 9
 
-#: Architectures whose conversion keeps all that these keys say.
+#: Architectures whose conversion keeps everything that the known keys say.
 ARCHITECTURES: Final = ("llama", "qwen2", "qwen3")
 _NEEDED: Final = (
     "block_count", "context_length", "embedding_length", "feed_forward_length",
@@ -45,21 +45,21 @@ _TENSOR: Final = re.compile(
     r"(token_embd|output|output_norm|blk\.\d+\.(attn_(norm|q|k|v|output|q_norm|k_norm)"
     r"|ffn_(norm|gate|up|down)))\.(weight|bias)"
 )
-#: What transformers has for qwen3 heads, whatever the file says.
+#: The head size that transformers uses for qwen3, whatever the file says.
 _QWEN3_HEAD: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The keys and tensors before the weights. Of an array only its length is kept."""
+    """A file's keys and tensors. Of an array only the length is kept."""
 
     values: Mapping[str, Any]
     tensors: tuple[str, ...]
 
 
 def check(name: str, file: BinaryIO, size: int) -> None:
-    """ConfigError if a GGUF file of `size` bytes is damaged, or would not be converted exactly;
-    `name` is what it is called."""
+    """Raise ConfigError if a GGUF file of `size` bytes is damaged or cannot be converted exactly.
+    `name` is used in messages."""
     try:
         header = read(file, size)
     except ValueError as error:
@@ -69,7 +69,7 @@ def check(name: str, file: BinaryIO, size: int) -> None:
 
 
 def read(file: BinaryIO, size: int) -> Header:
-    """The header of a GGUF file. ValueError says what cannot be."""
+    """Read the header of a GGUF file of `size` bytes. ValueError says what is invalid."""
     reader = _HeaderReader(file, size)
     if reader.bytes(4) != b"GGUF":
         raise ValueError("it does not begin as a GGUF file does")
@@ -119,7 +119,7 @@ def _problem(header: Header) -> str:
 
 
 class _HeaderReader:
-    """Takes values from a file, and never more than is in it."""
+    """Reads values from a file, never beyond its end."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
@@ -163,7 +163,7 @@ class _HeaderReader:
         return f"a list of {count}"
 
     def tensor(self) -> str:
-        """Its name."""
+        """Check one tensor's entry; return its name."""
         name = self.text()
         dimensions = self.scalar("<I")
         if dimensions > 4:
@@ -171,7 +171,7 @@ class _HeaderReader:
         sizes = [self.scalar("<Q") for _ in range(dimensions)]
         self.scalar("<I")
         offset = self.scalar("<Q")
-        # No type has less than a bit for a weight.
+        # Each type takes at least one bit for a weight.
         if max([1, *sizes]) > 8 * self._left or offset > self._left:
             raise ValueError(f"the tensor {name[:80]!r} is larger than the file")
         return name

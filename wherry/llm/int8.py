@@ -1,15 +1,14 @@
-"""How do weights of 8 bits give nearly the tokens of 32, in less time?
+"""How do 8-bit weights give nearly the tokens of 32-bit ones, in less time?
 
-A product of whole numbers is quick, but then what comes in must have 8 bits, too: each row is
-rounded by its own largest number. In a language model a few features are a hundred times as large
-as the others, of which hardly anything would be left beside them. They are the same for every
-text. So the largest features get several columns: their weights are repeated, and their value is
-divided among the copies. Each copy is rounded at another place, both ways, so that together they
-are as exact as one column with more bits. An eighth more columns is enough: what rounding what
-comes in costs is then less than what rounding the weights does.
+An integer product also needs 8-bit activations, each row scaled by its own maximum. In language
+models a few features are a hundred times larger than the others (outliers), the same ones for every
+text, and would leave no precision for the rest. So the largest features get several columns: their
+weights are repeated and their value is divided among the copies, each rounded at a different
+offset. Together the copies are as exact as one column with more bits. An eighth more columns is
+enough: rounding the activations then costs less accuracy than rounding the weights.
 
-Which features are large is seen in the first rows that are multiplied, in floats; from then on it
-is 8 bits. No row depends on the others, and the sums are exact.
+The outliers are found in the first rows that are multiplied, in floats; later rows use 8 bits. No
+row depends on others, and the integer sums are exact.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ from torch import Tensor
 from wherry.llm.linear import Linear, MakeLinear, first_rows, rounded_up
 from wherry.llm.threads import Threads
 
-#: Of a linear layer's features, so many more columns: one of eight.
+#: One additional column for each _MORE features.
 _MORE = 8
-#: Numbers of columns are rounded to this, as processors like them.
+#: Numbers of columns are rounded up to a multiple of this, which vector instructions prefer.
 _EVEN = 32
-#: Less than any scale that matters: a row of zeros that comes in is not divided by zero.
+#: Smaller than any relevant scale: avoids a division by zero for a row of zeros.
 _TINY = 1e-20
-#: Weights of a product from which several threads are quicker than one. Seven rows take as long as
-#: the weights themselves.
+#: Work above which several threads are faster than one: the number of weights, where seven rows
+#: count as much as the weights.
 _WORTH_THREADS, _ROWS_LIKE_WEIGHTS = 2_400_000, 7
-#: Outputs whose weights are rounded at a time: a copy of all of them may find no room.
+#: Output rows quantized at a time: limits the memory of the float copy.
 _PIECE = 4096
 
 
-#: A little of what language models read and write, from which to learn.
+#: Calibration text.
 SAMPLE = """\
 The ferry left at half past six, with eleven people and a dog on board. "Will it rain?" asked the
 youngest of them; nobody knew. In 1887 the crossing had cost 3.50 crowns, about 40 % of a day's pay.
@@ -58,7 +57,8 @@ See https://example.org/index.html?q=7 for more.
 
 
 class Int8:
-    """A product in 8 bits, once it has seen in floats what comes in. For CPUs (`exact_here`)."""
+    """A linear layer that calibrates on its first call (in floats) and multiplies in 8 bits from
+    then on. For CPUs where `exact_here`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._unseen: Tensor | None = weight
@@ -75,14 +75,14 @@ class Int8:
 
 
 def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
-    """x -> x @ weight.T + bias in 8 bits, by oneDNN; `seen` are the largest values of each feature
-    of x."""
+    """x -> x @ weight.T + bias in 8 bits by oneDNN. `seen` [in] are the largest absolute values of
+    each feature of x."""
     feature, share, place = _columns(seen.tolist())
     whole, scales = _rounded(weight.float(), feature, place)
     arranged = torch.ops.onednn.qlinear_prepack(whole, None)
     multiply = torch.ops.onednn.qlinear_pointwise
     zeros = torch.zeros(len(scales), dtype=torch.int32)
-    # Unsigned, with 128 for zero: for signed numbers there is no quick product.
+    # Unsigned with zero point 128: oneDNN has no fast product for signed activations.
     place = place + 128.0
     scales.div_(127)
     weights, threads = whole.numel(), Threads()
@@ -111,8 +111,8 @@ def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
 
 
 def stored(weight: Tensor, bias: Tensor | None) -> Linear:
-    """The weight in 8 bits, and as floats again for each product: for devices without a quick
-    one. Half the memory, and not quicker."""
+    """A linear layer whose weight is kept in 8 bits and dequantized at each call: half the memory,
+    not faster. For devices without a fast 8-bit product."""
     every = torch.arange(weight.shape[1], device=weight.device)
     whole, scales = _rounded(weight, every, torch.full(every.shape, 0.5, device=weight.device))
     scales = scales.to(weight.dtype)[:, None]
@@ -124,8 +124,8 @@ def stored(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def exact_here() -> bool:
-    """Does this processor and this torch multiply 8-bit numbers rightly? Those without
-    instructions for it clip the sums of large ones."""
+    """Whether 8-bit products are exact with this processor and this torch. Processors without
+    instructions for them saturate large sums."""
     x = torch.ones(32, 64).tril()
     weight = torch.ones(64, 64).triu()
     try:
@@ -136,8 +136,8 @@ def exact_here() -> bool:
 
 
 def _columns(largest: list[float]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each column: its feature, its share of that feature's value, and where numbers are
-    rounded up in it, between 0 and 1."""
+    """For each column: its feature, its share of that feature's value, and its rounding offset
+    between 0 and 1."""
     more = len(largest) // _MORE
     uneven = (len(largest) + more) % _EVEN
     if uneven < more:
@@ -155,14 +155,14 @@ def _columns(largest: list[float]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _rounded(weight: Tensor, feature: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """A weight's columns as whole numbers, and the scale of each output."""
+    """A weight's columns as integers, and the scale of each output."""
     whole = torch.empty(len(weight), len(feature), dtype=torch.int8, device=weight.device)
     scales = torch.empty(len(weight), device=weight.device)
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
-        # A scale that the weight's own precision can hold: it is multiplied in that.
+        # The scale is applied in the weight's datatype, so it must be exact there.
         scale = piece.abs().amax(1).float().div_(127).to(weight.dtype).float()
-        scale[scale == 0] = 1.0  # no weights, or too small ones
+        scale[scale == 0] = 1.0  # all weights zero or too small
         numbers = (piece / scale[:, None])[:, feature]
         whole[first : first + _PIECE] = numbers.add_(place).floor_().clamp_(-127, 127)
         scales[first : first + _PIECE] = scale
@@ -170,5 +170,5 @@ def _rounded(weight: Tensor, feature: Tensor, place: Tensor) -> tuple[Tensor, Te
 
 
 def best_for(device: torch.device) -> MakeLinear:
-    """What is quickest here."""
+    """The fastest 8-bit product for this device."""
     return Int8 if device.type == "cpu" and exact_here() else stored

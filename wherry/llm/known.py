@@ -1,8 +1,8 @@
-"""Does the engine compute exactly what this config.json says, and if not, which field is why?
+"""Does the engine compute what this config.json says exactly, and if not, which field is the
+reason?
 
-What is known is listed (`families.py`, `config_fields.py`), everything else is refused: a field
-that is not read here may be the one that decides about every token. Pure: what was read from the
-file comes in, refusals come out.
+Only what is listed (`families.py`, `config_fields.py`) is accepted: an unknown field may affect
+every token. Pure: takes the parsed file, returns refusals.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from wherry.llm.config_fields import (
 from wherry.llm.families import FAMILIES, ModelFamily
 
 DTYPES = ("float32", "bfloat16", "float16")
-#: Fields that say that the weights are no floats. Others of their kind are refused as unknown.
+#: Fields of quantized weights. Others of this kind are refused as unknown.
 QUANTIZED = ("quantization_config", "compression_config", "quantization")
 ANOTHER_ENGINE = "serve it with another engine (vllm:..., llama-cpp:FILE.gguf)"
-#: Characters of a value that are shown.
+#: Characters of a value in a message.
 _SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedField:
-    """One field of config.json that the engine does not compute, and what to do."""
+    """A field of config.json that the engine does not compute, and the remedy."""
 
     field: str
     value: Any
@@ -54,15 +54,16 @@ class UnsupportedField:
 
 
 def refusals(config: Mapping[str, Any]) -> list[UnsupportedField]:
-    """What of a config.json is not computed exactly; nothing if it may be loaded."""
+    """The fields of a config.json that are not computed exactly; empty if the checkpoint may be
+    loaded."""
     return list(_refusals(config))
 
 
 def exact_positions(config: Any) -> int | None:
-    """Most tokens for which the rotations are those of transformers; None: all of them.
+    """The longest context whose rotary embeddings equal those of transformers; None: any.
 
-    "longrope" changes the rotations of all keys, of those in the cache too, when a sequence grows
-    longer than the original context: up to there they are fixed.
+    "longrope" changes the rotations of all keys, cached ones included, when a sequence exceeds the
+    original context. Up to there they are fixed.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
@@ -110,17 +111,17 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
 def _field(
     name: str, value: Any, family: ModelFamily, config: Mapping[str, Any]
 ) -> Iterator[UnsupportedField]:
-    """One field of a known architecture, by itself."""
+    """Check one field of a known architecture on its own."""
     if name in WITHOUT_EFFECT or name in QUANTIZED or name == "auto_map":
         return
     if name in ("rope_scaling", "rope_parameters") and family.ropes:
-        return  # looked at as a whole
+        return  # checked as a whole by _ropes
     if name in family.fields:
         rule = family.only.get(name) or FIELDS[name]
         if problem := _problem(rule, value, config):
             yield UnsupportedField(name, value, problem)
     elif value is None:
-        return  # absent, and transformers has no such field either
+        return  # null, where transformers has no default either
     elif name not in FIXED:
         yield UnsupportedField(
             name,
@@ -135,7 +136,7 @@ def _field(
 
 
 def _shapes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
-    """Fields that must fit each other."""
+    """Check sizes that must fit each other."""
     heads = config.get("num_attention_heads", config.get("n_head"))
     hidden = config.get("hidden_size", config.get("n_embd"))
     kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
@@ -171,7 +172,7 @@ def _shapes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
 
 
 def _ropes(config: Mapping[str, Any], family: ModelFamily) -> Iterator[UnsupportedField]:
-    """How positions become rotations."""
+    """Check the rotary embeddings."""
     given = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
     if not family.ropes or not given:
         return
@@ -232,7 +233,7 @@ def _rope(
 def _factors(
     name: str, rope: Mapping[str, Any], config: Mapping[str, Any]
 ) -> Iterator[UnsupportedField]:
-    """Fields of the rotations that must fit each other."""
+    """Check fields of a rotary scaling that must fit each other."""
     low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
     if _number(low) and _number(high) and low >= high:
         yield UnsupportedField(
@@ -293,7 +294,7 @@ def _problem(rule: Rule, value: Any, config: Mapping[str, Any]) -> str:
 
 
 def _same(value: Any, allowed: Any) -> bool:
-    """JSON's true is not its 1."""
+    """Compare with types: JSON's true is not 1."""
     return type(value) is type(allowed) and bool(value == allowed)
 
 

@@ -1,15 +1,15 @@
-"""Which blocks of the key-value cache hold which tokens, and what of it can be used again?
+"""Which blocks of the KV cache hold which tokens, and which can be reused?
 
-A block holds the keys and values of `block_size` tokens. Blocks are counted, not reserved: a
-sequence takes one when it has tokens for it. Two further rules:
+A block holds the keys and values of `block_size` tokens. A sequence takes a block when it has
+tokens for it. Two further rules:
 
-*A prefix is computed once.* A full block is known by its tokens and the blocks before it, exactly
-(no hash that could collide). It stays after its last sequence has gone, until its room is needed;
-a sequence with the same tokens takes it as it is.
+*Prefix caching.* A full block is identified by its tokens and the blocks before it, exactly (no
+hash that could collide). It is kept after its last sequence has ended until its space is needed,
+and a sequence with the same prefix uses it.
 
-*A sequence lies in one piece, if it can.* Consecutive blocks can be read by the attention where
-they lie, scattered ones must be copied together at each step. So a new sequence is put where it
-has room to grow, and that room is promised to it: others take it only if there is nothing else.
+*Contiguous sequences.* Attention reads consecutive blocks in place; scattered ones must be
+concatenated at each step. So a new sequence is placed where it has room to grow, and that room is
+reserved for it: other sequences take it only if no other block is free.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 _TAKEN, _FREE, _PROMISED = range(3)
 
-#: The identity of what stands before the first block.
+#: The identity of the empty prefix.
 ROOT = 0
 
 
@@ -28,18 +28,18 @@ ROOT = 0
 class BlockTable:
     """The blocks of one sequence, in the order of its tokens."""
 
-    #: How many blocks the sequence may come to need: where to put it depends on that.
+    #: Blocks that the sequence may need in the end: decides where it is placed.
     expected_blocks: int = 0
     blocks: list[int] = field(default_factory=list)
-    #: Its leading blocks that are known by their tokens, and the identity of the last of them.
+    #: Number of its leading blocks in the prefix cache, and the identity of the last of them.
     known_blocks: int = 0
     known_as: int = ROOT
-    #: Blocks kept free for it: from, to.
+    #: Blocks reserved for it: first, stop.
     promise: tuple[int, int] = (0, 0)
 
     @property
     def extents(self) -> list[tuple[int, int]]:
-        """Runs of consecutive blocks: first block, how many."""
+        """Runs of consecutive blocks: (first block, count)."""
         runs: list[tuple[int, int]] = []
         for block in self.blocks:
             if runs and runs[-1][0] + runs[-1][1] == block:
@@ -50,22 +50,22 @@ class BlockTable:
 
 
 class KVCache:
-    """Which sequence has which block. Pure bookkeeping: the tensors are the runner's."""
+    """Allocates blocks to sequences. Only the bookkeeping; the tensors belong to Attention."""
 
     def __init__(self, blocks: int, block_size: int) -> None:
         self.total_blocks = blocks
         self.block_size = block_size
         self._state = bytearray([_FREE]) * blocks
         self._users = [0] * blocks
-        #: Known blocks without a sequence; the one left longest ago goes first.
+        #: Cached blocks that no sequence uses, least recently used first.
         self._idle: OrderedDict[int, None] = OrderedDict()
-        #: The tokens of each known block after which other known block.
+        #: For each cached block: the identity of the block before it, and its tokens.
         self._content: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._by_content: dict[tuple[int, tuple[int, ...]], int] = {}
         self._identity: dict[int, int] = {}
         self._identities = ROOT
         self._empty_blocks = blocks
-        #: Tokens that prefixes have saved, and tokens that were looked up.
+        #: Tokens found in the prefix cache, and tokens looked up.
         self.hit_tokens = 0
         self.looked_up_tokens = 0
 
@@ -86,15 +86,16 @@ class KVCache:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    # A sequence's way: open, grow and learn with each step, close
+    # Life of a sequence: open, then grow and learn with each step, close
 
     def open(
         self, tokens: Tokens[int], expected_tokens: int, *, reuse: bool = True
     ) -> tuple[BlockTable, int]:
-        """A table with the known blocks that `tokens` begin with, and how many tokens they hold.
+        """A block table with the cached prefix of `tokens`, and the length of that prefix in
+        tokens.
 
-        At least the last token is left to compute: what follows it is the question. Without
-        `reuse` all of them are: a block does not say how probable its tokens were.
+        At least the last token is left to compute, since its logits are needed. Without `reuse` no
+        prefix is used: cached blocks have no log probabilities.
         """
         table = BlockTable(self.blocks_for(max(expected_tokens, len(tokens))))
         most = len(tokens) - self.block_size if reuse else 0
@@ -113,7 +114,8 @@ class KVCache:
         return table, hit
 
     def grow(self, table: BlockTable, tokens: int) -> bool:
-        """Have blocks for so many tokens; False, and nothing has changed, if there are too few."""
+        """Allocate blocks for `tokens` tokens in all. False, without a change, if there are too few
+        blocks."""
         missing = self.blocks_for(tokens) - len(table.blocks)
         if missing > self.available_blocks:
             return False
@@ -122,7 +124,7 @@ class KVCache:
         return True
 
     def learn(self, table: BlockTable, tokens: Tokens[int], computed: int) -> None:
-        """The first `computed` of its tokens are in the cache: from now on others may use them."""
+        """Add the full blocks among the first `computed` tokens to the prefix cache."""
         size = self.block_size
         for number in range(table.known_blocks, computed // size):
             key = (table.known_as, tuple(tokens[number * size : (number + 1) * size]))
@@ -137,11 +139,12 @@ class KVCache:
             table.known_as = self._identity[known]
 
     def close(self, table: BlockTable) -> None:
-        """The sequence has ended or is put back: its known blocks are kept while there is room."""
+        """Release the blocks of a sequence that has ended or is preempted. Cached blocks stay until
+        their space is needed."""
         for block in range(*table.promise):
             if self._state[block] == _PROMISED:
                 self._state[block] = _FREE
-        for block in reversed(table.blocks):  # the end of a prefix is of less use than its start
+        for block in reversed(table.blocks):  # the end of a prefix is evicted before its beginning
             self._users[block] -= 1
             if self._users[block]:
                 continue
@@ -154,7 +157,7 @@ class KVCache:
         table.known_blocks, table.known_as = 0, ROOT
 
     def check(self) -> None:
-        """State the invariants: for tests."""
+        """Assert the invariants. For tests."""
         assert self._empty_blocks == sum(state != _TAKEN for state in self._state)
         for block in range(self.total_blocks):
             idle = block in self._idle
@@ -178,7 +181,7 @@ class KVCache:
         table.blocks.append(block)
 
     def _forget(self, block: int) -> None:
-        """Empty an idle block."""
+        """Remove an idle block from the prefix cache."""
         del self._idle[block]
         del self._by_content[self._content.pop(block)]
         del self._identity[block]
@@ -186,7 +189,7 @@ class KVCache:
         self._empty_blocks += 1
 
     def _extend(self, table: BlockTable, missing: int) -> int:
-        """Go on right behind the last block, as far as that is free; how many were taken."""
+        """Take free blocks directly behind the last one. Returns how many were taken."""
         if not table.blocks:
             return 0
         first = block = table.blocks[-1] + 1
@@ -200,7 +203,8 @@ class KVCache:
         return block - first
 
     def _settle(self, table: BlockTable, missing: int) -> int:
-        """Take blocks somewhere else: where most of what may still come has room."""
+        """Take blocks at another place, with as much room to grow as possible. Returns how many
+        were taken."""
         wanted = max(missing, table.expected_blocks - len(table.blocks))
         start = self._room(wanted)
         while start < 0 and self._idle and wanted <= self.available_blocks:
@@ -220,11 +224,11 @@ class KVCache:
         return missing
 
     def _room(self, blocks: int) -> int:
-        """Where so many free blocks lie in a row; -1: nowhere."""
+        """The start of a run of this many free blocks; -1 if there is none."""
         return self._state.find(bytes([_FREE]) * blocks)
 
     def _any(self) -> int:
-        """One block: free, or kept longest, or promised to a sequence."""
+        """One block: a free one, else the least recently used cached one, else a reserved one."""
         if (block := self._state.find(_FREE)) >= 0:
             return block
         if self._idle:

@@ -1,4 +1,4 @@
-"""What of a library's error about a foreign file may be shown?"""
+"""Which part of a library's error about a file may be shown to a client?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PLACE: Final = re.compile(r"(?<![\w.])~?/[^\s'\":,]{2,}")
 
 
 def brief(error: BaseException) -> str:
-    """What a library said about a file, without the places where it looked for it."""
+    """The type and the first two lines of `error`, at most 200 characters, without file paths."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = _PLACE.sub("...", " ".join(lines[:2]))
     return f"{type(error).__name__}: {said[:200]}"

@@ -1,7 +1,7 @@
-"""How does llama.cpp serve behind the same front: the inputs and outputs of an LLM over GGUF files?
+"""How does llama.cpp serve a GGUF file with the inputs and outputs of `LLM`?
 
-Its own server (continuous batching over slots) runs in this process, through the package
-xllamacpp; each request waits for it in a thread, and `step` hands on what has come.
+llama.cpp's server (continuous batching over slots) runs in this process through the package
+xllamacpp. A thread waits for each request, and `step` collects the results.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest
 
-#: Seconds that a step waits for a token: so long a new request may have to wait for its start.
+#: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
-#: What llama.cpp has no word for.
+#: Parameters that llama.cpp does not have.
 UNSUPPORTED: Final = ("min_tokens", "stop_token_ids", "include_stop", "echo")
-#: The same wish by both names.
+#: llama.cpp's names of our parameters.
 NAMES: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -42,28 +42,28 @@ NAMES: Final = {
 
 @dataclass(slots=True, eq=False)
 class _LlamaRequest:
-    """One request, and what its thread has got for it."""
+    """One request, and the results that its thread has received."""
 
     alternatives: int | None
     stream: bool
     came: SimpleQueue[dict[str, Any] | None] = field(default_factory=SimpleQueue)
-    #: The caller has left: the next token is the last.
+    #: Cancelled: ends with the next token.
     left: bool = False
     thread: threading.Thread | None = None
-    #: With `stream` off: an answer that is under way, by its index.
+    #: Without `stream`: the answers so far, by index.
     whole: dict[int, Delta] = field(default_factory=dict)
-    #: Ends of answers; they go out with the usage, which comes last.
+    #: Ends of answers, held back until the usage arrives, which comes last.
     ends: list[Delta] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
 
 
 class LlamaCpp(StepModel):
-    """A GGUF file, served by llama.cpp in this process. `wherry[llama-cpp]`.
+    """A GGUF file served by llama.cpp in this process. Needs `wherry[llama-cpp]`.
 
         wherry.Server(LlamaCpp("SmolLM2-135M-Instruct.Q4_1.gguf", name="chat"))
 
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
-    `context_tokens`. `token_ids` of the answer are known only where `logprobs` are asked for.
+    `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
     Refused: tools, min_tokens, stop_token_ids, include_stop, echo, skip_special_tokens and
     add_special_tokens off, regular expressions and grammars.
     """
@@ -108,7 +108,8 @@ class LlamaCpp(StepModel):
         if self._threads is not None:
             wanted.cpuparams.n_threads = wanted.cpuparams_batch.n_threads = self._threads
         self._server: Any = xllamacpp.Server(wanted)
-        #: Those that llama.cpp works for, or is about to: also one that was left in its prompt.
+        #: Requests that llama.cpp runs or is about to run, including cancelled ones still in
+        #: prefill.
         self._active: set[_LlamaRequest] = set()
         self._news = threading.Event()
 
@@ -118,7 +119,7 @@ class LlamaCpp(StepModel):
         for request in requests:
             if request.thread is not None:
                 request.thread.join()
-        self.__dict__.pop("_server", None)  # its destructor ends its threads
+        self.__dict__.pop("_server", None)
 
     def start(
         self,
@@ -156,7 +157,7 @@ class LlamaCpp(StepModel):
         return [self._step(request) for request in active]
 
     def stop(self, state: _LlamaRequest) -> None:
-        state.left = True  # its thread is not waited for: a long prompt would hold up all others
+        state.left = True  # do not wait for its thread: it may be in a long prefill
 
     def gauges(self) -> Mapping[str, float]:
         return {"running": float(len(self._active))}
@@ -220,12 +221,12 @@ class LlamaCpp(StepModel):
     # Words
 
     def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
-        """A request's wishes in llama.cpp's words."""
+        """The request's parameters as JSON for llama.cpp's server."""
         for name in UNSUPPORTED:
             if getattr(wanted, name):
                 raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
         for name in ("skip_special_tokens", "add_special_tokens"):
-            if not getattr(wanted, name):  # the first is one setting for all of a server's requests
+            if not getattr(wanted, name):  # llama.cpp sets the first for the whole server
                 problem = f"{name}: false is not supported by llama.cpp's adapter"
                 raise self._refused(problem, name)
         body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}
@@ -234,7 +235,7 @@ class LlamaCpp(StepModel):
             "stream_options": {"include_usage": True},
             "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
             "stop": list(wanted.stop),
-            "repeat_last_n": self._context,  # all of it, as other engines do
+            "repeat_last_n": self._context,  # the whole context, as other engines do
             "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
         }
         if wanted.seed is not None:
@@ -267,7 +268,8 @@ class LlamaCpp(StepModel):
 
 
 def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list[dict[str, Any]]:
-    """llama.cpp's log probabilities as an LLM's; it names more alternatives than were asked for."""
+    """llama.cpp's log probabilities in the form of `Delta.logprobs`; it reports more alternatives
+    than requested."""
 
     def entry(token: Mapping[str, Any]) -> dict[str, Any]:
         return {name: token[name] for name in ("token", "id", "logprob", "bytes")}

@@ -1,4 +1,4 @@
-"""How is a checkpoint served: text or messages in, pieces of text out, many callers at once?"""
+"""How is a checkpoint served: texts or messages in, pieces of text out?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Matcher
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
-from wherry.llm.question import Asked, Question, QuestionReader
+from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Constraint, Sampled
 from wherry.llm.sequence import Sequence as Generation
@@ -23,21 +23,23 @@ from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
-if TYPE_CHECKING:  # torch comes with it: only the process that runs the model needs that
+if TYPE_CHECKING:  # imports torch, which only the model's own process needs
     from wherry.llm.engine import Engine, Event
 
 
-#: Of a thread that waits for work, each some 40 ns.
+#: Iterations (40 ns each) for which an idle OpenMP thread spins before it sleeps.
 SPINS = "2000"
-#: Seconds that the engine waits for a question that is being read: nearly all are read by then.
+#: Seconds that an idle engine waits for a prompt that another thread tokenizes.
 PATIENCE = 0.01
 
 
 def _wait_briefly(environment: MutableMapping[str, str]) -> None:
-    """How torch's threads wait for work, unless the environment says so already: by spinning for
-    some 0.1 ms, then asleep. The gaps between two products are mostly shorter than that, and to be
-    woken up takes as long as a tenth of a product; those that spin for long take the time from
-    everybody else. OpenMP reads it when torch is first imported: this is for worker processes.
+    """Have torch's idle threads spin for about 0.1 ms and then sleep, unless the environment sets
+    it.
+
+    Most gaps between two products are shorter than that, and waking a thread takes a tenth of a
+    product's time; longer spinning takes CPU from other processes. OpenMP reads the variables when
+    torch is first imported, so this only works in a new process.
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -46,13 +48,12 @@ def _wait_briefly(environment: MutableMapping[str, str]) -> None:
 
 @dataclass(slots=True)
 class _Answer:
-    """One of a request's answers on its way out."""
+    """One of a request's answers, and its output that was not sent yet."""
 
     sequence: Generation
     text: Detokenizer
     stops: StopTexts
     done: bool = False
-    #: What has not been sent yet.
     pending_text: str = ""
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
@@ -62,13 +63,13 @@ class _Answer:
 class _EngineRequest:
     sampling: Sampling
     stream: bool
-    #: The prompt, if it came as text.
+    #: The prompt, if it was given as text.
     prompt: str
-    #: Only its tokens are of interest.
+    #: The request is for the tokens of the prompt only.
     only_count: bool = False
-    #: None yet while what is asked is being read.
+    #: None until the prompt is tokenized.
     answers: list[_Answer] | None = None
-    reading: Future[Question] | None = None
+    reading: Future[TokenizedPrompt] | None = None
     tokens: list[int] = field(default_factory=list)
     deltas: list[Delta] = field(default_factory=list)
     error: Exception | None = None
@@ -79,7 +80,7 @@ class _EngineRequest:
 
 
 class LLM(StepModel):
-    """A decoder model behind wherry's engine.
+    """A checkpoint of a decoder model, served by wherry's engine.
 
         from wherry.llm import LLM
 
@@ -87,11 +88,11 @@ class LLM(StepModel):
             for delta in runtime.stream("chat", prompt="Once upon a time"):
                 print(delta["text"], end="")
 
-    `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. The answer
-    comes as `Delta`s. A request asks with `prompt`, `messages` (through the chat template) or
-    `token_ids`; `parameters` are the fields of `Sampling`, `template` goes to the chat template,
-    and with `stream` off each answer is one piece. With `task` "tokenize" the answer is the tokens
-    of the prompt or the messages, with "detokenize" the text of `token_ids`.
+    `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. A request has one
+    of `prompt`, `messages` (rendered by the chat template) and `token_ids`; `parameters` are the
+    fields of `Sampling`, `template` variables of the chat template. The responses are `Delta`s, one
+    for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
+    prompt or the messages, with "detokenize" the text of `token_ids`.
     """
 
     max_batch_size = 64
@@ -142,7 +143,7 @@ class LLM(StepModel):
         self.engine, self.tokenizer = load_engine(
             self.source, name, str(for_torch(device, name)), **self._options
         )
-        self._questions = QuestionReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
+        self._prompts = PromptReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
 
@@ -165,7 +166,7 @@ class LLM(StepModel):
         stream: bool = True,
         task: str = "generate",
     ) -> _EngineRequest:
-        """A caller's request joins."""
+        """Add a request. A long prompt is tokenized in another thread."""
         if task == "detokenize":
             return self._answered(self._text(list(token_ids)))
         if task not in ("generate", "tokenize"):
@@ -174,7 +175,7 @@ class LLM(StepModel):
                 f" not {task[:40]!r}",
                 field="task",
             )
-        asked = Asked(
+        given = Prompt(
             prompt=prompt,
             messages=messages,
             token_ids=token_ids,
@@ -185,10 +186,10 @@ class LLM(StepModel):
             may_be_empty=task == "tokenize",
         )
         request = _EngineRequest(parameters, stream, prompt, only_count=task == "tokenize")
-        if asked.is_brief:
-            self._begin(request, self._questions.read(asked))
+        if given.is_short:
+            self._begin(request, self._prompts.read(given))
         else:
-            request.reading = self._reader.submit(self._questions.read, asked)
+            request.reading = self._reader.submit(self._prompts.read, given)
             self._begin_if_read(request)
         return request
 
@@ -197,10 +198,10 @@ class LLM(StepModel):
         for request in unread:
             try:
                 self._begin_if_read(request, at_most=0.0 if self.engine.busy else PATIENCE)
-            except Exception as error:  # noqa: BLE001 - of any library: it is this caller's alone
+            except Exception as error:  # noqa: BLE001 - of any library; only this request fails
                 request.error = error
         for event in self.engine.step():
-            self._take(event)
+            self._apply(event)
         return [self._step(request) for request in active]
 
     def _step(self, request: _EngineRequest) -> Step[Delta]:
@@ -222,7 +223,7 @@ class LLM(StepModel):
         return self.engine.gauges()
 
     def cost(self, *row: Any) -> float:
-        """For the door, before anything is tokenized: how long is the prompt, about?"""
+        """Estimate the length of the prompt before it is tokenized."""
         prompt, messages, token_ids, *_, task = row
         if task not in (None, "generate"):
             return 0.0
@@ -231,19 +232,19 @@ class LLM(StepModel):
     # Parts
 
     def _begin_if_read(self, request: _EngineRequest, at_most: float = PATIENCE) -> None:
-        """Start generating if what is asked has been read; InvalidRequest if it cannot be. A long
-        text or a large schema takes a second, during which the other generations go on."""
+        """Start generating if the prompt is tokenized within `at_most` seconds; InvalidRequest if
+        it is invalid. Meanwhile other generations go on."""
         assert request.reading is not None
         if wait([request.reading], at_most).done:
             self._begin(request, request.reading.result())
 
-    def _begin(self, request: _EngineRequest, question: Question) -> None:
-        request.tokens = question.tokens
+    def _begin(self, request: _EngineRequest, read: TokenizedPrompt) -> None:
+        request.tokens = read.tokens
         if request.only_count:
             request.answers = []
-            request.deltas.append(self._count(question.tokens))
+            request.deltas.append(self._count(read.tokens))
             return
-        sampling, constraint = request.sampling, question.constraint
+        sampling, constraint = request.sampling, read.constraint
         constraints: list[Matcher] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
@@ -271,17 +272,17 @@ class LLM(StepModel):
         return Delta(0, self.tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
 
     def _answered(self, delta: Delta) -> _EngineRequest:
-        """For what only the tokenizer was needed: the next step says so."""
+        """A request that the tokenizer alone has answered; the next step returns it."""
         return _EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
-    def _take(self, event: Event) -> None:
-        """What a step did for one answer, and whether that ends it."""
+    def _apply(self, event: Event) -> None:
+        """Apply one event of a step to its answer."""
         request, answer = self._requests[event.sequence]
         if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
             self._echo(request, answer)
         reason = event.finish_reason
         if event.sampled is not None:
-            reason = self._take_token(answer, event.sampled, reason)
+            reason = self._append_token(answer, event.sampled, reason)
         if reason:
             answer.done = True
             del self._requests[event.sequence]
@@ -290,7 +291,8 @@ class LLM(StepModel):
             self._send(request, answer, reason)
 
     def _echo(self, request: _EngineRequest, answer: _Answer) -> None:
-        """The prompt comes before an answer's first piece, with what was asked about its tokens."""
+        """Put the prompt, and its log probabilities if requested, before the answer's first
+        piece."""
         tokens = request.tokens
         answer.pending_text = request.prompt or self.tokenizer.decode(tokens, skip_special=False)
         if request.sampling.reports_prompt:
@@ -299,8 +301,8 @@ class LLM(StepModel):
             report = request.answers[0].sequence.prompt_report
             answer.pending_logprobs = [first, *map(self._logprob, report)]
 
-    def _take_token(self, answer: _Answer, sampled: Sampled, reason: str) -> str:
-        """One token of an answer: its text, and why that ends it, if it does."""
+    def _append_token(self, answer: _Answer, sampled: Sampled, reason: str) -> str:
+        """Append one token to an answer. Returns the finish reason, "" if it goes on."""
         sequence, token = answer.sequence, sampled.token
         sampling = sequence.sampling
         answer.pending_tokens.append(token)
@@ -325,7 +327,7 @@ class LLM(StepModel):
         return reason
 
     def _check_form(self, request: _EngineRequest, constraint: Constraint | None) -> None:
-        """An answer that could not be held to its form has ended early: its caller is told."""
+        """Fail the request if its constraint could not be completed."""
         if isinstance(constraint, Matcher) and (problem := constraint.problem()):
             request.error = InvalidRequest(
                 f"model {self.engine.name!r}: constraint: the answer could not be brought to its"

@@ -1,4 +1,4 @@
-"""How does an engine for a checkpoint come to be on a device: precision, cache size, threads?"""
+"""How is the engine of a checkpoint built on a device: precision, cache size, threads?"""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from wherry.llm.ahead import compile_programs
 from wherry.llm.checkpoint import DTYPES, Checkpoint
 from wherry.llm.engine import Engine
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.model import Decoder, Shape
+from wherry.llm.precompile import compile_programs
 from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
 from wherry.llm.tokenizer import Tokenizer
 from wherry.observability.machine import Machine
@@ -23,10 +23,10 @@ from wherry.values.errors import ConfigError
 log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
-#: Of the memory that is free once the weights are there, if the cache's size is not set.
+#: Share of the free memory, after loading the weights, that the KV cache gets by default.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
-#: On a CPU it is shared with other programs: this is enough, unless it is set.
+#: Maximum of the KV cache on a CPU by default, as the memory is shared with other programs.
 CPU_MOST_BYTES = 4e9
 
 
@@ -44,7 +44,11 @@ def load_engine(
     block_size: int = 16,
     threads: int | None = None,
 ) -> tuple[Engine, Tokenizer]:
-    """Load a checkpoint. ConfigError says what does not go together."""
+    """Load a checkpoint and build its engine and tokenizer.
+
+    Blocks: reads (or downloads) files and may compile. ConfigError names settings that do not fit
+    the checkpoint or device.
+    """
     if threads is not None and threads < 1:
         raise ConfigError(f"model {name!r}: threads must be at least 1, not {threads}")
     torch.set_num_threads(threads or _threads())
@@ -66,7 +70,7 @@ def load_engine(
     context = min(context_tokens or shape.max_positions, shape.max_positions)
     per_token = cache_bytes_per_token(shape, DTYPES[precision])
     room = _cache_bytes(cache_gb, device) // (per_token * block_size)
-    # More than all running ones can ever fill would lie idle; prefixes may stay in the rest.
+    # Twice what the running sequences can fill: the rest holds prefixes. More would not be used.
     blocks = min(room, 2 * max_running * -(-context // block_size))
     if blocks < 1:
         raise ConfigError(
@@ -101,8 +105,8 @@ def load_engine(
 
 
 def _context_per_token(shape: Shape) -> float:
-    """How long a context makes a prompt's token take twice as long? Its attention then has half as
-    many multiplications as its products with the weights: so much slower they are, on a CPU."""
+    """The context length at which a prefill token takes twice as long. Attention then does half as
+    many multiplications as the linear layers; on a CPU they take twice as long each."""
     attention = shape.heads * shape.head_size
     products = shape.hidden * (2 * attention + 2 * shape.kv_heads * shape.head_size)
     products += 3 * shape.hidden * shape.feed_forward
@@ -110,8 +114,8 @@ def _context_per_token(shape: Shape) -> float:
 
 
 def _precision(dtype: str, config: Any, device: torch.device) -> str:
-    """What was asked for; "auto": as the checkpoint on a GPU, float32 on a CPU, where half
-    precision is only storage."""
+    """The datatype to compute in. "auto": the checkpoint's own on a GPU; float32 on a CPU, where
+    half precision only saves memory."""
     if dtype == "auto":
         if device.type == "cpu":
             return "float32"
@@ -131,7 +135,7 @@ def _cache_bytes(cache_gb: float | None, device: torch.device) -> int:
 
 
 def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """The free memory: of the machine, and of what a container may have."""
+    """Free memory in bytes: of the machine or of the container, whichever is less."""
     free = Machine().available_bytes()
     if free is None:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -139,32 +143,32 @@ def _free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
         most = int((cgroup / "memory.max").read_text())
         used = int((cgroup / "memory.current").read_text())
         of_files = re.search(r"^file (\d+)$", (cgroup / "memory.stat").read_text(), re.M)
-    except (OSError, ValueError):  # no such limit here, or it says "max"
+    except (OSError, ValueError):
         return free
-    # The pages of files, such as the weights on disk, make room when they must.
+    # Cached pages of files, such as the weights, are given up when memory is needed.
     return min(free, max(0, most - used + int(of_files[1] if of_files else 0)))
 
 
 def _threads(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """One for each core, as torch has it, but no more than a container may have at a time: else
-    some of them stand still while the others wait for them."""
+    """The number of threads to compute with: torch's default (one for each core), at most the
+    container's CPU quota. More threads would be throttled and waited for."""
     threads = torch.get_num_threads()
     try:
         quota, period = map(int, (cgroup / "cpu.max").read_text().split())
         return min(threads, -(-quota // period))
-    except (OSError, ValueError, ZeroDivisionError):  # no such limit here, or it says "max"
+    except (OSError, ValueError, ZeroDivisionError):
         return threads
 
 
 def _commit(runner: ModelRunner) -> None:
-    """Have the cache's memory now. The system gives it when it is first written: block by block,
-    as prefixes fill it, that would look like a leak, and there may be too little hours later."""
+    """Write to the whole KV cache, so that its memory is allocated now. Otherwise memory would grow
+    like a leak as prefixes fill it, and might be missing hours later."""
     for tensor in (*runner.attention.keys, *runner.attention.values):
         tensor.zero_()
 
 
 def _ends(config: Any, generation: Any, tokenizer: Tokenizer) -> frozenset[int]:
-    """The tokens that end a text, wherever the checkpoint names them."""
+    """The end-of-text tokens that the checkpoint's files name."""
     ends: set[int] = set()
     for named in (generation.get("eos_token_id"), getattr(config, "eos_token_id", None)):
         if isinstance(named, int):

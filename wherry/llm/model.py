@@ -1,8 +1,8 @@
-"""How does a Llama-like decoder turn tokens into logits?
+"""How does a Llama-like decoder compute logits from tokens?
 
-Llama (SmolLM, Mistral) and Qwen 2, 2.5 and 3, written plainly: one forward pass over the packed
-tokens of all sequences of a step, no padding anywhere. What belongs to a sequence alone, its
-attention, is asked of `Attention`; everything else is one matrix product for all of them.
+Llama (SmolLM, Mistral) and Qwen 2, 2.5 and 3: one forward pass over the packed tokens of all
+sequences of a step, without padding. Attention, which is separate for each sequence, is in
+`Attention`; everything else is one matrix product for all tokens.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from wherry.llm.attention import Attention, StepInputs
 from wherry.llm.known import exact_positions
 from wherry.llm.linear import Linear, MakeLinear
 
-#: Gives a checkpoint's tensor of that name and shape, or refuses the checkpoint.
+#: Returns a checkpoint's tensor by name and shape. ConfigError if there is none.
 Weights = Callable[..., Tensor]
 
-#: Positions whose rotations are kept at most: half a gigabyte for heads of 128 features.
+#: Maximum number of positions with precomputed rotations: 0.5 GB for heads of 128 features.
 MOST_POSITIONS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a decoder, from its checkpoint's config."""
+    """The sizes of a decoder, from its config.json."""
 
     layers: int
     hidden: int
@@ -37,10 +37,10 @@ class Shape:
     kv_heads: int
     head_size: int
     vocabulary: int
-    #: Tokens up to which what is computed is what the checkpoint says.
+    #: The longest context that is computed exactly as the checkpoint defines it.
     max_positions: int
     norm_eps: float
-    #: Tokens that each layer looks back at; None: all.
+    #: Attention window of each layer in tokens; None: the whole context.
     windows: tuple[int | None, ...]
 
     @classmethod
@@ -64,7 +64,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a layer has beside its matrices."""
+    """The optional parts of a layer."""
 
     qkv_bias: bool
     output_bias: bool
@@ -85,8 +85,8 @@ class Parts:
 class Decoder:
     """The whole model: embedding, layers, head.
 
-    A `first_step` is computed while the layers are read, one by one: those that keep something
-    smaller, once they have seen what comes in, are never all there with their weights.
+    With `first_step` each layer is computed once as soon as it is loaded. Layers that quantize on
+    their first call then never hold all their float weights at the same time.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Decoder:
             self._pass(*first_step, reading())
 
     def forward(self, step: StepInputs, attention: Attention) -> Tensor:
-        """The logits of the tokens that are asked for, one row each."""
+        """The logits [rows, vocabulary] of the rows that the step requests."""
         return self._pass(step, attention, self.layers)
 
     def _pass(self, step: StepInputs, attention: Attention, layers: Iterable[Layer]) -> Tensor:
@@ -126,12 +126,13 @@ class Decoder:
         cos, sin = self.rotary(step.positions)
         for number, layer in enumerate(layers):
             x = layer.forward(x, cos, sin, step, attention, number)
-        x = x.index_select(0, step.asked)
+        x = x.index_select(0, step.logit_rows)
         return self.head(rms_norm(x, self.norm, self.shape.norm_eps))
 
 
 class Layer:
-    """Attention, then the gated feed-forward network, each added to what came in."""
+    """A transformer layer: attention, then the gated feed-forward network, each with a residual
+    connection."""
 
     def __init__(
         self, shape: Shape, parts: Parts, weights: Weights, name: str, linear: MakeLinear
@@ -140,7 +141,8 @@ class Layer:
         queries, keys, inner = shape.heads * size, shape.kv_heads * size, shape.feed_forward
 
         def joined(columns: int, bias: bool, rows: dict[str, int]) -> Linear:
-            """Several linear layers of the same input as one: their names and outputs."""
+            """Concatenate several linear layers with the same input: `rows` has their names and
+            output sizes."""
             weight = [weights(f"{name}{n}.weight", count, columns) for n, count in rows.items()]
             biases = [weights(f"{name}{n}.bias", count) for n, count in rows.items() if bias]
             return linear(torch.cat(weight), torch.cat(biases) if bias else None)
@@ -188,7 +190,7 @@ class Layer:
 
 
 class Rotary:
-    """Positions as rotations of pairs of features, computed once for every position."""
+    """Rotary position embedding: cosines and sines, computed once for every position."""
 
     def __init__(self, config: Any, head_size: int, positions: int, like: Tensor) -> None:
         frequencies, self._scale = _frequencies(config, head_size)
@@ -197,12 +199,12 @@ class Rotary:
         self._sin = (angles.sin() * self._scale).to(like)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines for all heads of each token."""
+        """The cosines and sines of these positions, to be broadcast over heads."""
         return self._cos[positions][:, None], self._sin[positions][:, None]
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the first half of each head's features against the second."""
+    """Rotate the first half of each head's features against the second half."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
@@ -212,7 +214,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _frequencies(config: Any, head_size: int) -> tuple[Tensor, float]:
-    """The rotations' frequencies, stretched for long contexts as the checkpoint says."""
+    """The rotary frequencies, scaled for long contexts as config.json says, and the attention
+    factor."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = config.rope_parameters

@@ -1,4 +1,4 @@
-"""How does a step that was planned become tensors, and run?"""
+"""How do the chunks of a step become tensors and logits?"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ log = logging.getLogger("wherry")
 
 
 class Network(Protocol):
-    """A decoder: our own, or one of transformers."""
+    """A decoder: wherry's own, or one of transformers."""
 
     shape: Shape
 
@@ -30,7 +30,7 @@ class Network(Protocol):
 
 
 class ModelRunner:
-    """The model and its cache on one device."""
+    """A decoder and its KV cache on one device."""
 
     def __init__(
         self,
@@ -48,14 +48,15 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Compute a step. The logits of the tokens that the chunks ask for, in order."""
+        """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
+        the chunks request, in their order."""
         return self.network.forward(self._inputs(chunks), self.attention)
 
     def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        asked: list[int] = []
+        logit_rows: list[int] = []
         spans: list[Context] = []
         size = self._block_size
         for chunk in chunks:
@@ -67,19 +68,20 @@ class ModelRunner:
             tokens += sequence.tokens[chunk.start : stop]
             positions += range(chunk.start, stop)
             slots += [blocks[p // size] * size + p % size for p in range(chunk.start, stop)]
-            asked += range(len(tokens) - chunk.asked, len(tokens))
+            logit_rows += range(len(tokens) - chunk.logits, len(tokens))
         packed = torch.tensor([tokens, positions, slots]).to(self.device)
         return StepInputs(
             packed[0],
             packed[1],
             packed[2],
-            torch.tensor(asked, dtype=torch.long, device=self.device),
+            torch.tensor(logit_rows, dtype=torch.long, device=self.device),
             spans,
         )
 
 
 def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tuple[int, int]]:
-    """The cache's tokens that hold the first `tokens` of a sequence."""
+    """The places of a sequence's first `tokens` tokens in the cache, as (first token, length), from
+    its runs of blocks."""
     pieces: list[tuple[int, int]] = []
     for block, count in extents:
         length = min(tokens, count * size)
@@ -92,7 +94,8 @@ def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tupl
 def load_network(
     checkpoint: Checkpoint, *, dtype: str, device: torch.device, quantization: str | None = None
 ) -> Network:
-    """The decoder of a checkpoint, in the given precision; its weights in 8 bits if "int8"."""
+    """Load a checkpoint's decoder in this datatype, with 8-bit weights if `quantization` is "int8".
+    Reads files; blocks."""
     config = checkpoint.config()
     kind = config.architectures[0]
     precision = DTYPES[dtype]
@@ -120,7 +123,8 @@ def load_network(
 def first_step(
     checkpoint: Checkpoint, shape: Shape, dtype: torch.dtype, device: torch.device
 ) -> tuple[StepInputs, Attention]:
-    """A text from which 8-bit products learn what comes in."""
+    """One step over a sample text, on which 8-bit products calibrate, and attention with a cache
+    for it."""
     tokens = Tokenizer.load(checkpoint.folder).encode(int8.SAMPLE)[: shape.max_positions]
     rows = len(tokens)
     places = torch.arange(rows, device=device)
@@ -135,7 +139,7 @@ def first_step(
 
 
 def attention_for(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.device) -> Attention:
-    """With a cache for so many tokens."""
+    """Attention with an empty KV cache for `tokens` tokens."""
     return Attention(
         layers=shape.layers,
         kv_heads=shape.kv_heads,
@@ -147,5 +151,5 @@ def attention_for(shape: Shape, tokens: int, dtype: torch.dtype, device: torch.d
 
 
 def cache_bytes_per_token(shape: Shape, dtype: torch.dtype) -> int:
-    """What one token's keys and values take in all layers."""
+    """Bytes of one token's keys and values in all layers."""
     return 2 * shape.layers * shape.kv_heads * shape.head_size * dtype.itemsize

@@ -1,8 +1,8 @@
-"""Which token follows, for all sequences of a step at once?
+"""Which token follows in each sequence of a step?
 
-A random choice is the place of one number between 0 and 1 on the line of probabilities. The
-number depends on the sequence's seed and how far it is, and on nothing else: the same seed gives
-the same text in any batch, and after a preemption.
+A random choice inverts the cumulative distribution at a number in [0, 1). That number depends only
+on the sequence's seed and the token's position: the same seed gives the same text in any batch, and
+after preemption.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 
 from wherry.llm.sequence import Sampled, Sequence
 
-#: How many candidates are sorted first. They nearly always hold all that top_p and min_p leave;
-#: sorting the whole vocabulary takes twenty times as long.
+#: Number of candidates that are sorted first. They nearly always hold what top_p and min_p leave;
+#: sorting the vocabulary takes twenty times as long.
 CANDIDATES = 128
-#: Of a prompt's log probabilities, so many rows are computed at a time.
+#: Rows of a prompt's log probabilities computed at a time.
 ROWS = 64
 
-#: Of two tokens that differ by more than a hundredth only the first one is drawn at it; what is
-#: colder still would be 0 in float32, by which nothing can be divided.
+#: The lowest temperature used. Here a difference of 0.01 between two logits already decides; lower
+#: ones would become 0 in float32.
 COLDEST = 1e-4
 
 _NEVER = float("-inf")
@@ -32,7 +32,7 @@ _NEVER = float("-inf")
 
 @torch.inference_mode()
 def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
-    """Choose for each row of `logits` the token that follows its sequence."""
+    """Choose the next token of each sequence from its row of `logits` [sequences, vocabulary]."""
     reported = [row for row, s in enumerate(sequences) if s.sampling.logprobs is not None]
     logprobs = logits[reported].float().log_softmax(-1) if reported else None
     logits = _adjusted(logits, sequences)
@@ -58,8 +58,8 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
 
 @torch.inference_mode()
 def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[Sampled]:
-    """How probable each of `tokens` is, by its row of `logits`; a few rows at a time, as there is
-    a number for each token of the vocabulary in each."""
+    """The log probability of each of `tokens` by its row of `logits` [tokens, vocabulary], a few
+    rows at a time to save memory."""
     found: list[Sampled] = []
     for first in range(0, len(tokens), ROWS):
         some = tokens[first : first + ROWS]
@@ -69,7 +69,7 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
 
 
 def random_number(seed: int, place: int) -> float:
-    """A number in [0, 1) that only these two decide."""
+    """A number in [0, 1) determined by these two values."""
     digest = blake2b(struct.pack("<QQ", seed & (2**64 - 1), place), digest_size=8).digest()
     return int(int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
@@ -78,7 +78,7 @@ def random_number(seed: int, place: int) -> float:
 
 
 def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The logits with biases, penalties and masks; the same tensor if there are none."""
+    """The logits with biases, penalties and masks applied; the same tensor if there are none."""
     own = logits
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling
@@ -103,7 +103,7 @@ def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
         if early and sequence.ends:
             ends = torch.tensor(list(sequence.ends), device=line.device)
             longer = line.index_fill(0, ends, _NEVER)
-            # What a constraint has brought to its end, ends.
+            # A complete constrained answer must end, even before `min_tokens`.
             if sequence.constraint is None or bool((longer > _NEVER).any()):
                 line.copy_(longer)
     return own
@@ -126,7 +126,7 @@ def _penalise(line: Tensor, sequence: Sequence) -> None:
 
 
 def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
-    """One token for each row, by its probabilities."""
+    """Sample one token for each row."""
     device = logits.device
     temperatures = torch.tensor(
         [max(s.sampling.temperature, COLDEST) for s in sequences], device=device
@@ -136,7 +136,7 @@ def _draw(logits: Tensor, sequences: Many[Sequence]) -> list[int]:
         dtype=torch.float64,
         device=device,
     )
-    # Relative to the greatest, so that a tiny temperature overflows nowhere.
+    # Relative to the maximum: avoids an overflow with a small temperature.
     logits = (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None]
     filtered = [row for row, s in enumerate(sequences) if _filters(s, logits.shape[1])]
     if not filtered:
@@ -161,8 +161,7 @@ def _filters(sequence: Sequence, vocabulary: int) -> bool:
 
 
 def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> list[int]:
-    """For rows that leave out improbable tokens: top_k first, then top_p of what it leaves, then
-    min_p, as transformers does it."""
+    """Sample with top_k, then top_p over the rest, then min_p, as transformers does."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = torch.tensor([s.sampling.top_k or vocabulary for s in sequences], device=device)
     top_p = torch.tensor([s.sampling.top_p for s in sequences], device=device)[:, None]
@@ -172,13 +171,13 @@ def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> lis
     while True:
         values, tokens = logits.topk(count, -1)
         by_k = torch.arange(count, device=device) < top_k[:, None]
-        # Of all tokens that top_k leaves, whether they are among the candidates or not.
+        # Normalised over all tokens that top_k leaves, candidates or not.
         kept = values.masked_fill(~by_k, _NEVER)
         whole = torch.where(top_k <= count, kept.logsumexp(-1), logits.logsumexp(-1))
         probabilities = (kept - whole[:, None]).exp()
         before = probabilities.cumsum(-1) - probabilities
         keep = by_k & (before < top_p) & (values >= values[:, :1] + min_p.log())
-        # Would a further candidate have been kept, too?
+        # Whether tokens beyond the candidates might have been kept as well.
         cut = keep[:, -1] & (top_k > count)
         if count == vocabulary or not bool(cut.any()):
             break
@@ -189,14 +188,15 @@ def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> lis
 
 
 def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
-    """Where on each line of probabilities, laid end to end, its number falls."""
+    """The index at which the cumulative probability of each row passes its number."""
     line = probabilities.cumsum(-1, dtype=torch.float64)
     places = torch.searchsorted(line, (numbers * line[:, -1])[:, None], right=True)[:, 0]
     return places.clamp_(max=probabilities.shape[1] - 1)
 
 
 def _reports(logprobs: Tensor, chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:
-    """For all at once: on a GPU each question on its own would wait for it."""
+    """Log probabilities of all rows at once: on a GPU each read of a single value would
+    synchronise."""
     values, tokens = (t.tolist() for t in logprobs.topk(max(counts)))
     places = torch.tensor(chosen, device=logprobs.device)[:, None]
     own = logprobs.gather(1, places)[:, 0].tolist()

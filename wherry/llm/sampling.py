@@ -1,4 +1,4 @@
-"""How is the next token chosen, and when does a generation end: what can a request ask for?"""
+"""Which sampling parameters can a request set, and which values are valid?"""
 
 from __future__ import annotations
 
@@ -9,67 +9,69 @@ import msgspec
 from wherry.llm.constraint import AnswerForm
 from wherry.values.errors import InvalidRequest
 
-#: Most log probabilities that may be asked for beside the chosen token's.
+#: Maximum of `logprobs`: alternatives beside the chosen token.
 MAX_LOGPROBS: Final = 20
-#: What a request may ask to be looked at with every token: characters of stop texts, tokens.
+#: Limits of what is compared with each token: characters of stop strings, tokens in a list.
 MOST_STOP_CHARACTERS: Final = 1024
 MOST_TOKENS_NAMED: Final = 1024
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request's wishes. Values out of range are refused as InvalidRequest by `checked`."""
+    """The sampling parameters of one request. `checked` refuses values out of range."""
 
-    #: Most tokens to generate; None: until the model ends by itself, or its context is full.
-    #: 0: none, where only the prompt is of interest (`echo`).
+    #: Maximum of generated tokens. None: until the end of the text or of the context. 0 only with
+    #: `echo`: the request is about the prompt alone.
     max_tokens: int | None = None
-    #: No end of the text and no stop before so many tokens.
+    #: The generation does not end or stop before this number of tokens.
     min_tokens: int = 0
-    #: 0: always the most probable token.
+    #: 0 always chooses the most probable token.
     temperature: float = 1.0
-    #: Only the most probable tokens that have this probability together.
+    #: Sample from the smallest set of most probable tokens whose probabilities sum to this.
     top_p: float = 1.0
-    #: Only so many of the most probable tokens; 0: all.
+    #: Sample from this number of most probable tokens; 0: from all.
     top_k: int = 0
-    #: Only tokens at least so probable, relative to the most probable one.
+    #: Minimum probability of a token, relative to the most probable one.
     min_p: float = 0.0
-    #: Above 1: tokens of the prompt and of the answer become less likely.
+    #: Above 1 makes tokens of the prompt and of the answer less likely.
     repetition_penalty: float = 1.0
-    #: Taken from the logit of each token that the answer holds, once.
+    #: Subtracted once from the logit of each token that occurs in the answer.
     presence_penalty: float = 0.0
-    #: Taken from the logit of each token of the answer, as often as it occurs there.
+    #: Subtracted from the logit of each token of the answer for each of its occurrences.
     frequency_penalty: float = 0.0
-    #: The same seed gives the same text, whatever else is in the batch; None: a random one.
+    #: The same seed gives the same text in any batch; None: a random seed.
     seed: int | None = None
     #: Added to the logits of tokens, by token id.
     logit_bias: dict[int, float] = {}
-    #: Report the log probability of each token, and of so many alternatives; None: do not.
+    #: Report the log probability of each token and of this number of alternatives; None: report
+    #: none.
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] | None = None
-    #: The prompt stands in front of each answer, and its tokens in front of `logprobs`.
+    #: Put the prompt before each answer, and its tokens before `logprobs`.
     echo: bool = False
-    #: How many answers to generate.
+    #: Number of answers.
     n: int = 1
-    #: Texts that end the answer; they are not part of it.
+    #: Stop strings; not part of the answer unless `include_stop`.
     stop: tuple[str, ...] = ()
-    #: Tokens that end the answer; they are not part of its text.
+    #: Tokens that end the answer; not part of its text unless `include_stop`.
     stop_token_ids: tuple[int, ...] = ()
-    #: Go on where the model would end.
+    #: Ignore the model's end-of-text tokens.
     ignore_eos: bool = False
     #: Keep the stop text in the answer.
     include_stop: bool = False
     #: Leave special tokens out of the text.
     skip_special_tokens: bool = True
-    #: Put before a prompt that is text what the checkpoint has before each text.
+    #: Add the tokens that the tokenizer puts before a text (such as BOS) to `prompt`.
     add_special_tokens: bool = True
-    #: What the answer must look like; None: anything.
+    #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
 
     @property
     def reports_prompt(self) -> bool:
-        """Are log probabilities of the prompt's own tokens asked for?"""
+        """Whether log probabilities of the prompt's tokens are requested."""
         return self.echo and self.logprobs is not None
 
     def checked(self, model: str, vocabulary: int) -> Sampling:
-        """This, or InvalidRequest that names the model and the field."""
+        """Return self if all values are valid for a vocabulary of this size; else raise
+        InvalidRequest with model and field."""
 
         def require(fine: bool, field: str, rule: str) -> None:
             if not fine:

@@ -1,12 +1,12 @@
-"""Which sequences are in the next step, and how many tokens of each?
+"""Which sequences are in the next step, and with how many tokens each?
 
-Every running sequence that decodes has its one token in every step. What the step may take
-longer for is prompts: they are cut into chunks that fit, so that a long one never holds up those
-who are being answered, and leaves half of the room to much shorter ones behind it. Blocks run out
-only while sequences grow; then the one that came last is put back among the waiting and computed
-again later (its blocks are still known, with luck).
+Every sequence in decode has one token in every step. Prompts are cut into chunks that fill the rest
+of the step (chunked prefill), so that a long prompt does not delay the sequences in decode; it
+leaves half of the room to much shorter prompts behind it. If no block is free when a sequence
+grows, the newest sequence is preempted: it waits again and is recomputed later (its blocks may
+still be in the prefix cache).
 
-Pure: no clock, no tensors. Time is told by `took`, after each step.
+Pure: no clock and no tensors. `took` reports the duration of each step.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from math import ceil
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sequence import Sequence
 
-#: Tokens of growth for which a sequence is given room in one piece.
+#: Tokens of growth for which a sequence is given contiguous room.
 GROWTH_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens of one sequence for one step: `count` of them from `start` on."""
+    """`count` tokens of one sequence, from `start` on, in one step."""
 
     sequence: Sequence
     start: int
@@ -32,22 +32,21 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Does a new token follow it?"""
+        """Whether the chunk ends with the sequence's last token, so that a new token is sampled."""
         return self.start + self.count == len(self.sequence.tokens)
 
     @property
-    def asked(self) -> int:
-        """Of so many of its tokens, the last ones, logits are wanted."""
+    def logits(self) -> int:
+        """The number of its last tokens whose logits are needed."""
         return self.count if self.sequence.reports_prompt else int(self.is_last)
 
 
 class StepPace:
-    """How much longer does a step take for each further token?
+    """Estimates how the duration of a step grows with its tokens.
 
-    A step's time is about `fixed + per_token * tokens`: the weights are read once whatever the
-    batch. The quotient of the two says how many tokens come nearly for nothing, and that is all
-    that is needed to say how large a chunk makes a step how much longer. Learnt by a fading
-    least-squares line through the steps seen.
+    The model is `fixed + per_token * tokens`, since the weights are read once whatever the batch.
+    The quotient of the two is the number of tokens that doubles the duration. Fitted by least
+    squares over the steps, with exponentially fading weights.
     """
 
     def __init__(self, free_tokens: float = 16.0, fading: float = 0.98) -> None:
@@ -70,12 +69,12 @@ class StepPace:
             self.free_tokens = min(512.0, max(1.0, fixed / per_token))
 
     def tokens_for(self, decoding: int, stretch: float) -> int:
-        """How many more tokens make a step of `decoding` tokens `stretch` times as long?"""
+        """How many more tokens make a step of `decoding` tokens `stretch` times as long."""
         return int((stretch - 1.0) * (self.free_tokens + decoding))
 
 
 class TokenScheduler:
-    """The waiting and the running of one engine."""
+    """The waiting and the running sequences of one engine."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class TokenScheduler:
         self.max_running = max_running
         self.max_step_tokens = max(max_step_tokens, max_running)
         self.max_stretch = max_stretch
-        #: Tokens of a context whose attention takes a prompt's token as long as all else together.
+        #: The context length at which a prefill token takes twice as long.
         self.context_per_token = context_per_token
         self.pace = pace or StepPace()
         #: In the order in which they should start.
@@ -107,7 +106,7 @@ class TokenScheduler:
         insort(self.waiting, sequence, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        """It has ended, or its caller has left: its blocks are free at once."""
+        """Remove a sequence that has ended or was cancelled, and free its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
@@ -115,10 +114,11 @@ class TokenScheduler:
         self.cache.close(sequence.table)
 
     def next_step(self) -> list[Chunk]:
-        """What to compute now; nothing if there are no sequences. Tell `computed` afterwards."""
+        """The chunks of the next step; empty if there are no sequences. Call `computed`
+        afterwards."""
         chunks = [Chunk(s, s.computed, 1) for s in self._decoding()]
         budget = self._prompt_tokens(len(chunks))
-        # Nobody's next token waits for a step without any: how long it takes is all the same.
+        # Without a sequence in decode the duration of the step does not matter.
         deep = self.context_per_token if chunks else float("inf")
         for sequence in self.running:
             if sequence.to_compute > 1 and budget > 0:
@@ -131,12 +131,12 @@ class TokenScheduler:
         return _filled(chunks, budget)
 
     def took(self, chunks: list[Chunk], seconds: float) -> None:
-        """So long did the model take for a step."""
+        """Report how long the model took for a step, in seconds."""
         work = [chunk.count * (1 + chunk.start / self.context_per_token) for chunk in chunks]
         self.pace.observe(sum(work), seconds)
 
     def computed(self, chunks: list[Chunk]) -> None:
-        """These are in the cache now."""
+        """Note that the keys and values of these chunks are in the KV cache."""
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.count
@@ -145,9 +145,10 @@ class TokenScheduler:
     # Parts
 
     def _decoding(self) -> list[Sequence]:
-        """Those with one token to compute, each with room for it; who has none makes room."""
+        """The sequences in decode, each with a block for its token. Preempts others if there is
+        none."""
         for sequence in list(self.running):
-            # An earlier one may have put this one back.
+            # May have been preempted for an earlier sequence.
             while sequence in self.running and not self.cache.grow(
                 sequence.table, min(len(sequence.tokens), sequence.computed + 1)
             ):
@@ -155,10 +156,9 @@ class TokenScheduler:
         return [s for s in self.running if s.to_compute == 1]
 
     def _prompt_tokens(self, decoding: int) -> int:
-        """Tokens of prompts that this step may hold beside those that decode.
+        """How many prefill tokens the step may hold beside those in decode.
 
-        The more of those here wait for their first token, the longer the others may wait for
-        their next.
+        The more sequences wait for their first token, the longer the step may take.
         """
         most = self.max_step_tokens - decoding
         if not decoding:
@@ -169,8 +169,8 @@ class TokenScheduler:
         return min(most, self.pace.tokens_for(decoding, stretch))
 
     def _start(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence room for all its tokens, and one block more for each that runs:
-        else it would be put back at once."""
+        """Start a waiting sequence if there are blocks for all its tokens, and one more for each
+        running sequence. With less it would soon be preempted."""
         cache = self.cache
         expected = min(sequence.max_length, len(sequence.tokens) + GROWTH_TOKENS)
         table, known = cache.open(sequence.tokens, expected, reuse=not sequence.reports_prompt)
@@ -189,8 +189,8 @@ class TokenScheduler:
         return True
 
     def _add_chunk(self, chunks: list[Chunk], sequence: Sequence, budget: int, deep: float) -> int:
-        """As much of a prompt as fits; half of that, if it holds up a short one. What it takes of
-        the budget: after a long context more than its tokens."""
+        """Add as much of a prompt as fits, or half of that if it delays a much shorter one. Returns
+        the budget used: after a long context more than the number of tokens."""
         share = budget - budget // 2 if self._holds_up(sequence) else budget
         weight = 1 + sequence.computed / deep
         count = min(sequence.to_compute, max(1, int(share / weight)))
@@ -198,9 +198,10 @@ class TokenScheduler:
         return min(budget, ceil(count * weight))
 
     def _holds_up(self, sequence: Sequence) -> bool:
-        """Is there a prompt behind it that could be computed now, and is half as long at most?
+        """Whether a prompt behind it could be computed now and is at most half as long.
 
-        Among equals, one after the other is better: the first does not wait for the last.
+        Prompts of about the same length run one after the other: sharing would only delay the
+        first.
         """
         place = self.running.index(sequence)
         behind = [s for s in self.running[place + 1 :] if s.to_compute > 1]
@@ -220,7 +221,7 @@ class TokenScheduler:
 
 
 def _filled(chunks: list[Chunk], budget: int) -> list[Chunk]:
-    """What shorter prompts did not use goes to those that left it to them."""
+    """Give the budget that shorter prompts left over to the prompts that were halved for them."""
     for place, chunk in enumerate(chunks):
         more = min(budget, chunk.sequence.to_compute - chunk.count)
         if more > 0:

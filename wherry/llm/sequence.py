@@ -1,4 +1,4 @@
-"""What is known of one generation while it goes on?"""
+"""What is the state of one generation?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wherry.llm.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token, and the log probabilities if they were asked for: before temperature, penalties
-    and masks, as the model has them."""
+    """A chosen token. Log probabilities, if requested, are those of the model: before temperature,
+    penalties and masks."""
 
     token: int
     logprob: float | None = None
@@ -21,60 +21,62 @@ class Sampled:
 
 
 class Constraint(Protocol):
-    """What an answer must look like: a grammar, a schema, a regular expression.
+    """The form that an answer must have (a grammar, a schema, a regular expression).
 
-    One object for each sequence, asked in the order of its tokens.
+    One object for each sequence; it gets the sequence's tokens in order.
     """
 
     def mask(self, logits: Any) -> None:
-        """Set what must not follow to minus infinity, in place: one row of logits (a tensor)."""
+        """Set the logits of tokens that may not follow to minus infinity, in place. `logits` is a
+        tensor [vocabulary]."""
 
     def accept(self, token: int) -> None:
-        """This token was chosen."""
+        """Advance by the token that was chosen."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and what was generated so far."""
+    """One generation: its prompt, the tokens generated so far, and its blocks in the KV cache."""
 
     id: int
     #: The prompt's tokens, then the generated ones.
     tokens: list[int]
     prompt_tokens: int
     sampling: Sampling
-    #: 1 runs first; among equals in order of arrival.
+    #: 1 is the highest; equal priorities run in order of arrival.
     priority: int = 5
-    #: Most tokens it may come to have: its own limit, the model's or the cache's.
+    #: Maximum of prompt and generated tokens: by the request, the model's context or the KV cache.
     max_length: int = 1 << 30
-    #: Which of its request's answers it is.
+    #: Its index among the request's `n` answers.
     index: int = 0
-    #: What its random numbers come from, together with their places.
+    #: Its random numbers are a function of this and of the token's position.
     seed: int = 0
-    #: Tokens that end it.
+    #: Tokens that end the generation.
     ends: frozenset[int] = frozenset()
     constraint: Constraint | None = None
-    #: How often each token occurs in the answer; kept only if a penalty asks for it.
+    #: Counts of the generated tokens; maintained only if the request sets a penalty.
     occurrences: Counter[int] = field(default_factory=Counter)
-    #: Tokens whose keys and values are in the cache.
+    #: Number of leading tokens whose keys and values are in the KV cache.
     computed: int = 0
     table: BlockTable = field(default_factory=BlockTable)
-    #: Tokens that did not have to be computed when it started first.
+    #: Tokens found in the prefix cache when the sequence was first scheduled.
     cached_tokens: int = 0
     preemptions: int = 0
-    #: How probable the prompt's tokens are, from the second on, as far as that was asked and is
-    #: known.
+    #: Log probabilities of the prompt's tokens from the second on, as far as requested and
+    #: computed.
     prompt_report: list[Sampled] = field(default_factory=list)
 
     @property
     def reports_prompt(self) -> bool:
-        """Are log probabilities of its prompt still missing? Only computing it tells them. The
-        first of a request's answers does that for the others."""
+        """Whether log probabilities of the prompt are still missing. They need a prefill without
+        prefix cache, which only the first of a request's answers does."""
         asked = self.sampling.reports_prompt and self.index == 0
         return asked and len(self.prompt_report) < self.prompt_tokens - 1
 
     @property
     def to_compute(self) -> int:
-        """Tokens that the model has not seen: 1 while it decodes, more while it prefills."""
+        """Tokens whose keys and values are not computed yet: 1 in decode, usually more in
+        prefill."""
         return len(self.tokens) - self.computed
 
     @property

@@ -1,7 +1,7 @@
-"""How is a chat template kept from running for ever?
+"""How is a chat template kept from running without end?
 
-It is the checkpoint's own program. Jinja's sandbox keeps it from the system and from ranges of more
-than 100,000, but not from a loop in a loop. So its lines are counted while it runs.
+A chat template is a program from the checkpoint. Jinja's sandbox denies it the system and ranges
+above 100,000, but allows nested loops. So the lines it runs are counted.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-#: A conversation of 1,000 messages with tools takes some 50,000 lines; these take half a second.
+#: A conversation of 1,000 messages with tools runs about 50,000 lines. A million lines take 0.5 s.
 MOST_LINES: Final = 1_000_000
-#: What jinja calls a template that came as a text.
+#: The file name that Jinja gives a template compiled from a string.
 _FILE: Final = "<template>"
 
 
 class TooManyTurns(Exception):
-    """A template has run more lines than it may."""
+    """A template ran more lines than allowed."""
 
 
 @contextmanager
 def limited(most_lines: int = MOST_LINES) -> Iterator[None]:
-    """Let templates of this thread run `most_lines` lines together; then TooManyTurns.
+    """Raise TooManyTurns when the templates rendered in this block run more than `most_lines`
+    lines.
 
-    Costs some 0.2 us a line.
+    Applies to the calling thread. Costs about 0.2 us for each line.
     """
     left = most_lines
 

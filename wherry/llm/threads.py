@@ -1,7 +1,7 @@
-"""Do all threads share the work of a call, or is it too little for that?
+"""How many of torch's threads should a call use?
 
-To hand work out and to wait for its end takes torch's threads some 10 to 50 microseconds: what is
-done sooner than that is done by one of them.
+Handing work to torch's threads and waiting for them costs 10 to 50 microseconds. A call that takes
+less time than that is faster on one thread.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ import torch
 
 
 class Threads:
-    """Those that torch has when this is made: all of them for a call, or the calling one alone.
+    """Switches torch between one thread and the number it had when this object was made.
 
-    The number is torch's for the calling thread, and for those that first use torch meanwhile: one
-    more reason for a process of its own.
+    torch keeps the number per calling thread, and threads that first use torch later inherit it.
+    This is one more reason to run a model in a process of its own.
     """
 
     def __init__(self) -> None:
         self._all = self._now = torch.get_num_threads()
 
     def use(self, *, alone: bool = False) -> None:
-        """Use one thread (`alone`) or all, from the next call on; all again before you return."""
+        """Use one thread (`alone`) or all, from the next torch call on. The caller must switch back
+        to all before it returns."""
         wanted = 1 if alone else self._all
         if wanted != self._now:
             torch.set_num_threads(wanted)

@@ -1,4 +1,4 @@
-"""How do texts and conversations become a checkpoint's tokens, and tokens become text?"""
+"""How do texts and conversations become tokens, and tokens text?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wherry.llm.library_errors import brief
 from wherry.llm.template_turns import limited
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 
-#: Arguments of transformers' apply_chat_template that are no variables of a template. A template
-#: that came with a request would be code of the caller's that runs between other requests' tokens.
+#: Arguments of apply_chat_template that are not template variables. Requests may not set them: a
+#: template from a request would be foreign code in the engine's process.
 OURS = {
     "chat_template", "conversation", "max_length", "messages", "padding", "return_dict",
     "return_assistant_tokens_mask", "return_tensors", "tokenize", "tokenizer_kwargs", "tools",
@@ -21,32 +21,32 @@ OURS = {
 }  # fmt: skip
 
 
-#: Characters of a long text that are tokenized at a time, to see how long it is.
+#: Characters of a long text that are tokenized at a time to estimate its length.
 PART: Final = 16 * 1024
 #: A large tokenizer.json has 35 MB.
 MOST_FILE_BYTES: Final = 128 << 20
-#: Files that a tokenizer may be in.
+#: Suffixes of the files that hold a tokenizer.
 WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
-#: Characters of what a chat template says that are passed on.
+#: Characters of a chat template's error message that clients see.
 MOST_SAID: Final = 500
 
 
 class _Settings(msgspec.Struct):
-    """What is looked at in tokenizer_config.json before transformers reads it."""
+    """The fields of tokenizer_config.json that are checked before transformers reads the file."""
 
     own: Any = msgspec.field(default=None, name="auto_map")
 
 
 class Tokenizer:
-    """A checkpoint's own tokenizer and chat template.
+    """A checkpoint's tokenizer and chat template.
 
-    A text that cannot have less than `most_tokens` is refused before it is looked at.
+    Texts that must have more than `most_tokens` tokens are refused without tokenizing all of it.
     """
 
     def __init__(self, inner: Any, most_tokens: int | None = None) -> None:
         self.inner = inner
         self._bytes = byte_alphabet()
-        #: Does the vocabulary write bytes as characters of that alphabet?
+        #: Whether the vocabulary is byte-level (see `byte_alphabet`).
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
         self._byte_level = any("\u0120" in piece for piece in pieces)
         self._most_tokens = most_tokens
@@ -54,8 +54,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path, most_tokens: int | None = None) -> Tokenizer:
-        """The tokenizer in a checkpoint's folder. ConfigError if there is none that can be read
-        without running code of the checkpoint's own."""
+        """Load the tokenizer from a checkpoint's folder. ConfigError if there is none, or if it
+        needs code of the checkpoint. Reads files; blocks."""
         from transformers import AutoTokenizer
 
         for file in folder.glob("*"):
@@ -74,14 +74,14 @@ class Tokenizer:
                 folder, local_files_only=True, trust_remote_code=False
             )
             return cls(inner, most_tokens)
-        except Exception as error:  # foreign files: what libraries say of them may be anything
+        except Exception as error:  # of any type, by what is in the files
             raise ConfigError(f"{folder.name}: its tokenizer cannot be read: {brief(error)}") from (
                 error
             )
 
     @property
     def end(self) -> int | None:
-        """The token that ends a text."""
+        """The end-of-text token."""
         found: int | None = self.inner.eos_token_id
         return found
 
@@ -90,7 +90,8 @@ class Tokenizer:
         return bool(self.inner.chat_template)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of a text, with what the checkpoint puts before each text if `special`."""
+        """The tokens of a text, with the tokenizer's prefix (such as BOS) if `special`.
+        InvalidRequest if it is too long or not valid Unicode."""
         if self._most_tokens is not None and len(text) > self._most_tokens * self._longest:
             raise PromptTooLong(
                 f"the text has {len(text)} characters, more than {self._most_tokens} tokens can"
@@ -99,7 +100,7 @@ class Tokenizer:
             )
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair
+        except UnicodeEncodeError as error:  # a lone surrogate
             raise InvalidRequest(f"the text is no Unicode: {error}", field="prompt") from error
         if self._most_tokens is not None and len(text) > 2 * self._most_tokens:
             self._check_length(text, self._most_tokens)
@@ -107,9 +108,9 @@ class Tokenizer:
         return tokens
 
     def _check_length(self, text: str, most_tokens: int) -> None:
-        """Refuse a text that is far too long after a part of it: tokenizing all would take seconds
-        and a hundred bytes for each token. A few tokens more or less at the borders of the parts
-        do not matter."""
+        """Refuse a text that is far too long after tokenizing parts of it: tokenizing all would
+        take seconds and a hundred bytes a token. A few tokens of error at the parts' borders do not
+        matter."""
         tokens = 0
         for first in range(0, len(text), PART):
             part = text[first : first + PART]
@@ -123,7 +124,7 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int], *, skip_special: bool = True) -> str:
         backend = getattr(self.inner, "backend_tokenizer", None)
-        if backend is not None:  # past some layers of Python, which cost more than the decoding
+        if backend is not None:  # transformers' decode adds layers of Python
             fast: str = backend.decode(list(tokens), skip_special_tokens=skip_special)
             return fast
         slow: str = self.inner.decode(list(tokens), skip_special_tokens=skip_special)
@@ -136,10 +137,10 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """A conversation as the tokens its checkpoint was trained on.
+        """Render a conversation with the chat template, and tokenize it.
 
-        `options` go to the template; `add_generation_prompt` is on. What the template refuses is
-        an InvalidRequest with its own words.
+        `options` are variables of the template; `add_generation_prompt` is true by default.
+        InvalidRequest quotes the template's error.
         """
         if not self.has_chat_template:
             raise InvalidRequest(
@@ -158,7 +159,7 @@ class Tokenizer:
                     tokenize=False,
                     **{"add_generation_prompt": True, **(options or {})},
                 )
-        except Exception as error:  # a template is the checkpoint's code: anything may come
+        except Exception as error:  # a template is a program: it may raise anything
             raise InvalidRequest(
                 f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
                 field="prompt",
@@ -166,12 +167,12 @@ class Tokenizer:
         return self.encode(text, special=False)
 
     def piece(self, token: int) -> tuple[str, bytes]:
-        """One token by itself: as text, and as the bytes it stands for."""
+        """A single token as text, and as the bytes it stands for."""
         raw: str = self.inner.convert_ids_to_tokens(token) or ""
         text = self.decode([token], skip_special=False)
         if self._byte_level and raw and all(character in self._bytes for character in raw):
             return text, bytes(self._bytes[character] for character in raw)
-        if len(raw) == 6 and raw.startswith("<0x"):  # SentencePiece's way to write a byte
+        if len(raw) == 6 and raw.startswith("<0x"):  # a byte in SentencePiece
             return text, bytes([int(raw[3:5], 16)])
         if raw.startswith("\u2581"):
             return raw.replace("\u2581", " "), raw.replace("\u2581", " ").encode()
@@ -179,7 +180,8 @@ class Tokenizer:
 
 
 def byte_alphabet() -> dict[str, int]:
-    """Byte-level vocabularies write each byte as a printable character: which is which."""
+    """The byte for each character of byte-level vocabularies, which write each byte as a printable
+    character."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))

@@ -1,4 +1,4 @@
-"""How does vLLM serve behind the same front: the inputs and outputs of an LLM over its engine?
+"""How does vLLM serve a checkpoint with the inputs and outputs of `LLM`?
 
 vLLM's LLMEngine works in steps, as a StepModel does: requests are added and aborted between them.
 """
@@ -22,9 +22,9 @@ from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong, WorkerDied
 
-#: vLLM's own numbers are read so often, in seconds: that takes it some milliseconds.
+#: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
-#: What they are called here.
+#: Our names for vLLM's metrics.
 GAUGES: Final = {
     "vllm:num_requests_running": "running",
     "vllm:num_requests_waiting": "waiting",
@@ -41,21 +41,22 @@ GAUGES: Final = {
 class _VllmRequest:
     id: str
     stream: bool
-    #: Log probabilities that were asked for beside the chosen token's.
+    #: Number of alternatives requested beside the chosen token.
     alternatives: int
     generated: int = 0
-    #: With `stream` off: the answers that are under way, by index.
+    #: Without `stream`: the answers so far, by index.
     whole: dict[int, Delta] = field(default_factory=dict)
 
 
 class VLLM(StepModel):
-    """A checkpoint that vLLM runs, with the inputs and outputs of `LLM`. `wherry[vllm]`, a GPU.
+    """A checkpoint served by vLLM. Needs `wherry[vllm]` and, to be fast, a GPU.
 
         wherry.Server(VLLM("Qwen/Qwen2.5-7B-Instruct", name="chat", max_model_len=8192))
 
-    `engine` are vLLM's EngineArgs. Give settings of the model (isolation, instances) as `settings`.
-    The engine runs in the model's own process, not in a further one, which would outlive it when
-    it is killed; VLLM_ENABLE_V1_MULTIPROCESSING=1 in the environment asks for that one.
+    Inputs and outputs are those of `LLM`. `engine` are fields of vLLM's EngineArgs; `settings`
+    are fields of ModelConfig (isolation, instances). The engine runs in the model's own process: a
+    further process would survive a kill of this one. VLLM_ENABLE_V1_MULTIPROCESSING=1 in the
+    environment starts one anyway.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -86,7 +87,7 @@ class VLLM(StepModel):
 
     def load(self, device: Device) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as for our own engine
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as in llm.py
         try:
             import vllm
             from vllm import exceptions, platforms, sampling_params
@@ -95,8 +96,8 @@ class VLLM(StepModel):
         self._words, self._refusals = sampling_params, (exceptions.VLLMClientError, ValueError)
         arguments = self._engine_args
         if platforms.current_platform.is_cpu():
-            # Its CPU build must choose its OpenMP library before torch is there: in a child, which
-            # ends with this process. Without, it is slower by a factor of 5.
+            # vLLM's CPU build must load its OpenMP library before torch: in a child process, which
+            # ends with this one. Otherwise it is slower by a factor of 5.
             arguments = {"distributed_executor_backend": "mp", **arguments}
         self._engine: Any = vllm.LLMEngine.from_engine_args(vllm.EngineArgs(**arguments))
         config = self._engine.model_config
@@ -139,16 +140,16 @@ class VLLM(StepModel):
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
-        except self._refusals as error:  # what vLLM says of wishes that it cannot fulfil
+        except self._refusals as error:  # parameters that vLLM does not support
             raise self._refused(str(error)) from error
         return request
 
     def step(self, active: list[_VllmRequest]) -> list[Step[Delta]]:
-        came: dict[str, list[Any]] = defaultdict(list)  # one for each of a request's answers
+        came: dict[str, list[Any]] = defaultdict(list)  # by request, one output for each answer
         try:
             for output in self._engine.step():
                 came[output.request_id].append(output)
-        except Exception as error:  # vLLM's own processes end with whatever a step raises, too
+        except Exception as error:  # an error of a step ends vLLM's engine for good
             raise WorkerDied(f"model {self._name!r}: vLLM failed: {error}") from error
         return [self._step(request, came.get(request.id, ())) for request in active]
 
@@ -162,19 +163,19 @@ class VLLM(StepModel):
             for metric in self._engine.get_metrics():
                 if metric.name in GAUGES and metric.labels.get("model_name") == self._name:
                     self._gauges[GAUGES[metric.name]] = float(metric.value)
-        if idle:  # vLLM counts in a step; its last one still had requests
+        if idle:  # vLLM counts during steps: its last count still had requests
             self._gauges |= {"running": 0.0, "waiting": 0.0, "kv_cache_usage": 0.0}
         return dict(self._gauges)
 
     def cost(self, *row: Any) -> float:
-        """For the door, before anything is tokenized: how long is the prompt, about?"""
+        """Estimate the length of the prompt before it is tokenized."""
         prompt, messages, token_ids = row[:3]
         return 1.0 + len(prompt or "") + 4 * len(token_ids or ()) + len(str(messages or ""))
 
     # Parts
 
     def _sampling(self, wanted: Sampling) -> Any:
-        """A request's wishes in vLLM's words."""
+        """The request's parameters as vLLM's SamplingParams."""
         form = None if wanted.constraint is None else self._form(wanted.constraint)
         return self._words.SamplingParams(
             n=wanted.n,
@@ -185,7 +186,7 @@ class VLLM(StepModel):
             repetition_penalty=wanted.repetition_penalty,
             presence_penalty=wanted.presence_penalty,
             frequency_penalty=wanted.frequency_penalty,
-            # Of 63 bits: vLLM takes -1 for none, and adds to it for each of n answers.
+            # 63 bits: vLLM uses -1 for none, and adds the answer's index.
             seed=None if wanted.seed is None else wanted.seed % 2**63,
             logit_bias=dict(wanted.logit_bias) or None,
             logprobs=wanted.logprobs,
@@ -212,7 +213,7 @@ class VLLM(StepModel):
         return self._words.StructuredOutputsParams(**given)
 
     def _step(self, request: _VllmRequest, came: Sequence[Any]) -> Step[Delta]:
-        """What has come for one request, if anything has."""
+        """The step result of one request from vLLM's outputs for it."""
         made: list[Delta] = []
         for answer in itertools.chain.from_iterable(output.outputs for output in came):
             if answer.finish_reason not in (None, "stop", "length"):
@@ -245,7 +246,8 @@ class VLLM(StepModel):
         return Delta(answer.index, answer.text, tokens, answer.finish_reason or "", logprobs, {})
 
     def _logprob(self, chosen: int, found: Mapping[int, Any], most: int) -> dict[str, Any]:
-        """vLLM has the chosen token among the alternatives, be it one of the best or not."""
+        """One token's entry in `logprobs`. vLLM lists the chosen token among the alternatives even
+        if it is not one of the most probable."""
 
         def entry(token: int) -> dict[str, Any]:
             text, raw = self._tokenizer.piece(token)

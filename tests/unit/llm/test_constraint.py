@@ -157,13 +157,13 @@ class SlowReading:
 
     def __init__(self, model: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         self.may_end = threading.Event()
-        read = model._questions.grammars.constraint
+        read = model._prompts.grammars.constraint
 
         def constraint(wanted: AnswerForm) -> Matcher:
             self.may_end.wait()
             return read(wanted)
 
-        monkeypatch.setattr(model._questions.grammars, "constraint", constraint)
+        monkeypatch.setattr(model._prompts.grammars, "constraint", constraint)
 
 
 @pytest.fixture

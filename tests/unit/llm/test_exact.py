@@ -58,7 +58,7 @@ def answers(folder: Path, prompts: list[list[int]]) -> list[tuple[Sequence, dict
 
     def run(chunks: list[Chunk]) -> Tensor:
         rows = runner.run(chunks)
-        places = [(c, c.start + c.count - c.asked + n) for c in chunks for n in range(c.asked)]
+        places = [(c, c.start + c.count - c.logits + n) for c in chunks for n in range(c.logits)]
         for row, (chunk, place) in zip(rows, places, strict=True):
             logits.setdefault(chunk.sequence, {})[place] = row.clone()
         return rows

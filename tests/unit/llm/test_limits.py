@@ -17,7 +17,7 @@ from wherry.llm.constraint import AnswerForm
 from wherry.llm.detokenizer import StopTexts
 from wherry.llm.engine import MOST_COPIED_TOKENS, Engine
 from wherry.llm.kv_cache import KVCache
-from wherry.llm.question import BRIEF
+from wherry.llm.prompt import SHORT_CHARACTERS
 from wherry.llm.sampling import MOST_STOP_CHARACTERS, MOST_TOKENS_NAMED, Sampling
 from wherry.llm.sequence import Sequence
 from wherry.llm.template_turns import MOST_LINES, limited
@@ -190,9 +190,9 @@ def test_a_long_text_that_fits_is_tokenized_as_a_whole(tokenizer: Tokenizer) -> 
 @pytest.mark.parametrize(
     "question",
     [
-        {"prompt": "a" * (BRIEF + 1)},
-        {"messages": [{"role": "user", "content": "a" * (BRIEF + 1)}]},
-        {"prompt": "a" * (BRIEF + 1), "task": "tokenize"},
+        {"prompt": "a" * (SHORT_CHARACTERS + 1)},
+        {"messages": [{"role": "user", "content": "a" * (SHORT_CHARACTERS + 1)}]},
+        {"prompt": "a" * (SHORT_CHARACTERS + 1), "task": "tokenize"},
     ],
     ids=["prompt", "messages", "tokenize"],
 )
@@ -200,14 +200,14 @@ def test_others_go_on_while_a_long_question_is_read(
     model: LLM, monkeypatch: pytest.MonkeyPatch, question: dict[str, Any]
 ) -> None:
     may_end = threading.Event()
-    read = model._questions.read
+    read = model._prompts.read
 
-    def slow(asked: Any) -> Any:
-        if not asked.is_brief:
+    def slow(prompt: Any) -> Any:
+        if not prompt.is_short:
             may_end.wait()
-        return read(asked)
+        return read(prompt)
 
-    monkeypatch.setattr(model._questions, "read", slow)
+    monkeypatch.setattr(model._prompts, "read", slow)
     other = model.start(prompt="y", parameters=Sampling(ignore_eos=True))
     long = model.start(**question)
     made = [delta for _ in range(20) for delta in model.step([other, long])[0].responses]

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.ahead import MOST_SECONDS, compile_programs
 from wherry.llm.checkpoint import Checkpoint, Weights
 from wherry.llm.linear import Linear
 from wherry.llm.model import Decoder
+from wherry.llm.precompile import MOST_SECONDS, compile_programs
 
 
 class Products:

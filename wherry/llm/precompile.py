@@ -1,8 +1,8 @@
-"""What would the first steps of a model on a CPU wait for, and can it be done before they come?
+"""Which oneDNN programs does a model need on a CPU, and how are they compiled before it is ready?
 
-oneDNN compiles a program for each number of rows that a product meets: some milliseconds and 0.6 MB
-for each of a model's four or five shapes of weights. Unless that is done at the start, answers
-stall for it now and then, and memory grows for as long as new numbers turn up.
+oneDNN compiles a program for each pair of weight shape and number of rows: some milliseconds and
+0.6 MB for each. Without this step requests would stall now and then, and memory would grow with
+each new number of rows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from wherry.llm.linear import Linear
 from wherry.llm.model import Decoder
 
-#: CPU time of the calling thread. The large numbers of rows of a large model are left to be met:
-#: they are rare.
+#: Limit of the compilation, in CPU seconds of the calling thread. For a large model the large
+#: numbers of rows, which are rare, are compiled when they occur.
 MOST_SECONDS = 5.0
 
 
@@ -29,7 +29,10 @@ def compile_programs(
     max_running: int,
     clock: Callable[[], float] = thread_time,
 ) -> None:
-    """Multiply once with each shape of weight, by every number of rows that steps may have."""
+    """Multiply once for each weight shape and each number of rows that a step may have.
+
+    Blocks for at most about MOST_SECONDS of CPU time.
+    """
     ends_at = clock() + MOST_SECONDS
     layer, hidden = network.layers[0], network.embedding.shape[1]
     shape = network.shape
@@ -38,7 +41,7 @@ def compile_programs(
         (layer.output, shape.heads * shape.head_size, max_step_tokens),
         (layer.gate_up, hidden, max_step_tokens),
         (layer.down, layer.gate_up(network.embedding[:1]).shape[1] // 2, max_step_tokens),
-        (network.head, hidden, max_running),  # only the last token of each has logits
+        (network.head, hidden, max_running),  # logits are computed for one token of a sequence
     ]
     rows = 1
     while rows <= max_step_tokens and clock() < ends_at:
@@ -48,6 +51,6 @@ def compile_programs(
 
 
 def _rows_of(multiply: Linear, x: Tensor) -> int:
-    """How many rows were really multiplied: a number is rounded up to one that has a program."""
+    """The number of rows multiplied, after rounding up to a number that has a compiled program."""
     product = multiply(x)
     return product.untyped_storage().nbytes() // (product.shape[1] * product.element_size())

@@ -1,0 +1,80 @@
+"""Which tokens and which constraint does a request stand for?
+
+Independent of the engine's loop: tokenizing a long text or compiling a large schema takes a while
+and may run in another thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from wherry.llm.constraint import AnswerForm, Grammars, Matcher
+from wherry.llm.delta import check_one_prompt
+from wherry.llm.tokenizer import Tokenizer
+
+#: Characters of a prompt that is tokenized in the engine's thread: at most about 20 ms.
+SHORT_CHARACTERS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A request's prompt as tokens, and its compiled constraint."""
+
+    tokens: list[int]
+    constraint: Matcher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request's prompt as received, in one of its three forms: `prompt`, `messages`,
+    `token_ids`."""
+
+    prompt: str = ""
+    messages: Sequence[Mapping[str, Any]] = ()
+    token_ids: Sequence[int] = ()
+    tools: Sequence[Mapping[str, Any]] = ()
+    #: Variables for the chat template.
+    template: Mapping[str, Any] | None = None
+    special: bool = True
+    constraint: AnswerForm | None = None
+    #: Whether all three forms may be missing.
+    may_be_empty: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether reading it takes no longer than a step of the engine."""
+        if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
+            return False
+        chat = len(str(self.messages)) + len(str(self.tools)) if self.messages else 0
+        return chat <= SHORT_CHARACTERS
+
+
+class PromptReader:
+    """Tokenizes prompts and compiles constraints for one model."""
+
+    def __init__(self, model: str, tokenizer: Tokenizer, vocabulary: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self.grammars = Grammars(model, tokenizer, vocabulary)
+
+    def read(self, given: Prompt) -> TokenizedPrompt:
+        """Tokenize the prompt and compile the constraint. May take seconds. InvalidRequest says
+        what is wrong. Any thread, but one call at a time."""
+        tokens = self._tokens(given)
+        if given.constraint is None:
+            return TokenizedPrompt(tokens)
+        return TokenizedPrompt(tokens, self.grammars.constraint(given.constraint))
+
+    def _tokens(self, given: Prompt) -> list[int]:
+        nothing = not (given.prompt or given.messages or given.token_ids)
+        if not (nothing and given.may_be_empty):
+            check_one_prompt(self._model, given.prompt, given.messages, given.token_ids)
+        if given.messages:
+            return self._tokenizer.encode_chat(
+                given.messages, tools=given.tools, options=given.template
+            )
+        if given.token_ids:
+            return list(given.token_ids)
+        return self._tokenizer.encode(given.prompt, special=given.special)
