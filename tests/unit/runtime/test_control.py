@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import wherry
+from tests import fakes
 from tests.fakes import PATIENCE
 from tests.repositories import CONFIG, Gate, Plus, make, save, save_ensemble
 from wherry import Runtime
@@ -86,6 +88,29 @@ def test_without_a_repository_the_index_shows_the_models_of_the_runtime(tmp_path
         assert control.index() == [ModelStatus("a", "1", "READY", "")]
         with pytest.raises(ModelNotReady):
             control.load("a")
+
+
+def test_the_index_has_models_of_code_from_their_load_to_after_their_end() -> None:
+    gate = fakes.Gate()
+
+    class Slow(wherry.Model):
+        def load(self, device: wherry.Device) -> None:
+            gate.hold(["load"])
+
+        def execute(self, text: list[str]) -> list[str]:
+            return text
+
+    with Runtime() as runtime:
+        control = ModelControl(runtime)
+        loading = threading.Thread(target=runtime.load, args=[Slow()])
+        loading.start()
+        gate.started()
+        assert control.index() == [ModelStatus("slow", "1", "LOADING")]
+        gate.open()
+        loading.join()
+        assert control.index() == [ModelStatus("slow", "1", "READY")]
+        runtime.unload("slow")
+        assert control.index() == [ModelStatus("slow", "1", "UNAVAILABLE", "unloaded")]
 
 
 def test_in_mode_explicit_a_model_is_there_while_it_is_wanted(tmp_path: Path) -> None:
