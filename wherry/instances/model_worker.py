@@ -47,7 +47,7 @@ class ModelWorker:
     """A worker process with a model, for one instance.
 
     `receive(message)` is called in the event loop that `loop()` says once the model is loaded, and
-    `prepare(message)` before it, maybe in another thread.
+    `prepare(message)`, if it is given, before it, maybe in another thread.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ModelWorker:
         loop: Callable[[], LoopCalls],
         *,
         receive: Callable[[Any], None],
-        prepare: Callable[[Any], None],
+        prepare: Callable[[Any], None] | None,
     ) -> None:
         self._name = name
         self._device = device
@@ -317,9 +317,9 @@ class ModelWorker:
         return died
 
 
-def restorer(model: Model, config: ModelConfig) -> Callable[[Columns], None]:
+def restorer(model: Model, config: ModelConfig) -> Callable[[Columns], None] | None:
     """A function that gives the rows of outputs of a declared JSON type that type again, as in a
-    thread: msgpack has made them dicts and lists."""
+    thread: msgpack has made them dicts and lists. None if there are no such outputs."""
     kinds = [
         (spec.name, spec.json_type)
         for spec in model.signature(config.name).outputs
@@ -331,7 +331,7 @@ def restorer(model: Model, config: ModelConfig) -> Callable[[Columns], None]:
             if name in columns:
                 columns[name] = [_converted(row, kind) for row in columns[name]]
 
-    return restore
+    return restore if kinds else None
 
 
 def _converted(row: Any, kind: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -52,7 +51,13 @@ class ProcessInstance(Instance):
         self._config = config
         self._restore = restorer(model, config)
         self._worker = ModelWorker(
-            name, device, model, config, loop, receive=self._receive, prepare=self._prepare
+            name,
+            device,
+            model,
+            config,
+            loop,
+            receive=self._receive,
+            prepare=None if self._restore is None else self._prepare,
         )
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_GivenBatch] = deque()
@@ -101,17 +106,14 @@ class ProcessInstance(Instance):
                 return
             if run.requests[-1].streams:
                 run.stream = answers.stream_run(self, batch, run.requests, run.started)
-            self._send(run, range(len(run.requests)))
+            self._send(run, run.requests)
         except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             answers.crashed(self, batch)
 
     def _finish_empty(self, run: _GivenBatch) -> None:
         self._answers.finished(self, run.batch, [], Execution(), run.started)
 
-    def _send(self, run: _GivenBatch, indices: Sequence[int]) -> None:
-        """Send these requests of a batch."""
-        run.sent = indices
-        requests = [run.requests[i] for i in indices]
+    def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
         columns, counts = _gather(requests), [request.rows for request in requests]
         self._runs.append(run)
         slab = len(self._runs) == 1  # else another batch may be there
@@ -138,8 +140,9 @@ class ProcessInstance(Instance):
                 text = f"model {self._config.name!r}: {reason}"
                 run.failures[i] = Failure("InvalidRequest", text)
         good = [i for i in run.sent if i not in run.failures]
+        run.sent = good
         if good:
-            self._send(run, good)
+            self._send(run, [run.requests[i] for i in good])
         elif run.stream is None:
             self._finish(run, Execution(), [])
         else:
@@ -149,6 +152,7 @@ class ProcessInstance(Instance):
 
     def _prepare(self, message: Any) -> None:
         """Restore the rows in a message. In any thread."""
+        assert self._restore is not None
         if isinstance(message, messages.Result):
             for answer in message.answers:
                 if not isinstance(answer.outcome, Failed):
@@ -253,24 +257,37 @@ class ProcessInstance(Instance):
         return self.answers
 
 
-@dataclass(slots=True, eq=False)
 class _GivenBatch:
-    """One batch from when it was given until it was told of."""
+    """A batch from when it was given until it was told of."""
 
-    batch: Batch
-    requests: list[InferRequest]
-    #: Seconds of the runtime's clock, and by perf_counter_ns().
-    started: float
-    started_ns: int = field(default_factory=perf_counter_ns)
-    #: Which of the requests were sent, and why the others could not be.
-    sent: Sequence[int] = ()
-    failures: dict[int, Failure] = field(default_factory=dict)
-    stream: StreamRun | None = None
-    #: Of a stream: requests, as they were sent, whose callers are gone.
-    gone: set[int] = field(default_factory=set)
-    #: A response that its reader has no room for, and until when it waits for that.
-    held: messages.Respond | None = None
-    given_up_at: float = 0.0
+    __slots__ = (
+        "batch",
+        "failures",
+        "given_up_at",
+        "gone",
+        "held",
+        "requests",
+        "sent",
+        "started",
+        "started_ns",
+        "stream",
+    )
+
+    def __init__(self, batch: Batch, requests: list[InferRequest], started: float) -> None:
+        self.batch = batch
+        self.requests = requests
+        #: Seconds of the runtime's clock, and by perf_counter_ns().
+        self.started = started
+        self.started_ns = perf_counter_ns()
+        #: Which of the requests were sent, and why the others could not be.
+        self.sent: Sequence[int] = range(len(requests))
+        self.failures: dict[int, Failure] = {}
+        self.stream: StreamRun | None = None
+        #: Of a stream: requests, as they were sent, whose callers are gone.
+        self.gone: set[int] = set()
+        #: A response that its reader has no room for, and until when it waits for that.
+        self.held: messages.Respond | None = None
+        self.given_up_at = 0.0
 
     def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
         """The outcomes of all requests, by those of the requests that were sent."""

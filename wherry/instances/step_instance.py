@@ -112,7 +112,13 @@ class StepProcess:
         self._config = config
         self._restore = restorer(model, config)
         self._worker = ModelWorker(
-            name, device, model, config, loop, receive=self._receive, prepare=self._prepare
+            name,
+            device,
+            model,
+            config,
+            loop,
+            receive=self._receive,
+            prepare=None if self._restore is None else self._prepare,
         )
         self._hand_out: HandOut = lambda _: None
 
@@ -169,6 +175,7 @@ class StepProcess:
 
     def _prepare(self, message: Any) -> None:
         """Restore the rows in a message. In any thread."""
+        assert self._restore is not None
         if isinstance(message, messages.Stepped):
             for share in message.shares:
                 for columns in share.responses:

@@ -11,7 +11,7 @@ A frame is a header and a body, which is one message:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: A longer body is garbage (and a message of that size is refused before it is sent).
 MAX_MESSAGE_BYTES = 1 << 30
@@ -28,8 +28,7 @@ class Garbage(Exception):
     """What came from the other process is no message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """A message that has arrived whole. `body` is valid until the next `FrameBuffer.space`."""
 
     body: memoryview

@@ -75,7 +75,7 @@ class WorkerLink:
         receive: Callable[[Any], None],
         ended: Callable[[Exception, bool], None],
         aside: Callable[[Callable[[], None]], None],
-        prepare: Callable[[Any], None] = lambda _: None,
+        prepare: Callable[[Any], None] | None = None,
     ) -> None:
         self._loop = loop
         self._messages = messages
@@ -242,17 +242,20 @@ class WorkerLink:
                     self._decoding = True
                     self._aside(partial(self._decode_aside, frame))
                     return
-                message = messages.decode(frame)
-                self._prepare(message)
-                self._receive(message)
+                self._receive(self._decode(frame))
         except Garbage as error:
             self._end(error)
+
+    def _decode(self, frame: Frame) -> Any:
+        message = self._messages.decode(frame)
+        if self._prepare is not None:
+            self._prepare(message)
+        return message
 
     def _decode_aside(self, frame: Frame) -> None:
         """In another thread."""
         try:
-            message = self._messages.decode(frame)
-            self._prepare(message)
+            message = self._decode(frame)
         except Garbage as error:
             self._loop.call(self._decoded_to, error)
         else:

@@ -94,9 +94,11 @@ class MessageSocket:
     def write(self) -> bool:
         """Send what was added. False: the socket is full, call it again when it can be written
         to. Raises OSError if the other process is gone."""
-        if self._added:
-            self._move(None)
         unsent = self._unsent
+        if self._added:
+            if not unsent and self._write_at_once():
+                return True
+            self._move(None)
         while unsent:
             part, file = unsent[0]
             try:
@@ -113,6 +115,16 @@ class MessageSocket:
             else:
                 unsent[0] = part[sent:], None
         return True
+
+    def _write_at_once(self) -> bool:
+        """Send what was added by one call, if the socket has room for it all; else none of it is
+        sent or the rest is left."""
+        try:
+            sent = self._target.send(self._added)
+        except BlockingIOError:
+            return False
+        del self._added[:sent]
+        return not self._added
 
     def flush(self) -> None:
         """Send what was added, and wait until the socket has taken it."""
