@@ -7,6 +7,7 @@ for answers that clients have not taken, one for requests that have not come in 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -123,3 +124,28 @@ class _Account:
         self.moved_at = now
         while self._waiting[0][1] <= self._taken:
             self._waiting.popleft()
+
+
+class HeldBytes:
+    """Counts what one connection holds of one kind, and has it noted once it is much.
+
+    `note` is given the count at each change; it returns whether the connection may hold no more.
+    """
+
+    __slots__ = ("_note", "count", "is_full")
+
+    def __init__(self, note: Callable[[int], bool]) -> None:
+        self._note: Callable[[int], bool] | None = note
+        self.count = 0
+        #: Whether it is more than one connection may hold.
+        self.is_full = False
+
+    def add(self, change: int) -> None:
+        """Count `change` bytes more, or less."""
+        before, self.count = self.count, self.count + change
+        if (before > FREE_BYTES or self.count > FREE_BYTES) and self._note is not None:
+            self.is_full = self._note(self.count)
+
+    def close(self) -> None:
+        """Have nothing noted any more: the connection is gone."""
+        self._note = None

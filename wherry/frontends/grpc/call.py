@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc import frames, heads
-from wherry.frontends.grpc.held_bytes import HeldBytes
 from wherry.frontends.grpc.messages import PREFIX
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.request_messages import MessageReading, RequestMessages
 from wherry.frontends.grpc.response_messages import OK, ResponseMessages
-from wherry.frontends.grpc.response_sender import ResponseSender
 from wherry.frontends.grpc.rpc import Metadata, Rpc
-from wherry.frontends.grpc.turn_budget import CALL_WORK
+from wherry.frontends.grpc.sender import FrameSender
+from wherry.frontends.grpc.work import CALL_WORK
 from wherry.values.buffer import Buffer
 
 STREAM_WINDOW: Final = 2**20
@@ -26,7 +26,7 @@ class CallOwner(Protocol):
     """What a call knows of its connection."""
 
     reading: MessageReading
-    sender: ResponseSender
+    sender: FrameSender
     #: Bytes of messages, of all calls together, that the application has not got.
     received: HeldBytes
 
@@ -35,9 +35,6 @@ class CallOwner(Protocol):
 
     def over(self, call: Call) -> None:
         """Its last byte is written, or will never be."""
-
-    def report(self, message: str, error: BaseException) -> None:
-        """A bug has come to light."""
 
 
 class Call(Rpc):
@@ -178,9 +175,6 @@ class Call(Rpc):
         if not self.ended:
             self.tell(self.on_leave)
             self.fail(code, text)
-
-    def report(self, message: str, error: BaseException) -> None:
-        self._owner.report(message, error)
 
     def expire(self, now: float, patience: float) -> None:
         """End the call if its deadline has passed, or if nothing of its one message has come for

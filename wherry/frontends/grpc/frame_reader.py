@@ -1,19 +1,19 @@
 """How do the bytes of a connection become frames, however the network has cut them?
 
-Without I/O: `buffer` says where the next bytes go, `received` reads them, and a `FrameSink` is told
-what was read. DATA is passed on as it comes; all other frames are passed on whole.
+Without I/O: `buffer` says where the next bytes go, and `received` reads them. `Streams` gets DATA
+as it comes, and all other frames whole.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from wherry.frontends.grpc import frames
-from wherry.frontends.grpc.floods import FloodLimits
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
-from wherry.frontends.grpc.turn_budget import ReadTurn
+from wherry.frontends.grpc.streams import Streams
+from wherry.frontends.grpc.work import ClientWork
 
 RECEIVE_BYTES: Final = 2**16
 """Most bytes of one read. A message that lacks at least as many is read straight into its place."""
@@ -30,73 +30,23 @@ def receive_buffer() -> memoryview:
     return memoryview(bytearray(len(frames.PREFACE) + RECEIVE_BYTES))
 
 
-class FrameSink(Protocol):
-    """What is told of frames, in their order.
-
-    Any method may raise ConnectionFault. A StreamFault, from the methods for whole frames of a
-    stream, is passed to `stream_fault`.
-    """
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more is to be read."""
-
-    def header_block(self, stream_id: int, ends: bool, block: bytes) -> None:
-        """HEADERS with all its CONTINUATIONs. `ends`: so does the client's side of the stream."""
-
-    def begin_data(self, stream_id: int, length: int, content: int) -> None:
-        """A DATA frame of `length` bytes, of which `content` are not padding, has begun."""
-
-    def data(self, stream_id: int, data: memoryview, ends: bool) -> None:
-        """The next bytes of it. `ends`: they are the last of the client's side of the stream."""
-
-    def place(self, stream_id: int) -> memoryview | None:
-        """Where the next bytes of it may be put instead, if that saves a copy."""
-
-    def placed(self, stream_id: int, count: int, ends: bool) -> None:
-        """As `data`, for bytes that were put into `place`."""
-
-    def end_stream(self, stream_id: int) -> None:
-        """An empty DATA frame has ended the client's side of the stream."""
-
-    def window_update(self, stream_id: int, increment: int) -> None: ...
-
-    def reset_by_client(self, stream_id: int) -> None: ...
-
-    def settings(self, values: dict[int, int]) -> None: ...
-
-    def ping(self, payload: bytes) -> None: ...
-
-    def pong(self, payload: bytes) -> None:
-        """The answer to a PING."""
-
-    def stream_fault(self, stream_id: int, code: int) -> None: ...
-
-
 class FrameReader:
-    """Reads the frames of one connection, as much in one turn of the loop as `turn` allows.
+    """Reads the frames of one connection, as much in one turn of the loop as `work` allows.
 
     ConnectionFault if the client breaks the protocol: nothing more may be read then.
     """
 
     __slots__ = (
         "_block", "_buffer", "_data_ends", "_data_id", "_data_left", "_direct", "_filled",
-        "_floods", "_greeted", "_max_header_bytes", "_rest", "_settled", "_sink", "_skip", "_turn",
-        "_unread", "_whole",
+        "_greeted", "_max_header_bytes", "_rest", "_settled", "_skip", "_streams", "_unread",
+        "_whole", "_work",
     )  # fmt: skip
 
     def __init__(
-        self,
-        sink: FrameSink,
-        turn: ReadTurn,
-        floods: FloodLimits,
-        *,
-        buffer: memoryview,
-        max_header_bytes: int,
+        self, streams: Streams, work: ClientWork, buffer: memoryview, max_header_bytes: int
     ) -> None:
-        self._sink = sink
-        self._turn = turn
-        self._floods = floods
+        self._streams = streams
+        self._work = work
         self._max_header_bytes = max_header_bytes
         self._greeted = False  # the preface has come
         self._settled = False  # the first frame has come
@@ -106,15 +56,12 @@ class FrameReader:
         self._unread = b""  # more than this turn may read
         self._whole: memoryview | None = None  # a frame that must be whole
         self._filled = 0
-        self._direct = False  # whether the loop reads into the sink's place
+        self._direct = False  # whether the loop reads into a call's place
         # What was begun
         self._block: tuple[int, bool, bytearray] | None = None  # CONTINUATION must follow
         self._data_id = self._data_left = 0
         self._data_ends = False
         self._skip = 0  # bytes of padding, or of a frame that is not known
-
-    def __repr__(self) -> str:
-        return f"<FrameReader: {self._data_left} bytes of DATA to come, {len(self._unread)} unread>"
 
     @property
     def is_behind(self) -> bool:
@@ -144,7 +91,7 @@ class FrameReader:
         if self._unread:  # reading is paused, but what was on its way may still come
             return self._buffer[:RECEIVE_BYTES]
         if self._data_left >= RECEIVE_BYTES:
-            place = self._sink.place(self._data_id)
+            place = self._streams.place(self._data_id)
             if place is not None and len(place) >= RECEIVE_BYTES:
                 self._direct = True
                 return place[: self._data_left]
@@ -159,7 +106,7 @@ class FrameReader:
         elif self._direct:
             self._data_left -= count
             ends = self._data_ends and not self._data_left
-            self._sink.placed(self._data_id, count, ends)
+            self._streams.placed(self._data_id, count, ends)
         elif self._whole is not None:
             self._filled += count
             if self._filled == len(self._whole):
@@ -176,7 +123,7 @@ class FrameReader:
     def _read_all(self, data: memoryview) -> None:
         used = self._read(data)
         left = bytes(data[used:])
-        if left and self._turn.work >= self._turn.share:
+        if left and self._work.done >= self._work.share:
             self._rest, self._unread = b"", left
         else:
             self._rest = left
@@ -185,15 +132,15 @@ class FrameReader:
 
     def _read(self, data: memoryview) -> int:
         """Read all whole frames, and what there is of DATA; returns how many bytes that was."""
-        sink, turn = self._sink, self._turn
+        streams, work = self._streams, self._work
         position, end = 0, len(data)
         if not self._greeted:
             self._greet(data)
             if not self._greeted:
                 return 0
             position = len(frames.PREFACE)
-        while turn.work < turn.share and not sink.closed:
-            turn.work += 1
+        while work.done < work.share and not streams.closed:
+            work.done += 1
             if self._data_left or self._skip:
                 position += self._take(data[position:])
                 if self._data_left or self._skip:
@@ -214,7 +161,7 @@ class FrameReader:
                     begin += 1
                 self._begin_data(stream_id, flags, length, padding)
             elif kind > frames.CONTINUATION:  # of some extension
-                self._floods.note_noise()
+                self._work.note_noise()
                 self._skip = length
             elif begin + length > end:
                 self._await_whole(data[position:], frames.HEAD_BYTES + length)
@@ -252,21 +199,21 @@ class FrameReader:
         content = length - padding
         if content < 0:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "DATA with more padding than it is long")
-        self._sink.begin_data(stream_id, length, content)
+        self._streams.begin_data(stream_id, length, content)
         self._data_id, self._data_ends = stream_id, bool(flags & frames.END_STREAM)
         self._data_left, self._skip = content, max(padding - 1, 0)
         if not content:
             if self._data_ends:
-                self._sink.end_stream(stream_id)
+                self._streams.end_stream(stream_id)
             else:
-                self._floods.note_noise()
+                self._work.note_noise()
 
     def _take(self, data: memoryview) -> int:
         """Pass on what there is of DATA, and skip what must be; returns how much that was."""
         taken = min(self._data_left, len(data))
         if taken:
             left = self._data_left = self._data_left - taken
-            self._sink.data(self._data_id, data[:taken], self._data_ends and not left)
+            self._streams.data(self._data_id, data[:taken], self._data_ends and not left)
             if left:
                 return taken
         skipped = min(self._skip, len(data) - taken)
@@ -279,17 +226,17 @@ class FrameReader:
             if kind == frames.HEADERS:
                 self._headers(flags, stream_id, payload)
             elif kind == frames.WINDOW_UPDATE:
-                self._sink.window_update(stream_id, frames.number(payload, "WINDOW_UPDATE"))
+                self._streams.window_update(stream_id, frames.number(payload, "WINDOW_UPDATE"))
             elif kind == frames.RST_STREAM:
                 frames.number(payload, "RST_STREAM")
-                self._sink.reset_by_client(stream_id)
+                self._streams.reset_by_client(stream_id)
             elif kind == frames.CONTINUATION:
                 self._continuation(flags, stream_id, payload)
             else:
-                self._floods.note_noise()
+                self._work.note_noise()
                 self._rare_frame(kind, flags, stream_id, payload)
         except StreamFault as fault:
-            self._sink.stream_fault(stream_id, fault.code)
+            self._streams.stream_fault(stream_id, fault.code)
 
     def _headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
@@ -298,7 +245,7 @@ class FrameReader:
             payload = frames.header_fragment(flags, payload)
         ends = bool(flags & frames.END_STREAM)
         if flags & frames.END_HEADERS:
-            self._sink.header_block(stream_id, ends, payload)
+            self._streams.header_block(stream_id, ends, payload)
         else:
             self._block = (stream_id, ends, bytearray(payload))
 
@@ -311,25 +258,25 @@ class FrameReader:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, "a header block without end")
         if flags & frames.END_HEADERS:
             self._block = None
-            self._sink.header_block(stream_id, ends, bytes(block))
+            self._streams.header_block(stream_id, ends, bytes(block))
         elif not payload:
-            self._floods.note_noise()
+            self._work.note_noise()
 
     def _rare_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if (kind == frames.PRIORITY) == (stream_id == 0):
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"frame type {kind} on this stream")
         if kind == frames.SETTINGS:
             if not flags & frames.ACK:
-                self._sink.settings(frames.read_settings(payload))
+                self._streams.settings(frames.read_settings(payload))
             elif payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS ACK with settings")
         elif kind == frames.PING:
             if len(payload) != 8:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "PING of other than 8 bytes")
             if flags & frames.ACK:
-                self._sink.pong(payload)
+                self._streams.pong(payload)
             else:
-                self._sink.ping(payload)
+                self._streams.ping(payload)
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "clients do not push")
         elif kind == frames.PRIORITY and len(payload) != 5:

@@ -4,8 +4,8 @@
 parts, and enforces its time limits. `Connections` is what those of one listener share. No task,
 future or timer belongs to a call.
 
-A request's way: `FrameReader` (bytes to frames), `Streams` (frames to calls), `Call`; and back:
-`ResponseMessages`, `ResponseSender` (flow control), `FrameWriter`.
+The way of a request: `FrameReader` (bytes to frames), `Streams` (frames to calls), `Call`,
+`RequestMessages`; the way of its answer: `ResponseMessages`, `FrameSender` (flow control).
 """
 
 from __future__ import annotations
@@ -16,27 +16,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from wherry.frontends.connections.held import Holdings
+from wherry.frontends.connections.held import HeldBytes, Holdings
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
 from wherry.frontends.connections.sockets import has_unread
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
-from wherry.frontends.grpc.connection_calls import ConnectionCalls, Serving
-from wherry.frontends.grpc.floods import MAX_CALLS, FloodLimits
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
-from wherry.frontends.grpc.frame_writer import FrameWriter
 from wherry.frontends.grpc.frames import ConnectionFault
-from wherry.frontends.grpc.head_reader import HeadReader
-from wherry.frontends.grpc.held_bytes import HeldBytes
 from wherry.frontends.grpc.request_messages import MessageReading
-from wherry.frontends.grpc.response_sender import ResponseSender
-from wherry.frontends.grpc.rpc import Application
+from wherry.frontends.grpc.rpc import Application, report
+from wherry.frontends.grpc.sender import FrameSender
 from wherry.frontends.grpc.shutdown import LINGER, GracefulShutdown
-from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Streams
+from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Serving, Streams
 from wherry.frontends.grpc.timeouts import ConnectionTimeouts, TimeoutAction
-from wherry.frontends.grpc.turn_budget import ReadTurn, TurnBudget
+from wherry.frontends.grpc.work import MAX_CALLS, ClientWork, TurnBudget
 from wherry.frontends.offload import Offload
 
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
@@ -66,39 +61,30 @@ class Connections(OpenConnections["Connection"]):
         self.serving = Serving(application, coding, clock, reading, ended)
         self.receive_buffer = receive_buffer()
 
-    def __repr__(self) -> str:
-        return f"<Connections: {len(self.open)} open, {self.calls} calls>"
-
     @property
     def calls(self) -> int:
         """How many calls the application has."""
         return self.serving.calls
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.open) > self.limits.max_connections
-
 
 class Connection(asyncio.BufferedProtocol):
     """One client's connection. Its parts are made when it has its transport."""
 
-    calls: ConnectionCalls
+    streams: Streams
     _transport: asyncio.Transport
-    _writer: FrameWriter
-    _sender: ResponseSender
+    _sender: FrameSender
     _reader: FrameReader
     _timeouts: ConnectionTimeouts
 
     def __init__(self, shared: Connections) -> None:
         self._shared = shared
-        self._turn = ReadTurn(shared.turns)
-        self._floods = FloodLimits()
+        self._work = ClientWork(shared.turns)
         self._shutdown = GracefulShutdown(shared.clock())
         self._read_bytes = 0
         self._peer = ""
 
     def __repr__(self) -> str:
-        return f"<Connection from {self._peer}: {len(self.calls.by_id)} calls>"
+        return f"<Connection from {self._peer}: {len(self.streams.by_id)} calls>"
 
     # What the loop tells
 
@@ -106,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._make_parts(cast(asyncio.Transport, transport))
         shared = self._shared
         may_ask = shared.admit(self, transport)
-        self._writer.write(
+        self._sender.write(
             frames.settings({
                 frames.MAX_CONCURRENT_STREAMS: MAX_CALLS,
                 frames.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
@@ -120,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             return
         if may_ask is MayAsk.HEALTH:
-            self.calls.door = self._only_vital
+            self.streams.door = self._only_vital
         if shared.draining:
             self.drain()
 
@@ -128,24 +114,18 @@ class Connection(asyncio.BufferedProtocol):
         shared, limits = self._shared, self._shared.limits
         self._peer = _peer(transport.get_extra_info("peername"))
         self._transport = transport
-        self._writer = FrameWriter(transport)
-        self._sender = ResponseSender(self._writer, HeldBytes(partial(shared.note_unsent, self)))
-        self.calls = ConnectionCalls(
+        self._sender = FrameSender(transport, HeldBytes(partial(shared.note_unsent, self)))
+        self.streams = Streams(
             shared.serving,
             self._peer,
-            self._turn,
-            writer=self._writer,
-            sender=self._sender,
+            self._work,
+            self._sender,
             received=HeldBytes(partial(shared.note_received, self)),
             shutdown=self._shutdown,
-        )
-        head_reader = HeadReader(self._turn, limits.max_header_bytes)
-        self._reader = FrameReader(
-            Streams(self.calls, head_reader, self._turn, self._floods),
-            self._turn,
-            self._floods,
-            buffer=shared.receive_buffer,
             max_header_bytes=limits.max_header_bytes,
+        )
+        self._reader = FrameReader(
+            self.streams, self._work, shared.receive_buffer, limits.max_header_bytes
         )
         self._timeouts = ConnectionTimeouts(
             limits.header_timeout, self._reader.unfinished, shared.clock()
@@ -156,23 +136,23 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.remove(self)
         # Cut the cycles: else the garbage collector would have to find them.
         self._sender.unsent.close()
-        self.calls.received.close()
-        self.calls.door = None
+        self.streams.received.close()
+        self.streams.door = None
 
     def eof_received(self) -> None:
         # The transport closes when this returns; no client of gRPC closes one half and waits.
         self._lose_client()
 
     def _lose_client(self) -> None:
-        self._writer.closed = True
-        self.calls.drop_all()
+        self._sender.closed = True
+        self.streams.drop_all()
 
     def pause_writing(self) -> None:
-        self._writer.paused = True
+        self._sender.paused = True
         self._regulate()
 
     def resume_writing(self) -> None:
-        self._writer.paused = False
+        self._sender.paused = False
         self._regulate()
         self._sender.pump()
 
@@ -183,14 +163,14 @@ class Connection(asyncio.BufferedProtocol):
         self._read_bytes += nbytes
         if self._reader.is_behind:
             self._reader.received(nbytes)
-        elif not self._writer.closed:
+        elif not self._sender.closed:
             self._read(nbytes)
 
     def _read(self, nbytes: int | None) -> None:
         """Read what the loop has received, or (None) what had to wait for this turn."""
-        reader, writer, turn = self._reader, self._writer, self._turn
-        turn.begin()
-        writer.corked = True
+        reader, sender, work = self._reader, self._sender, self._work
+        work.begin_turn()
+        sender.corked = True
         try:
             if nbytes is None:
                 reader.read_on()
@@ -199,11 +179,10 @@ class Connection(asyncio.BufferedProtocol):
         except ConnectionFault as fault:
             self._fail(fault.code, str(fault))
         except Exception as error:  # noqa: BLE001 - a bug must not leave clients waiting
-            self.calls.report("reading failed", error)
+            report(f"reading from {self!r} failed", error)
             self._fail(frames.INTERNAL_ERROR, "the server failed to read this")
-        turn.end()
-        writer.uncork()
-        self._sender.pump()
+        work.end_turn()
+        sender.uncork()
         if reader.is_behind:
             self._shared.turns.later(self._read_on)
             self._regulate()
@@ -219,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._transport.is_closing():
             return
-        if self._writer.paused or self._reader.is_behind:
+        if self._sender.paused or self._reader.is_behind:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -229,44 +208,45 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Finish the calls that have begun, and those that are on their way; then close."""
         if announcement := self._shutdown.announce(self._shared.clock()):
-            self._writer.write(announcement)
+            self._sender.write(announcement)
 
     def end(self) -> None:
-        self.calls.refuse_more()
+        self.streams.refuse_more()
 
     def abort(self) -> None:
         self._transport.abort()
 
     def _fail(self, code: int, text: str) -> None:
         """End the connection because of its client."""
-        self.calls.go_away(code, text)
-        self.calls.close()
-        self.calls.drop_all()
+        self.streams.go_away(code, text)
+        self.streams.close()
+        self.streams.drop_all()
 
     # What others ask of it
 
     @property
     def owes(self) -> bool:
-        return bool(self.calls.by_id) or self._writer.unsent > 0
+        return bool(self.streams.by_id) or self._sender.buffered > 0
 
     @property
     def idle_since(self) -> float | None:
         """When the last call was begun; None if something is asked, owed or half read."""
-        is_busy = self._writer.closed or self.owes or not self._reader.is_between
-        return None if is_busy else self.calls.begun_at
+        is_busy = self._sender.closed or self.owes or not self._reader.is_between
+        return None if is_busy else self.streams.begun_at
 
     def make_room(self) -> bool:
         makes_room = self.idle_since is not None and not has_unread(self._transport)
         if makes_room:
-            self.calls.go_away(frames.NO_ERROR, "others need the room")
-            self._writer.closed = True
+            self.streams.go_away(frames.NO_ERROR, "others need the room")
+            self._sender.closed = True
             self._transport.close()
         return makes_room
 
     def _only_vital(self, path: str) -> None:
         """Refuse calls but those about health, as long as there are too many connections."""
         shared = self._shared
-        if shared.is_full and path not in shared.serving.application.vital:
+        too_many = len(shared.open) > shared.limits.max_connections
+        if too_many and path not in shared.serving.application.vital:
             raise heads.refusal(
                 "UNAVAILABLE",
                 f"the server has its limit of {shared.limits.max_connections} connections, and none"
@@ -275,24 +255,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Enforce the time limits."""
-        limits, writer = self._shared.limits, self._writer
-        self._floods.clear()
-        self.calls.expire(now, limits.body_timeout)
-        unsent = writer.unsent
-        progress = writer.written - unsent + (0 if writer.closed else self._read_bytes)
+        limits, sender = self._shared.limits, self._sender
+        self._work.sweep()
+        self.streams.expire(now, limits.body_timeout)
+        unsent = sender.buffered
+        progress = sender.written - unsent + (0 if sender.closed else self._read_bytes)
         self._timeouts.see(progress, self._reader.unfinished, now)
-        if writer.closed:
+        if sender.closed:
             patience = limits.write_timeout if unsent else LINGER
             if min(self._timeouts.quiet(now), now - self._shutdown.since) >= patience:
                 self.abort()
         elif self._shutdown.is_overdue(now):
-            self.calls.refuse_more()
+            self.streams.refuse_more()
         else:
             action = self._timeouts.action(now)
             if action is TimeoutAction.ABORT:
                 self.abort()
             elif action is TimeoutAction.PING:
-                self._transport.write(_KEEPALIVE_PING)  # past the writer: it is no progress
+                self._transport.write(_KEEPALIVE_PING)  # past the sender: it is no progress
 
 
 def _peer(address: object) -> str:

@@ -13,7 +13,7 @@ from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.frames import ConnectionFault
 from wherry.frontends.grpc.heads import Head
 from wherry.frontends.grpc.hpack import Header, HeaderBomb, HeaderDecoder, HpackError, header_bytes
-from wherry.frontends.grpc.turn_budget import HEADERS_A_FRAME, ReadTurn
+from wherry.frontends.grpc.work import HEADERS_A_FRAME, ClientWork
 
 REMEMBERED_BYTES: Final = 2**14
 """Bytes of the headers whose heads are remembered."""
@@ -25,17 +25,14 @@ class HeadReader:
     `max_bytes` is for the decoded headers of one block, counted as MAX_HEADER_LIST_SIZE does.
     """
 
-    __slots__ = ("_decoder", "_heads", "_remembered_bytes", "_turn", "max_bytes")
+    __slots__ = ("_decoder", "_heads", "_remembered_bytes", "_work", "max_bytes")
 
-    def __init__(self, turn: ReadTurn, max_bytes: int) -> None:
+    def __init__(self, work: ClientWork, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._turn = turn
+        self._work = work
         self._decoder = HeaderDecoder()
         self._heads: dict[bytes, Head] = {}  # by block
         self._remembered_bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<HeadReader: {len(self._heads)} heads remembered>"
 
     @property
     def remembered(self) -> Collection[Head]:
@@ -58,7 +55,7 @@ class HeadReader:
         version = self._decoder.version
         try:
             headers = self._decoder.decode(block, self.max_bytes)
-            self._turn.work += len(headers) // HEADERS_A_FRAME
+            self._work.done += len(headers) // HEADERS_A_FRAME
             return headers
         except HeaderBomb as error:
             raise ConnectionFault(frames.ENHANCE_YOUR_CALM, str(error)) from None

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from wherry.frontends.grpc.held_bytes import HeldBytes
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, unpacked
-from wherry.frontends.grpc.turn_budget import CALL_WORK, UNPACKED_A_FRAME, TurnBudget
+from wherry.frontends.grpc.rpc import report
+from wherry.frontends.grpc.work import CALL_WORK, UNPACKED_A_FRAME, TurnBudget
 from wherry.frontends.offload import LARGE_BYTES, Job, Offload, SoonPort
 from wherry.values.buffer import Buffer
 from wherry.values.errors import ServerBusy
@@ -51,9 +52,6 @@ class MessageReceiver(Protocol):
     def refuse(self, code: str, text: str) -> None:
         """End the call: its stream cannot be read further."""
 
-    def report(self, message: str, error: BaseException) -> None:
-        """Have a bug logged."""
-
 
 class RequestMessages:
     """Puts the messages of one call together and hands them on.
@@ -91,9 +89,6 @@ class RequestMessages:
         self._waiting_bytes = 0
         self._unpacking: Job | None = None  # of the first that waits
         self._end_waits = False
-
-    def __repr__(self) -> str:
-        return f"<RequestMessages: {len(self._waiting)} waiting>"
 
     @property
     def held(self) -> int:
@@ -251,7 +246,7 @@ class RequestMessages:
         if isinstance(outcome, BadMessage):
             self._call.refuse(outcome.code, str(outcome))
         elif isinstance(outcome, Exception):
-            self._call.report("unpacking a message failed", outcome)
+            report(f"unpacking a message for {self._call!r} failed", outcome)
             self._call.refuse("INTERNAL", "internal error; the server's log has it")
         else:
             self._waiting_bytes += len(outcome) - len(self._waiting[0][1])

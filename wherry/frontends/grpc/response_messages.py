@@ -8,7 +8,7 @@ from typing import Final
 
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.messages import packed
-from wherry.frontends.grpc.response_sender import ResponseSender
+from wherry.frontends.grpc.sender import FrameSender
 from wherry.values.buffer import Buffer
 
 JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
@@ -29,7 +29,7 @@ class ResponseMessages:
         "_coding", "_headed", "_queue", "_sender", "_stream_id", "_trailers", "_written", "window",
     )  # fmt: skip
 
-    def __init__(self, stream_id: int, sender: ResponseSender, coding: str) -> None:
+    def __init__(self, stream_id: int, sender: FrameSender, coding: str) -> None:
         self._stream_id = stream_id
         self._sender = sender
         self._coding = coding
@@ -39,9 +39,6 @@ class ResponseMessages:
         self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
         self._trailers: bytes | None = None
         self._written: Callable[[], None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<ResponseMessages on stream {self._stream_id}: {len(self._queue)} waiting>"
 
     def respond(self, message: Buffer) -> bool:
         """Write the whole answer of a call that has one message, if there is room for it at once;
@@ -58,7 +55,7 @@ class ResponseMessages:
             frames.head(size, frames.DATA, 0, stream_id), prefix, payload,
             frames.head(len(OK), frames.HEADERS, _END, stream_id), OK,
         )  # fmt: skip
-        sender.answer(pieces, size)
+        sender.write_answer(pieces, size)
         return True
 
     def send(self, message: Buffer, sent: Callable[[], None] | None) -> None:

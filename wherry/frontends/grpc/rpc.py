@@ -23,6 +23,12 @@ class CannotListen(OSError):
     """A gRPC transport could not take its address, which is `filename`."""
 
 
+def report(message: str, error: BaseException) -> None:
+    """Hand a bug of ours to the loop's exception handler, which logs it."""
+    loop = asyncio.get_running_loop()
+    loop.call_exception_handler({"message": f"gRPC: {message}", "exception": error})
+
+
 class Rpc(ABC):
     """One call of one method. Everything happens on the event loop's thread.
 
@@ -110,9 +116,7 @@ class Rpc(ABC):
         try:
             callback(*arguments)
         except Exception as error:  # noqa: BLE001 - a bug of ours: said, and the call fails
-            asyncio.get_running_loop().call_exception_handler(
-                {"message": f"a callback of {self!r} failed", "exception": error}
-            )
+            report(f"a callback of {self!r} failed", error)
             self.fail("INTERNAL", "internal error; the server's log has it")
 
 

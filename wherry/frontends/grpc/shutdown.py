@@ -41,9 +41,6 @@ class GracefulShutdown:
         #: When the connection was announced to end, or closed.
         self.since = now
 
-    def __repr__(self) -> str:
-        return f"<GracefulShutdown: {self.phase.name}>"
-
     def announce(self, now: float) -> bytes:
         """The first GOAWAY and its PING; nothing if the shutdown has begun."""
         if self.phase is not ShutdownPhase.SERVING:

@@ -1,56 +1,129 @@
-"""How do the frames of one connection become calls?"""
+"""What do the frames of one connection do to its streams and their calls?"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc import frames, heads
-from wherry.frontends.grpc.connection_calls import ConnectionCalls
-from wherry.frontends.grpc.floods import MAX_CALLS, RESETS_OF_A_FAULT, FloodLimits
+from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.head_reader import HeadReader
 from wherry.frontends.grpc.hpack import TooManyHeaders
-from wherry.frontends.grpc.turn_budget import CALL_WORK, ReadTurn
+from wherry.frontends.grpc.request_messages import MessageReading
+from wherry.frontends.grpc.rpc import Application, report
+from wherry.frontends.grpc.sender import FrameSender
+from wherry.frontends.grpc.shutdown import GracefulShutdown
+from wherry.frontends.grpc.work import CALL_WORK, MAX_CALLS, RESETS_OF_A_FAULT, ClientWork
 
 CONNECTION_WINDOW: Final = 2**24
 """Bytes of DATA that may be on their way to the server, of all calls together."""
 
+MAX_CUT: Final = 1024
+"""Streams that are remembered as cut off; the oldest are forgotten first."""
+
+
+@dataclass(slots=True)
+class Serving:
+    """What the calls of all connections of one listener share."""
+
+    application: Application
+    #: What answers are compressed by, for clients that take it.
+    coding: str
+    clock: Callable[[], float]
+    reading: MessageReading
+    #: Told of each call that has ended and the application had, with the client's address.
+    ended: Callable[[str, Call], None] | None = None
+    #: Number of calls that the application has.
+    calls: int = 0
+
+
+class StreamIds:
+    """Remembers the last stream that the client has begun, and those that the server ended first.
+
+    Frames of those may still come, as the client has not heard of it yet; frames of other streams
+    that are not open are faults.
+    """
+
+    __slots__ = ("_cut", "last", "served")
+
+    def __init__(self) -> None:
+        #: The last that the client has begun.
+        self.last = 0
+        #: The last whose call was served, as GOAWAY names it.
+        self.served = 0
+        self._cut: dict[int, None] = {}
+
+    def check_known(self, stream_id: int, what: str) -> None:
+        """Check a frame `what` on a stream that is not open. ConnectionFault if the client has not
+        begun it, or has ended it."""
+        self.check_begun(stream_id)
+        if stream_id not in self._cut:
+            raise ConnectionFault(frames.STREAM_CLOSED, f"{what} on a closed stream")
+
+    def check_begun(self, stream_id: int) -> None:
+        """ConnectionFault if the client has not begun this stream."""
+        if not stream_id & 1 or stream_id > self.last:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"stream {stream_id} has not begun")
+
+    def cut_off(self, stream_id: int) -> None:
+        """Remember that the server has ended a stream before its client."""
+        self._cut[stream_id] = None
+        if len(self._cut) > MAX_CUT:
+            del self._cut[next(iter(self._cut))]
+
 
 class Streams:
-    """Checks what each frame means for its stream, and tells its call: the FrameSink.
+    """Opens and ends the streams of one connection, and gives each call what its frames bring.
 
-    Raises the faults that end the connection.
+    Every method for a frame may raise ConnectionFault, which ends the connection; those for whole
+    frames of a stream may raise StreamFault, which resets the stream (`stream_fault`).
     """
 
     __slots__ = (
-        "_by_id", "_calls", "_floods", "_heads", "_ids", "_sender", "_shutdown", "_to_credit",
-        "_turn", "_writer",
+        "_heads", "_ids", "_peer", "_serving", "_shutdown", "_to_credit", "_work", "begun_at",
+        "by_id", "door", "reading", "received", "sender",
     )  # fmt: skip
 
     def __init__(
-        self, calls: ConnectionCalls, heads: HeadReader, turn: ReadTurn, floods: FloodLimits
+        self,
+        serving: Serving,
+        peer: str,
+        work: ClientWork,
+        sender: FrameSender,
+        *,
+        received: HeldBytes,
+        shutdown: GracefulShutdown,
+        max_header_bytes: int,
     ) -> None:
-        self._calls = calls
-        self._by_id = calls.by_id
-        self._ids = calls.ids
-        self._sender = calls.sender
-        self._writer = calls.writer
-        self._shutdown = calls.shutdown
-        self._heads = heads
-        self._turn = turn
-        self._floods = floods
+        self._serving = serving
+        self._peer = peer
+        self._work = work
+        self._shutdown = shutdown
+        self._heads = HeadReader(work, max_header_bytes)
+        self._ids = StreamIds()
         self._to_credit = 0  # bytes of DATA read since the connection's last WINDOW_UPDATE
-
-    def __repr__(self) -> str:
-        return f"<Streams of {self._calls!r}>"
+        self.by_id: dict[int, Call] = {}
+        self.sender = sender
+        self.reading = serving.reading
+        #: Bytes of messages, of all calls together, that the application has not got.
+        self.received = received
+        #: Raises heads.Refusal for paths that are not served on this connection.
+        self.door: Callable[[str], None] | None = None
+        #: When the application was last given a call.
+        self.begun_at = serving.clock()
 
     @property
     def closed(self) -> bool:
-        return self._writer.closed
+        """Whether nothing more is to be read."""
+        return self.sender.closed
 
-    # Heads of calls
+    # HEADERS
 
     def header_block(self, stream_id: int, ends: bool, block: bytes) -> None:
+        """HEADERS with all its CONTINUATIONs. `ends`: so does the client's side of the stream."""
         if stream_id <= self._ids.last:
             self._late_block(stream_id, ends, block)
             return
@@ -60,48 +133,58 @@ class Streams:
             if self._shutdown.is_refusing:
                 self._ids.cut_off(stream_id)
                 return  # the client knows, or will in a moment
-            if len(self._by_id) >= MAX_CALLS:
-                raise StreamFault(frames.REFUSED_STREAM, "too many calls at once")
-            if self._sender.unsent.is_full:
-                raise self._owed_too_much()
-            self._ids.served = stream_id
-            self._calls.open(stream_id, head)
+            self._open(stream_id, head)
         except heads.Refusal as refusal:
             self._refuse(stream_id, refusal)
         except TooManyHeaders as error:
-            self._refuse(stream_id, self._too_many(error))
-        if ends and (call := self._by_id.get(stream_id)) is not None:
+            text = f"metadata of {error.size} bytes, of at most {self._heads.max_bytes}"
+            self._refuse(stream_id, heads.refusal("RESOURCE_EXHAUSTED", text))
+        if ends and (call := self.by_id.get(stream_id)) is not None:
             call.half_close()
 
+    def _open(self, stream_id: int, head: heads.Head) -> None:
+        """Open a call. heads.Refusal if its method is unknown, or not served on this connection."""
+        serving, unsent = self._serving, self.sender.unsent
+        if len(self.by_id) >= MAX_CALLS:
+            raise StreamFault(frames.REFUSED_STREAM, "too many calls at once")
+        if unsent.is_full:
+            raise heads.refusal(
+                "RESOURCE_EXHAUSTED",
+                f"{unsent.count} bytes of answers wait on this connection for their client to take"
+                " them; read those first, or raise max_connection_unsent_bytes",
+            )
+        self._ids.served = stream_id
+        method = serving.application.methods.get(head.path)
+        if method is None:
+            raise heads.refusal("UNIMPLEMENTED", "Method not found!")
+        if self.door is not None:
+            self.door(head.path)
+        coding = serving.coding
+        if coding != "identity":
+            coding = head.best_coding(coding)
+        call = self.by_id[stream_id] = Call(self, stream_id, head, method, coding)
+        if head.timeout is not None:
+            call.deadline = serving.clock() + head.timeout
+        if method.takes_stream:
+            self.begin(call)
+
     def _refuse(self, stream_id: int, refusal: heads.Refusal) -> None:
-        self._turn.work += CALL_WORK
+        self._work.done += CALL_WORK
         # Without a reset, at which some clients forget that there was an answer: what is still to
         # come of the request fits into its window, and is skipped.
-        self._sender.write_headers(stream_id, frames.END_STREAM, refusal.block)
+        self.sender.write_headers(stream_id, frames.END_STREAM, refusal.block)
         self._ids.cut_off(stream_id)
-        self._floods.note_reset()
-
-    def _too_many(self, error: TooManyHeaders) -> heads.Refusal:
-        text = f"metadata of {error.size} bytes, of at most {self._heads.max_bytes}"
-        return heads.refusal("RESOURCE_EXHAUSTED", text)
-
-    def _owed_too_much(self) -> heads.Refusal:
-        text = (
-            f"{self._sender.unsent.count} bytes of answers wait on this connection for their client"
-            " to take them; read those first, or raise max_connection_unsent_bytes"
-        )
-        return heads.refusal("RESOURCE_EXHAUSTED", text)
+        self._work.note_reset()
 
     def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         """Trailers, which gRPC clients do not send. They are decoded for HPACK's table alone."""
         try:
-            self._floods.note_noise(len(self._heads.headers(block)))
+            self._work.note_noise(len(self._heads.headers(block)))
         except TooManyHeaders as error:
             raise StreamFault(frames.ENHANCE_YOUR_CALM, str(error)) from None
-        call = self._by_id.get(stream_id)
+        call = self.by_id.get(stream_id)
         if call is None:
-            if not self._ids.is_cut_off(stream_id):
-                raise ConnectionFault(frames.STREAM_CLOSED, "HEADERS on a closed stream")
+            self._ids.check_known(stream_id, "HEADERS")
         elif call.half_closed:
             raise StreamFault(frames.STREAM_CLOSED, "HEADERS behind the end of the stream")
         elif not ends:
@@ -112,11 +195,10 @@ class Streams:
     # DATA
 
     def begin_data(self, stream_id: int, length: int, content: int) -> None:
-        call = self._by_id.get(stream_id)
+        """A DATA frame of `length` bytes, of which `content` are not padding, has begun."""
+        call = self.by_id.get(stream_id)
         if call is None:
-            self._ids.check_begun(stream_id)
-            if not self._ids.is_cut_off(stream_id):
-                raise ConnectionFault(frames.STREAM_CLOSED, "DATA on a closed stream")
+            self._ids.check_known(stream_id, "DATA")
         else:
             call.receive_window -= length
             if call.half_closed:
@@ -127,23 +209,27 @@ class Streams:
             self._credit(length - content)
 
     def data(self, stream_id: int, data: memoryview, ends: bool) -> None:
+        """The next bytes of the frame. `ends`: they are the last of the client's side."""
         self._credit(len(data))
-        call = self._by_id.get(stream_id)
+        call = self.by_id.get(stream_id)
         if call is not None:
             call.feed(data, ends)
 
     def place(self, stream_id: int) -> memoryview | None:
-        call = self._by_id.get(stream_id)
+        """Where the next bytes of the frame may be put instead, if that saves a copy."""
+        call = self.by_id.get(stream_id)
         return None if call is None else call.place()
 
     def placed(self, stream_id: int, count: int, ends: bool) -> None:
+        """As `data`, for bytes that were put into `place`."""
         self._credit(count)
-        call = self._by_id.get(stream_id)
+        call = self.by_id.get(stream_id)
         if call is not None:
             call.placed(count, ends)
 
     def end_stream(self, stream_id: int) -> None:
-        call = self._by_id.get(stream_id)
+        """An empty DATA frame has ended the client's side of the stream."""
+        call = self.by_id.get(stream_id)
         if call is not None:
             call.half_close()
 
@@ -154,47 +240,111 @@ class Streams:
         """
         self._to_credit += count
         if self._to_credit >= CONNECTION_WINDOW // 2:
-            self._sender.write(frames.window_update(0, self._to_credit))
+            self.sender.write(frames.window_update(0, self._to_credit))
             self._to_credit = 0
 
     # Other frames
 
     def window_update(self, stream_id: int, increment: int) -> None:
         if stream_id == 0:
-            self._sender.widen(increment)
-        elif (call := self._by_id.get(stream_id)) is not None:
+            self.sender.widen(increment)
+        elif (call := self.by_id.get(stream_id)) is not None:
             response = call.response
             response.window = frames.widened(response.window, increment, StreamFault)
-            self._sender.wake(response)
+            self.sender.wake(response)
         else:
             self._ids.check_begun(stream_id)
 
     def reset_by_client(self, stream_id: int) -> None:
         self._ids.check_begun(stream_id)
-        call = self._by_id.get(stream_id)
+        call = self.by_id.get(stream_id)
         if call is not None:
             call.half_closed = True  # nothing more comes of it
-            self._calls.drop(call)
-            self._floods.note_reset()
+            self._drop(call)
+            self._work.note_reset()
 
     def settings(self, values: dict[int, int]) -> None:
-        self._floods.note_noise(len(self._by_id))  # for this is what it costs
-        self._sender.set(values, [call.response for call in self._by_id.values()])
-        self._sender.write(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
+        self._work.note_noise(len(self.by_id))  # for this is what it costs
+        self.sender.apply(values, [call.response for call in self.by_id.values()])
+        self.sender.write(frames.frame(frames.SETTINGS, frames.ACK, 0, b""))
 
     def ping(self, payload: bytes) -> None:
-        self._sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
+        self.sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def pong(self, payload: bytes) -> None:
-        self._calls.pong(payload)
+        """The answer to a PING."""
+        if self._shutdown.is_acknowledged(payload):
+            self.refuse_more()
 
     def stream_fault(self, stream_id: int, code: int) -> None:
         """Reset a stream that went wrong."""
-        self._sender.write(frames.reset(stream_id, code))
-        call = self._by_id.get(stream_id)
+        self.sender.write(frames.reset(stream_id, code))
+        call = self.by_id.get(stream_id)
         if call is None:
             self._ids.cut_off(stream_id)
         else:
-            self._calls.drop(call)
+            self._drop(call)
         # A client may open too many calls before it has heard of the limit.
-        self._floods.note_reset(1 if code == frames.REFUSED_STREAM else RESETS_OF_A_FAULT)
+        self._work.note_reset(1 if code == frames.REFUSED_STREAM else RESETS_OF_A_FAULT)
+
+    # Calls
+
+    def begin(self, call: Call) -> None:
+        """Give a call to the application."""
+        serving = self._serving
+        serving.calls += 1
+        self._work.done += CALL_WORK
+        self.begun_at = call.begun_at = serving.clock()
+        if call.deadline is not None:
+            call.timeout = call.deadline - call.begun_at
+        try:
+            serving.application(call)
+        except Exception as error:  # noqa: BLE001 - a bug must not leave a client waiting
+            report(f"the application failed in {call!r}", error)
+            call.fail("INTERNAL", "internal error; the server's log has it")
+
+    def over(self, call: Call) -> None:
+        """Forget a call whose last byte is written, or will never be."""
+        if self.by_id.pop(call.id, None) is None:
+            return
+        if not call.half_closed:
+            self._ids.cut_off(call.id)
+        if call.begun_at is not None:
+            self._serving.calls -= 1
+            if self._serving.ended is not None:
+                self._serving.ended(self._peer, call)
+        if not self.by_id and self._shutdown.is_refusing:
+            self.close()
+
+    def expire(self, now: float, body_timeout: float) -> None:
+        """End the calls whose client has taken too long."""
+        for call in tuple(self.by_id.values()):
+            call.expire(now, body_timeout)
+
+    def drop_all(self) -> None:
+        """End all calls: the client is gone, or is to go."""
+        for call in tuple(self.by_id.values()):
+            self._drop(call)
+
+    def _drop(self, call: Call) -> None:
+        call.drop()
+        self.over(call)
+
+    # The end of the connection
+
+    def refuse_more(self) -> None:
+        """Serve the calls that have begun, and close behind the last of them."""
+        if goaway := self._shutdown.refuse(self._ids.served):
+            self.sender.write(goaway)
+        if not self.by_id:
+            self.close()
+
+    def go_away(self, code: int, text: str) -> None:
+        """Tell the client why the connection ends now."""
+        self.sender.write(frames.goaway(self._ids.served, code, text))
+
+    def close(self) -> None:
+        """Write nothing more, and read nothing."""
+        if not self.sender.closed:
+            self._shutdown.close(self._serving.clock())
+            self.sender.finish()

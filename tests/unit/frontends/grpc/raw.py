@@ -282,7 +282,7 @@ class Peer:
         self.wire.close()
         await self.connections.all_closed()
         assert self.connections.calls == 0
-        assert self.connection.calls.by_id == {}
+        assert self.connection.streams.by_id == {}
 
 
 class Answer:

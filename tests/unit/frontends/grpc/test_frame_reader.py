@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wherry.frontends.grpc import frames
-from wherry.frontends.grpc.floods import FloodLimits
 from wherry.frontends.grpc.frame_reader import (
     FRAME_BYTES,
     RECEIVE_BYTES,
@@ -26,20 +25,25 @@ from wherry.frontends.grpc.frames import (
     frame,
     window_update,
 )
-from wherry.frontends.grpc.turn_budget import TURN_WORK, ReadTurn, TurnBudget
+from wherry.frontends.grpc.streams import Streams
+from wherry.frontends.grpc.work import TURN_WORK, ClientWork, TurnBudget
 
 BEGIN = PREFACE + frame(SETTINGS, 0, 0, b"")
 MAX_HEADER_BYTES = 4000
 
 
-class Sink:
+class Sink(Streams):
     """Writes down what it is told. DATA goes into `into`, where there is such a place."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.is_closed = False
         self.told: list[tuple[object, ...]] = []
         self.content: dict[int, bytes] = {}
         self.into: memoryview | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self.is_closed
 
     def header_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         self.told.append(("header_block", stream_id, ends, block))
@@ -86,18 +90,12 @@ class Source:
 
     def __init__(self) -> None:
         self.sink = Sink()
-        self.turn = ReadTurn(TurnBudget())
-        self.reader = FrameReader(
-            self.sink,
-            self.turn,
-            FloodLimits(),
-            buffer=receive_buffer(),
-            max_header_bytes=MAX_HEADER_BYTES,
-        )
+        self.work = ClientWork(TurnBudget())
+        self.reader = FrameReader(self.sink, self.work, receive_buffer(), MAX_HEADER_BYTES)
 
     def feed(self, data: bytes, at_once: int = 10**9) -> "Source":
         while data:
-            self.turn.begin()
+            self.work.begin_turn()
             buffer = self.reader.buffer()
             count = min(len(buffer), at_once, len(data))
             buffer[:count] = data[:count]
@@ -221,7 +219,7 @@ def test_what_one_turn_does_not_read_waits_for_the_next() -> None:
     buffer[:17] = frame(PING, 0, 0, b"the last")
     source.reader.received(17)
     assert len(source.sink.told) == seen  # it is kept for the turn that is to come
-    source.turn.begin()
+    source.work.begin_turn()
     source.reader.read_on()
     assert not source.reader.is_behind
     assert source.sink.told[1:] == [("ping", b"12345678")] * pings + [("ping", b"the last")]
@@ -230,7 +228,7 @@ def test_what_one_turn_does_not_read_waits_for_the_next() -> None:
 def test_a_sink_that_is_closed_is_told_nothing_more() -> None:
     source = Source()
     source.feed(BEGIN)
-    source.sink.closed = True
+    source.sink.is_closed = True
     source.feed(MIXTURE)
     assert source.sink.told == TOLD[:1]
     assert not source.reader.is_behind

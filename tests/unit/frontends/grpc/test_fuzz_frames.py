@@ -199,10 +199,10 @@ async def converse(seed: int) -> None:
         pieces += mixed(dice, queues, 0.8)
     pieces += mixed(dice, queues, 1.0)
     await peer.feed_all(b"".join(pieces), dice.choice([100, 5000, 2**16]))
-    await turned(lambda: not peer.connection.calls.by_id)
+    await turned(lambda: not peer.connection.streams.by_id)
     assert sorted(desk.got) == sorted(sent)
     assert [call.status for call in peer.ended] == ["OK"] * len(sent)
-    assert peer.connection.calls.received.count == 0
+    assert peer.connection.streams.received.count == 0
     await peer.leave()
 
 

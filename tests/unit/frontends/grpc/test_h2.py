@@ -35,7 +35,6 @@ from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import request_messages
 from wherry.frontends.grpc.call import STREAM_WINDOW
-from wherry.frontends.grpc.floods import MAX_CALLS, MAX_NOISE, MAX_RESETS, RESETS_OF_A_FAULT
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
@@ -65,7 +64,14 @@ from wherry.frontends.grpc.request_messages import PACKED_BYTES
 from wherry.frontends.grpc.shutdown import ANNOUNCEMENT, LINGER
 from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Streams
 from wherry.frontends.grpc.timeouts import KEEPALIVE_TIME, KEEPALIVE_TIMEOUT
-from wherry.frontends.grpc.turn_budget import CALL_WORK, TURN_WORK
+from wherry.frontends.grpc.work import (
+    CALL_WORK,
+    MAX_CALLS,
+    MAX_NOISE,
+    MAX_RESETS,
+    RESETS_OF_A_FAULT,
+    TURN_WORK,
+)
 from wherry.frontends.offload import LARGE_BYTES, Offload
 from wherry.values.buffer import Buffer
 
@@ -249,7 +255,7 @@ async def test_padding_counts_for_the_windows(desk: Desk) -> None:
     peer = Peer(desk)
     peer.open(1, MANY)
     peer.send(DataFrame(1, prefixed(b"abc"), flags=["PADDED"], pad_length=100))
-    assert peer.connection.calls.by_id[1].receive_window == STREAM_WINDOW - 8 - 101
+    assert peer.connection.streams.by_id[1].receive_window == STREAM_WINDOW - 8 - 101
     length = len(prefixed(bytes(500))) + 101
     padded = DataFrame(1, prefixed(bytes(500)), flags=["PADDED"], pad_length=100).serialize()
     count = CONNECTION_WINDOW // 2 // length
@@ -406,7 +412,7 @@ async def test_a_bomb_is_refused_beside_the_loop_as_soon_as_it_is_too_large(desk
     peer = Peer(desk)
     peer.open(1, ONE, ("grpc-encoding", "gzip"))
     peer.data(1, prefixed(gzip.compress(bytes(LIMITS.max_body_bytes + 1)), 1), end=True)
-    await turned(lambda: not peer.connection.calls.by_id)
+    await turned(lambda: not peer.connection.streams.by_id)
     assert peer.answers()[1].status == "8"
     assert desk.calls == []
     await peer.leave()
@@ -1364,7 +1370,7 @@ async def test_a_call_whose_message_does_not_come_is_ended(desk: Desk) -> None:
     peer.pass_time(30.0)
     assert peer.answers()[5].status == "1"
     assert desk.left == 0
-    assert set(peer.connection.calls.by_id) == {3}
+    assert set(peer.connection.streams.by_id) == {3}
     await peer.leave()
 
 
@@ -1579,10 +1585,10 @@ async def test_what_is_read_in_the_end_is_held_no_more(desk: Desk, path: str) ->
     for n in range(10):
         peer.open(2 * n + 1, path)
         peer.data(2 * n + 1, prefixed(bytes(600_000))[:500_000])
-        assert peer.connection.calls.received.count > 400_000
+        assert peer.connection.streams.received.count > 400_000
         peer.data(2 * n + 1, prefixed(bytes(600_000))[500_000:])
         peer.data(2 * n + 1, b"", end=True)
-        assert peer.connection.calls.received.count == 0
+        assert peer.connection.streams.received.count == 0
         desk.calls[-1].finish()
     assert desk.left == 0
     await peer.leave()
@@ -1597,5 +1603,5 @@ async def test_a_paused_stream_of_tiny_messages_counts_what_they_cost(desk: Desk
         peer.data(1, bytes(5000))  # a thousand empty messages
     assert peer.answers()[1].status == "8"
     assert desk.left == 1
-    assert peer.connection.calls.received.count == 0
+    assert peer.connection.streams.received.count == 0
     await peer.leave()

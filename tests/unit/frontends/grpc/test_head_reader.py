@@ -7,7 +7,7 @@ from tests.unit.frontends.grpc.raw import ONE
 from wherry.frontends.grpc.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, ConnectionFault
 from wherry.frontends.grpc.head_reader import REMEMBERED_BYTES, HeadReader
 from wherry.frontends.grpc.hpack import TooManyHeaders, literal
-from wherry.frontends.grpc.turn_budget import HEADERS_A_FRAME, ReadTurn, TurnBudget
+from wherry.frontends.grpc.work import HEADERS_A_FRAME, ClientWork, TurnBudget
 
 HEAD = [
     (":method", "POST"), (":scheme", "http"), (":path", ONE), ("content-type", "application/grpc"),
@@ -15,13 +15,13 @@ HEAD = [
 
 
 @pytest.fixture
-def turn() -> ReadTurn:
-    return ReadTurn(TurnBudget())
+def work() -> ClientWork:
+    return ClientWork(TurnBudget())
 
 
 @pytest.fixture
-def reader(turn: ReadTurn) -> HeadReader:
-    return HeadReader(turn, 4000)
+def reader(work: ClientWork) -> HeadReader:
+    return HeadReader(work, 4000)
 
 
 def test_an_equal_block_is_read_once_while_the_table_stays(reader: HeadReader) -> None:
@@ -61,16 +61,16 @@ def test_no_more_heads_are_remembered_than_are_of_use(reader: HeadReader, value_
         assert 0 < size <= REMEMBERED_BYTES
 
 
-def test_only_headers_that_are_decoded_count_as_work(reader: HeadReader, turn: ReadTurn) -> None:
+def test_only_headers_that_are_decoded_count_as_work(reader: HeadReader, work: ClientWork) -> None:
     encoder = hpack.Encoder()
     many = [*HEAD, *((f"x-{n}", "1") for n in range(16))]
     reader.head(encoder.encode(many))
     block = encoder.encode(many)
     reader.head(block)
-    spent = turn.work
+    spent = work.done
     assert spent == 2 * (len(many) // HEADERS_A_FRAME)
     reader.head(block)
-    assert turn.work == spent
+    assert work.done == spent
 
 
 @pytest.mark.parametrize(

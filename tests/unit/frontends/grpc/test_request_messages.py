@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.frontends.grpc.raw import looped, prefixed, turned
-from wherry.frontends.connections.held import FREE_BYTES
-from wherry.frontends.grpc.held_bytes import HeldBytes
+from wherry.frontends.connections.held import FREE_BYTES, HeldBytes
 from wherry.frontends.grpc.request_messages import (
     MESSAGE_BYTES,
     PACKED_BYTES,
     MessageReading,
     RequestMessages,
 )
-from wherry.frontends.grpc.turn_budget import CALL_WORK, TURN_WORK, TurnBudget
+from wherry.frontends.grpc.work import CALL_WORK, TURN_WORK, TurnBudget
 from wherry.frontends.offload import Offload
 from wherry.values.buffer import Buffer
 
@@ -32,7 +31,6 @@ class Receiver:
         self.ends = 0
         self.grants = 0
         self.refused = ""
-        self.reported: list[BaseException] = []
         self.reading = MessageReading(MAX_BYTES, TurnBudget(), Offload())
         self.received = HeldBytes(lambda count: count > full)
         self.messages = RequestMessages(self, coding, self.reading, self.received, one=one)
@@ -50,9 +48,6 @@ class Receiver:
         self.refused = code
         self.ended = True
         self.messages.cancel()
-
-    def report(self, message: str, error: BaseException) -> None:
-        self.reported.append(error)
 
     def feed(self, data: bytes) -> None:
         self.messages.feed(memoryview(data))

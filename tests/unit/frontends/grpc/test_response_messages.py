@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.frontends.grpc.raw import messages_in
-from wherry.frontends.grpc.frame_writer import FrameWriter
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc.frames import DEFAULT_WINDOW
 from wherry.frontends.grpc.heads import trailers
-from wherry.frontends.grpc.held_bytes import HeldBytes
 from wherry.frontends.grpc.response_messages import JOINED_BYTES, OK, ResponseMessages
-from wherry.frontends.grpc.response_sender import ResponseSender
+from wherry.frontends.grpc.sender import FrameSender
 
 
 class Kernel(asyncio.Transport):
@@ -38,7 +37,7 @@ class Stream:
     def __init__(self, coding: str = "identity") -> None:
         self.kernel = Kernel()
         self.unsent = HeldBytes(lambda count: False)
-        self.sender = ResponseSender(FrameWriter(self.kernel), self.unsent)
+        self.sender = FrameSender(self.kernel, self.unsent)
         self.messages = ResponseMessages(5, self.sender, coding)
         self.ends = 0
 

@@ -1,4 +1,4 @@
-"""frontends/grpc/response_sender.py: streams share the client's windows, in turn."""
+"""frontends/grpc/sender.py: small frames leave together, and streams share the client's windows."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.frontends.grpc.frame_writer import FrameWriter
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc.frames import (
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW,
@@ -18,28 +18,40 @@ from wherry.frontends.grpc.frames import (
     MAX_WINDOW,
     ConnectionFault,
 )
-from wherry.frontends.grpc.held_bytes import HeldBytes
-from wherry.frontends.grpc.response_sender import WRITE_BYTES, ResponseSender
+from wherry.frontends.grpc.sender import CORKED_BYTES, WRITE_BYTES, FrameSender
 
 
 class Kernel(asyncio.Transport):
-    """A transport that takes everything."""
+    """A transport that takes everything, and writes down the pieces. Without `eof` it cannot close
+    one half."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, eof: bool = True) -> None:
         super().__init__()
-        self.written = bytearray()
+        self.told: list[bytes | str] = []
+        self.written = 0
+        self.eof = eof
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
+        self.told.append(bytes(data))
+        self.written += len(data)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        return self.eof
+
+    def write_eof(self) -> None:
+        self.told.append("eof")
+
+    def close(self) -> None:
+        self.told.append("close")
 
 
 class Stream:
     """Sends `size` bytes, and writes down the length of each frame."""
 
-    def __init__(self, sender: ResponseSender, turns: list["Stream"]) -> None:
+    def __init__(self, sender: FrameSender, turns: list["Stream"]) -> None:
         self.sender = sender
         self.window = sender.initial_window
         self.left = 0
@@ -63,11 +75,10 @@ class Stream:
 
 
 class Bench:
-    def __init__(self) -> None:
-        self.kernel = Kernel()
-        self.writer = FrameWriter(self.kernel)
+    def __init__(self, *, eof: bool = True) -> None:
+        self.kernel = Kernel(eof=eof)
         self.unsent = HeldBytes(lambda count: False)
-        self.sender = ResponseSender(self.writer, self.unsent)
+        self.sender = FrameSender(self.kernel, self.unsent)
         self.turns: list[Stream] = []
 
     def stream(self) -> Stream:
@@ -80,15 +91,15 @@ def bench() -> Bench:
 
 
 def test_streams_take_turns_a_frame_at_a_time(bench: Bench) -> None:
-    bench.writer.paused = True
+    bench.sender.paused = True
     one, two = bench.stream(), bench.stream()
     one.send(3 * DEFAULT_FRAME_BYTES)
     two.send(2 * DEFAULT_FRAME_BYTES)
     assert bench.turns == []
-    bench.writer.paused = False
+    bench.sender.paused = False
     bench.sender.pump()
     assert bench.turns == [one, two, one, two]  # and the window of all is empty
-    assert len(bench.kernel.written) == DEFAULT_WINDOW
+    assert bench.kernel.written == DEFAULT_WINDOW
 
 
 def test_a_stream_without_a_window_lets_others_go_on(bench: Bench) -> None:
@@ -120,11 +131,11 @@ def test_what_waits_goes_on_when_the_window_of_all_grows(bench: Bench) -> None:
 def test_settings_change_the_windows_of_all_streams_below_zero_too(bench: Bench) -> None:
     stream = bench.stream()
     stream.send(1000)
-    bench.sender.set({INITIAL_WINDOW_SIZE: 100}, [stream])
+    bench.sender.apply({INITIAL_WINDOW_SIZE: 100}, [stream])
     assert stream.window == 100 - 1000
     assert bench.stream().window == 100
     with pytest.raises(ConnectionFault) as caught:
-        bench.sender.set({INITIAL_WINDOW_SIZE: MAX_WINDOW}, [bench.stream(), _wide(bench)])
+        bench.sender.apply({INITIAL_WINDOW_SIZE: MAX_WINDOW}, [bench.stream(), _wide(bench)])
     assert caught.value.code == FLOW_CONTROL_ERROR
 
 
@@ -138,43 +149,75 @@ def test_there_is_room_for_what_windows_transport_and_frames_take(bench: Bench) 
     sender = bench.sender
     assert sender.room(10) == 10
     assert sender.room(MAX_WINDOW) == DEFAULT_FRAME_BYTES
-    sender.set({MAX_FRAME_SIZE: 2**20}, [])
+    sender.apply({MAX_FRAME_SIZE: 2**20}, [])
     assert sender.room(MAX_WINDOW) == DEFAULT_WINDOW < WRITE_BYTES
-    sender.answer([bytes(60_000)], 60_000)
+    sender.write_answer([bytes(60_000)], 60_000)
     assert sender.room(MAX_WINDOW) == DEFAULT_WINDOW - 60_000
-    bench.writer.paused = True
+    bench.sender.paused = True
     assert sender.room(MAX_WINDOW) == 0
 
 
 def test_a_change_of_the_clients_table_is_answered_in_the_next_head(bench: Bench) -> None:
-    bench.sender.set({HEADER_TABLE_SIZE: 0}, [])
+    bench.sender.apply({HEADER_TABLE_SIZE: 0}, [])
     assert bench.sender.room(1000) == 0  # as what is sent in one go has no place for it
     for _ in range(2):
         bench.sender.write_headers(1, 0, b"block")
-    assert bytes(bench.kernel.written).count(b"\x20block") == 1
+    assert [b"\x20block" in told for told in bench.kernel.told] == [True, False]
     assert bench.sender.room(1000) == 1000
 
 
 def test_a_stream_that_is_forgotten_writes_no_more(bench: Bench) -> None:
-    bench.writer.paused = True
+    bench.sender.paused = True
     gone, other = bench.stream(), bench.stream()
     gone.send(10)
     other.send(10)
     bench.sender.forget(gone, 10)
     assert bench.unsent.count == 10
-    bench.writer.paused = False
+    bench.sender.paused = False
     bench.sender.pump()
     assert bench.turns == [other]
 
 
 def test_nothing_is_sent_while_frames_are_read(bench: Bench) -> None:
-    bench.writer.corked = True
+    bench.sender.corked = True
     stream = bench.stream()
     stream.send(10)
     assert stream.left == 10
-    bench.writer.uncork()
-    bench.sender.pump()
+    bench.sender.uncork()
     assert stream.left == 0
+
+
+def test_what_is_written_while_corked_leaves_in_one_piece(bench: Bench) -> None:
+    sender = bench.sender
+    sender.write(b"1")
+    sender.corked = True
+    sender.write(b"2")
+    sender.write(b"3")
+    assert bench.kernel.told == [b"1"]
+    sender.uncork()
+    assert bench.kernel.told == [b"1", b"23"]
+    assert sender.written == 3
+
+
+def test_no_more_than_so_much_is_held_back(bench: Bench) -> None:
+    bench.sender.corked = True
+    for _ in range(3):
+        bench.sender.write(bytes(CORKED_BYTES // 2))
+    assert bench.kernel.told == [bytes(CORKED_BYTES)]
+
+
+@pytest.mark.parametrize(("eof", "end"), [(True, "eof"), (False, "close")])
+def test_the_end_comes_behind_what_was_held_back_and_nothing_behind_it(eof: bool, end: str) -> None:
+    bench = Bench(eof=eof)
+    bench.sender.corked = True
+    bench.sender.write(b"the last")
+    bench.sender.finish()
+    bench.sender.finish()
+    bench.sender.write(b"too late")
+    bench.stream().send(10)
+    bench.sender.uncork()
+    assert bench.kernel.told == [b"the last", end]
+    assert bench.sender.written == 8
 
 
 Step = tuple[str, int, int]
@@ -204,15 +247,15 @@ def test_no_window_is_overrun_and_no_byte_lost_whatever_happens(steps: list[Step
             granted += amount
             bench.sender.widen(amount)
         elif what == "initial":
-            bench.sender.set({INITIAL_WINDOW_SIZE: amount}, streams)
+            bench.sender.apply({INITIAL_WINDOW_SIZE: amount}, streams)
         elif what == "pause":
-            bench.writer.paused = not bench.writer.paused
+            bench.sender.paused = not bench.sender.paused
         else:
             bench.sender.forget(stream, stream.left)
             asked, stream.left = asked - stream.left, 0
         bench.sender.pump()
-        written = len(bench.kernel.written)
+        written = bench.kernel.written
         assert written <= granted
         assert bench.unsent.count == asked - written == sum(stream.left for stream in streams)
-        if not bench.writer.paused and written < granted:
+        if not bench.sender.paused and written < granted:
             assert [stream for stream in streams if stream.left and stream.window > 0] == []

@@ -1,4 +1,4 @@
-"""How much may the connections of one listener do in one turn of the event loop?
+"""How much work may clients make: in one turn of the event loop, and work that leads to nothing?
 
 Work is counted in frames, so that no clock is read.
 """
@@ -9,23 +9,34 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from wherry.frontends.grpc.frames import ENHANCE_YOUR_CALM, ConnectionFault
+
 TURN_WORK: Final = 2048
 """Frames read in one turn by all connections together. It takes some 10 ms, for which all other
 work of the loop waits."""
-
 CALL_WORK: Final = 32
 """Frames that cost as much as beginning a call, or as one message of a stream. A connection may
 always begin one call in a turn."""
-
 UNPACKED_A_FRAME: Final = 2**12
 """Unpacked bytes that count as one frame."""
-
 HEADERS_A_FRAME: Final = 4
 """Decoded headers that count as one frame."""
 
+MAX_CALLS: Final = 1024
+"""Calls open at once on one connection (MAX_CONCURRENT_STREAMS)."""
+MAX_RESETS: Final = 2 * MAX_CALLS
+"""Calls between two sweeps that were reset or refused: opening and cancelling them costs a client
+little (rapid reset, CVE-2023-44487)."""
+RESETS_OF_A_FAULT: Final = 16
+"""Resets that a stream counts for that the server had to reset. gRPC clients cause none, and they
+would get around a client's own limit of open calls."""
+MAX_NOISE: Final = 10_000
+"""Frames between two sweeps that move no call: PING, SETTINGS, PRIORITY, empty DATA, late headers,
+unknown ones."""
+
 
 class TurnBudget:
-    """Divides each turn of the loop between all that has work to do in it."""
+    """Divides each turn of the loop between the connections of one listener."""
 
     __slots__ = ("_resets", "_spent", "behind")
 
@@ -33,10 +44,7 @@ class TurnBudget:
         #: Connections and streams that go on in the next turn.
         self.behind = 0
         self._spent = 0
-        self._resets = False  # whether the end of this turn is waited for
-
-    def __repr__(self) -> str:
-        return f"<TurnBudget: {self._spent} of {TURN_WORK} spent, {self.behind} behind>"
+        self._resets = False  # whether `_reset` is scheduled
 
     @property
     def share(self) -> int:
@@ -69,18 +77,36 @@ class TurnBudget:
         self._spent = 0
 
 
-class ReadTurn:
-    """What one connection does with one read: it stops when `work` has reached `share`."""
+class ClientWork:
+    """Counts the work that one client makes. Reading stops when `done` has reached `share`.
 
-    __slots__ = ("_budget", "share", "work")
+    ConnectionFault for too much that leads to nothing, between two sweeps of the listener.
+    """
+
+    __slots__ = ("_budget", "_noise", "_resets", "done", "share")
 
     def __init__(self, budget: TurnBudget) -> None:
         self._budget = budget
-        self.work = self.share = 0
+        self.done = self.share = 0
+        self._noise = self._resets = 0
 
-    def begin(self) -> None:
-        self.work = 0
+    def begin_turn(self) -> None:
+        self.done = 0
         self.share = self._budget.share
 
-    def end(self) -> None:
-        self._budget.spend(self.work)
+    def end_turn(self) -> None:
+        self._budget.spend(self.done)
+
+    def note_reset(self, count: int = 1) -> None:
+        self._resets += count
+        if self._resets > MAX_RESETS:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many calls that come to nothing")
+
+    def note_noise(self, count: int = 1) -> None:
+        self._noise += count
+        if self._noise > MAX_NOISE:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, "too many frames that move no call")
+
+    def sweep(self) -> None:
+        """Begin to count resets and noise anew."""
+        self._noise = self._resets = 0
