@@ -1,0 +1,54 @@
+"""Which instances are idle, and which batch has run for too long."""
+
+from math import inf
+
+from tests.fakes import gated, Gate
+from wherry.instances.instance import Instance
+from wherry.instances.roster import Roster
+from wherry.instances.thread import ThreadInstance
+from wherry.models.model import Device
+from wherry.values.request import Batch
+
+
+def made(number: int) -> Instance:
+    model = gated(Gate())
+    return ThreadInstance(f"gated_{number}", Device(), model, model.config())
+
+
+BATCH = Batch((), 3, "idle")
+
+
+def test_an_instance_is_idle_until_it_begins_and_counts_once_as_ended() -> None:
+    roster, one = Roster(None), made(0)
+    roster.add(one, idle=True)
+    assert roster.is_quiet()
+    roster.begin(one, BATCH, 1.0)
+    assert (roster.idle, roster.running()) == ([], [("gated_0", 3, 1.0)])
+    assert not roster.is_quiet()
+    assert roster.end(one, 2.0) is BATCH
+    assert roster.end(one, 3.0) is None
+    assert one.busy_since == 2.0
+
+
+def test_an_overdue_batch_is_taken_once() -> None:
+    roster, (one, other) = Roster(5.0), (made(0), made(1))
+    assert roster.overruns_at() == inf
+    for instance, begins in ((one, 1.0), (other, 3.0)):
+        roster.add(instance, idle=True)
+        roster.begin(instance, BATCH, begins)
+    assert roster.overruns_at() == 6.0
+    assert roster.take_overdue(5.9) == []
+    assert roster.take_overdue(6.0) == [(one, BATCH)]
+    assert roster.take_overdue(6.0) == []
+    assert roster.overruns_at() == 8.0
+
+
+def test_a_dying_instance_gets_nothing_and_counts_as_busy_until_it_is_removed() -> None:
+    roster, one = Roster(None), made(0)
+    roster.add(one, idle=True)
+    assert roster.retire(one) == []
+    assert roster.idle == []
+    assert not roster.is_quiet()
+    roster.remove(one)
+    assert roster.is_quiet()
+    assert one not in roster
