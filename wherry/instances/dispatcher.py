@@ -113,26 +113,22 @@ class Dispatcher(InstanceRunner[Instance]):
             outcome = instance.run_in_caller(columns)
         finally:  # Ctrl-C may have interrupted the caller: the instance is free all the same
             ns = perf_counter_ns() - started
-            self._returned(instance)
+            with self._lock:
+                since, instance.busy_since = instance.busy_since, None
+                quiet = not self._scheduler.queued_requests and not self.readiness.reason
+                if quiet:
+                    self._roster.idle.append(instance)
+                elif since is not None:
+                    now = self._clock()
+                    self._scheduler.ran_alone(now - since, now)
+            self._share.returned()
+            if not quiet:
+                self.next(instance)
         if isinstance(outcome, Failure):
             self.statistics.failed(outcome.as_exception().reason, ns * 1e-9)
         else:
             self.statistics.inlined(ns)
         return outcome
-
-    def _returned(self, instance: Instance) -> None:
-        """A caller that ran this instance is done."""
-        with self._lock:
-            since, instance.busy_since = instance.busy_since, None
-            quiet = not self._scheduler.queued_requests and not self.readiness.reason
-            if quiet:
-                self._roster.idle.append(instance)
-            elif since is not None:
-                now = self._clock()
-                self._scheduler.ran_alone(now - since, now)
-        self._share.returned()
-        if not quiet:
-            self.next(instance)
 
     @property
     def queued_requests(self) -> int:

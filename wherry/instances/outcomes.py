@@ -16,7 +16,7 @@ from wherry.instances.instance import Instance
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.stream_run import Fails, ModelStreams, StreamRun
-from wherry.scheduler.sequence_batcher import NOT_READY
+from wherry.scheduler.open_sequences import NOT_READY
 from wherry.values.errors import Cancelled, WherryError
 from wherry.values.reply import StreamReply
 from wherry.values.request import Batch, InferRequest, InferResponse

@@ -14,7 +14,7 @@ import numpy as np
 
 from wherry.models.config import SequenceBatching, SequenceControl, SequenceState
 from wherry.models.signature import Signature
-from wherry.scheduler.sequence_batcher import NOT_READY, OpenSequence
+from wherry.scheduler.open_sequences import NOT_READY, OpenSequence
 from wherry.values.datatypes import BYTES, DATATYPES, Datatype, Form, TensorSpec
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import Array, Column, Columns, InferRequest, SequenceStep, concatenate

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from tests.fakes import gated, Gate
+from tests.fakes import Gate, gated
 from wherry.instances.instance import Instance
 from wherry.instances.roster import Roster
 from wherry.instances.thread import ThreadInstance

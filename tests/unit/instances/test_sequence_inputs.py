@@ -10,7 +10,7 @@ from tests.fakes import Call
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import SequenceBatching, SequenceControl, SequenceState
 from wherry.models.signature import Signature
-from wherry.scheduler.sequence_batcher import NOT_READY, OpenSequence, not_ready
+from wherry.scheduler.open_sequences import NOT_READY, OpenSequence, not_ready
 from wherry.values.errors import ConfigError, InvalidRequest
 from wherry.values.request import InferRequest, SequenceStep
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.fakes import Call
+from wherry.scheduler.open_sequences import NOT_READY
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
-from wherry.scheduler.sequence_batcher import NOT_READY, SequenceBatcher
+from wherry.scheduler.sequence_batcher import SequenceBatcher
 from wherry.values.errors import Cancelled, InvalidRequest, SequenceLost, WherryError
 from wherry.values.request import InferRequest, SequenceStep
 
@@ -31,7 +32,7 @@ def send(b: SequenceBatcher, steps: str, now: float = 0.0) -> list[InferRequest]
     requests = [step(text) for text in steps.split()]
     for request in requests:
         assert b.enqueue(request, now)
-        b.check()
+        b.sequences.check()
     return requests
 
 
@@ -43,10 +44,10 @@ def ids(action: Action) -> list[str]:
 def run(b: SequenceBatcher, now: float = 0.0, instance: int = 0) -> list[str]:
     """One batch of this instance from its start to its end."""
     action = b.next_action(now, instance)
-    b.check()
+    b.sequences.check()
     if isinstance(action, Dispatch):
         b.finished(action.batch.requests, 0.001, now)
-        b.check()
+        b.sequences.check()
         return ids(action)
     return []
 
@@ -78,21 +79,21 @@ def test_numbers_and_texts_are_different_ids() -> None:
     one.sequence, other.sequence = SequenceStep(7, start=True), SequenceStep("7", start=True)
     assert b.enqueue(one, 0.0)
     assert b.enqueue(other, 0.0)
-    assert b.open_sequences == 2
+    assert len(b.sequences) == 2
 
 
 def test_a_start_in_the_middle_starts_the_same_sequence_again() -> None:
     b = batcher()
     send(b, "<a0 a1 <a2 a3>")
     assert [run(b), run(b), run(b), run(b)] == [["a0"], ["a1"], ["a2"], ["a3"]]
-    assert b.open_sequences == 0
+    assert len(b.sequences) == 0
 
 
 def test_a_sequence_of_one_step_starts_and_ends() -> None:
     b = batcher()
     send(b, "<a0> <a1>")
     assert [run(b), run(b), run(b)] == [["a0"], ["a1"], []]
-    assert b.open_sequences == 0
+    assert len(b.sequences) == 0
 
 
 def test_a_full_queue_refuses_a_step_and_the_sequence_goes_on() -> None:
@@ -227,9 +228,9 @@ def test_a_sequence_is_not_idle_while_a_step_waits_or_runs() -> None:
     b.expire(51.5)
     assert run(b, 51.5) == ["a1"]
     b.expire(52.4)
-    assert b.open_sequences == 1
+    assert len(b.sequences) == 1
     b.expire(52.5)
-    assert b.open_sequences == 0
+    assert len(b.sequences) == 0
     assert b.next_deadline() is None
 
 
@@ -246,7 +247,7 @@ def test_a_step_that_is_cancelled_takes_those_behind_it_along() -> None:
     b = batcher(rows=1)
     _, second, *_ = send(b, "<a0 a1 a2 a3> <b0")
     assert b.cancel(second)
-    b.check()
+    b.sequences.check()
     assert broken(b, Cancelled) == ["a2", "a3"]
     with pytest.raises(InvalidRequest):
         b.enqueue(step("a4"), 0.0)
@@ -260,7 +261,7 @@ def test_a_start_behind_a_cancelled_step_still_runs() -> None:
     assert not b.cancel(first)
     assert broken(b, Cancelled) == ["a1"]
     assert [run(b), run(b)] == [["a2"], ["a3"]]
-    assert b.open_sequences == 0
+    assert len(b.sequences) == 0
 
 
 def test_a_running_step_cannot_be_cancelled_and_its_sequence_goes_on() -> None:
@@ -283,7 +284,7 @@ def test_a_step_that_comes_too_late_breaks_its_sequence() -> None:
     assert b.next_deadline() == 0.5
     assert b.expire(0.5) == [late]
     assert broken(b) == ["a1"]
-    b.check()
+    b.sequences.check()
 
 
 def test_what_was_open_on_a_lost_instance_is_lost_and_a_new_start_goes_elsewhere() -> None:
@@ -292,7 +293,7 @@ def test_what_was_open_on_a_lost_instance_is_lost_and_a_new_start_goes_elsewhere
     assert [run(b, instance=0), run(b, instance=1)] == [["a0"], ["b0"]]
     send(b, "a1 a2 <a3 b1 <c0")
     b.instance_lost(0)
-    b.check()
+    b.sequences.check()
     assert sorted(broken(b)) == ["a1", "a2"]
     assert sorted(run(b, instance=1)) == ["a3", "b1"]
     b.instance_up(0)
@@ -316,7 +317,7 @@ def test_clearing_gives_everything_back_that_waits() -> None:
     requests = send(b, "<a0 a1 <b0 b1")
     assert sorted(r.id for r in b.clear()) == [r.id for r in requests]
     assert not b.queued_requests
-    b.check()
+    b.sequences.check()
     assert run(b) == []
 
 
@@ -336,11 +337,11 @@ def test_an_iterative_request_runs_until_the_model_is_done_with_it() -> None:
     assert all(r.sequence and r.sequence.start for r in (x, y))
     assert b.reschedule(x, 0.1)
     b.finished(first.batch.requests, 0.1, 0.1)
-    b.check()
+    b.sequences.check()
     assert x.sequence is not None
     assert not x.sequence.start
     assert sorted(run(b, 0.2)) == ["x", "z"]
-    assert b.open_sequences == 0
+    assert len(b.sequences) == 0
     assert not b.reschedule(x, 0.3), "it is over"
 
 
@@ -385,7 +386,7 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
         max_sequence_idle=chance.choice([0.05, 5.0]),
         max_queue_size=chance.choice([None, 8]),
     )
-    up, down = set(b._places), set[int]()
+    up, down = set(b.sequences._places), set[int]()
     running: dict[int, tuple[InferRequest, ...]] = {}
     accepted: dict[InferRequest, str] = {}
     dispatched: dict[str, list[InferRequest]] = {}
@@ -459,7 +460,7 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
                     assert not b.rows_are_slots or where[1] == row, "and in its row"
                 place[request.run] = (number, row)
         end([r for r, _ in b.broken()], "broken")
-        b.check()
+        b.sequences.check()
 
     for number in sorted(down):
         b.instance_up(number)
@@ -484,8 +485,8 @@ def test_whatever_comes_every_step_ends_once_in_order_and_alone_in_its_slot(seed
     assert all(accepted.values()), [r for r, how in accepted.items() if not how]
     assert not b.queued_requests
     b.expire(now + 100.0)
-    b.check()
-    assert b.open_sequences == 0, "every slot is free in the end"
+    b.sequences.check()
+    assert len(b.sequences) == 0, "every slot is free in the end"
     for requests in dispatched.values():
         ids = [int(r.id[1:]) for r in requests]
         assert ids == sorted(ids), "the order within a sequence"
