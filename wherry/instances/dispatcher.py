@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from time import perf_counter_ns
 from typing import Any
 
@@ -104,7 +105,7 @@ class Dispatcher(InstanceRunner[Instance]):
             instance = idle[-1]
             now = self._clock()
             alone = instance.runs_in_caller and self._scheduler.may_run_alone(now)
-            if not alone or not self._share.may_run_in_caller(now):
+            if not alone or (self._share.limits and not self._share.may_run_in_caller(now)):
                 return None
             idle.pop()
             instance.busy_since = now
@@ -121,7 +122,8 @@ class Dispatcher(InstanceRunner[Instance]):
                 elif since is not None:
                     now = self._clock()
                     self._scheduler.ran_alone(now - since, now)
-            self._share.returned()
+            if self._share.limits:
+                self._share.returned()
             if not quiet:
                 self.next(instance)
         if isinstance(outcome, Failure):
@@ -150,7 +152,7 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def _assign(self, now: float) -> list[Given]:
         given, self._given = self._given, []
-        scheduler, unused, wake_at = self._scheduler, False, float("inf")
+        scheduler, unused, wake_at = self._scheduler, False, inf
         for instance in self._roster.idle[::-1]:
             if not self._share.may_run(scheduler, now):
                 break
@@ -170,7 +172,10 @@ class Dispatcher(InstanceRunner[Instance]):
             self._share.nothing_to_run()
         if (deadline := scheduler.next_deadline()) is not None:
             wake_at = min(wake_at, deadline)
-        self._alarm.set(min(wake_at, self._roster.overruns_at()))
+        if self.config.execution_timeout is not None:
+            wake_at = min(wake_at, self._roster.overruns_at())
+        if wake_at < inf:
+            self._alarm.set(wake_at)
         return given
 
     def _hand_over(self, chosen: Sequence[Given]) -> None:
@@ -198,8 +203,8 @@ class Dispatcher(InstanceRunner[Instance]):
             overdue = self._roster.take_overdue(now)
             given = self._assign(now)
         self._hand_over(given)
-        self._fail_all([(request, self._admission.late(request, now)) for request in expired])
-        self._fail_all(broken)
+        late = [(request, self._admission.late(request, now)) for request in expired]
+        self._fail_all([*late, *broken])
         why = f"the batch ran longer than {self.config.execution_timeout} s (execution_timeout)"
         for instance, batch in overdue:
             self._abandon(instance, why, batch)
@@ -305,10 +310,10 @@ class Dispatcher(InstanceRunner[Instance]):
     def _abandon(self, instance: Instance, why: str, batch: Batch | None = None) -> None:
         """Give up `batch`, or what the instance runs. A thread that hangs is left behind."""
         batch = batch or instance.batch
-        kind = ModelNotReady if self._life.closing else ExecutionTimeout
-        error = kind(f"model {self.config.name!r}: {why}")
         if instance.batch is not batch:
             return  # it has just finished
+        kind = ModelNotReady if self._life.closing else ExecutionTimeout
+        error = kind(f"model {self.config.name!r}: {why}")
         self._fail_all([(request, error) for request in (batch.requests if batch else ())])
         if instance.abort(why):
             return

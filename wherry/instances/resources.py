@@ -78,6 +78,10 @@ class Resources:
 class NothingShared:
     """What a model has to ask for that shares nothing: every batch may run."""
 
+    #: Does it limit anything? `Dispatcher.run_in_caller` asks this first: a call that does nothing
+    #: takes 1 % of its time.
+    limits = False
+
     def may_run(self, scheduler: Scheduler, now: float) -> bool:
         """Under the dispatcher's lock: may a batch run? If not, the claimant's `granted` will be
         called."""
@@ -109,6 +113,8 @@ class NothingShared:
 
 class ModelShare(NothingShared):
     """What one model has claimed of what it shares with others, and what was granted to it."""
+
+    limits = True
 
     def __init__(self, resources: Resources, config: ModelConfig, claimant: Claimant) -> None:
         self._resources = resources

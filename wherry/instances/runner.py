@@ -117,7 +117,8 @@ class Runner(ABC):
                     refused.append((request, error))
             chosen = self._assign(now) if closed is None else ()
         self._hand_over(chosen)
-        self._fail_all(refused)
+        if refused:
+            self._fail_all(refused)
         if successor is not None:
             successor(requests)
 
