@@ -16,9 +16,8 @@ from wherry.models.model import Model
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import in_thread
-from wherry.server.capacity import plan_for
-from wherry.server.models import runtime_of
 from wherry.server.options import Access, Capacity, Life, Options
+from wherry.server.parts import plan_for, runtime_of
 
 
 class Asgi:

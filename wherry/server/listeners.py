@@ -17,8 +17,8 @@ from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
 from wherry.server.access_log import AccessLog
-from wherry.server.applications import Applications
 from wherry.server.options import Options, TlsFiles
+from wherry.server.parts import Applications
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:

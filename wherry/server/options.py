@@ -20,12 +20,15 @@ PREFIX: Final = "WHERRY_"
 #: Certificate chain, private key, and the CA of clients. Without the first there is no TLS.
 TlsFiles = tuple[str | None, str | None, str | None]
 
+#: Largest port.
+PORT: Final = 65535
+
 
 def option(
     default: Any,
     help: str,
-    *,
     metavar: str = "",
+    *,
     key: str = "",
     separator: str = "",
     least: float = float("-inf"),
@@ -33,93 +36,58 @@ def option(
 ) -> Any:
     """Declare an option.
 
-    `key`: its name on the command line, if that is not the field's. `metavar`: what its value is;
-    SIZE is a number of bytes, which may be written as 64MiB. `separator`: it may be repeated, and
+    `metavar`: what its value is; SIZE is a number of bytes, which may be written as 64MiB. `key`:
+    its name on the command line, if that is not the field's. `separator`: it may be repeated, and
     this stands between its values in the variable. `least`, `most`: the range of a number.
     """
-    told = {
-        "help": help,
-        "metavar": metavar,
-        "key": key,
-        "separator": separator,
-        "least": least,
-        "most": most,
-    }
-    return field(default=default, metadata=told)
+    told = {"help": help, "metavar": metavar, "key": key, "separator": separator}
+    return field(default=default, metadata={**told, "least": least, "most": most})
 
 
+# fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
     """Where a server listens."""
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
-    port: int = option(
-        8000, "port to listen on; 0 takes a free one and prints it", least=0, most=65535
-    )
-    grpc_port: int | None = option(
-        None,
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it",
+        least=0, most=PORT)
+    grpc_port: int | None = option(None,
         "speak gRPC, too, on this port (8001 is usual); 0 takes a free one",
-        metavar="PORT",
-        least=0,
-        most=65535,
-    )
-    uds: str | None = option(None, "listen on this unix socket instead", metavar="PATH")
-    fd: int | None = option(
-        None,
+        "PORT", least=0, most=PORT)
+    uds: str | None = option(None, "listen on this unix socket instead", "PATH")
+    fd: int | None = option(None,
         "serve HTTP on this socket, open already, instead of host and port",
-        metavar="FD",
-        least=0,
-        most=2**31 - 1,
-    )
-    grpc_fd: int | None = option(
-        None,
+        "FD", least=0, most=2**31 - 1)
+    grpc_fd: int | None = option(None,
         "speak gRPC on this socket, open already, instead of grpc_port",
-        metavar="FD",
-        least=0,
-        most=2**31 - 1,
-    )
-    reuse_port: bool = option(
-        False, "let other processes of this user listen on the same ports, as a successor has to"
-    )
-    management_port: int | None = option(
-        None,
-        "serve model control, settings and metrics on this port only",
-        metavar="PORT",
-        least=0,
-        most=65535,
-    )
-    metrics_port: int | None = option(
-        None, "serve the metrics on this port as well", metavar="PORT", least=0, most=65535
-    )
+        "FD", least=0, most=2**31 - 1)
+    reuse_port: bool = option(False,
+        "let other processes of this user listen on the same ports, as a successor has to")
+    management_port: int | None = option(None,
+        "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)
+    metrics_port: int | None = option(None, "serve the metrics on this port as well",
+        "PORT", least=0, most=PORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
     """The certificates of HTTP, and those of gRPC if they are others."""
 
-    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", metavar="PATH")
-    ssl_keyfile: str | None = option(
-        None, "its private key, if not in the same file", metavar="PATH"
-    )
-    ssl_client_ca: str | None = option(
-        None, "let in only clients with a certificate of this CA", metavar="PATH"
-    )
-    grpc_use_ssl: bool = option(
-        False,
-        "speak gRPC over TLS with grpc_server_cert (else with ssl_certfile, if that is set)",
-    )
-    grpc_use_ssl_mutual: bool = option(
-        False, "so, and let in only clients with a certificate of grpc_root_cert"
-    )
-    grpc_ssl_certfile: str | None = option(
-        None, "TLS certificate chain for gRPC (PEM)", metavar="PATH", key="grpc_server_cert"
-    )
-    grpc_ssl_keyfile: str | None = option(
-        None, "its private key, if not in the same file", metavar="PATH", key="grpc_server_key"
-    )
-    grpc_ssl_client_ca: str | None = option(
-        None, "CA of gRPC's clients", metavar="PATH", key="grpc_root_cert"
-    )
+    ssl_certfile: str | None = option(None, "TLS certificate chain (PEM)", "PATH")
+    ssl_keyfile: str | None = option(None, "its private key, if not in the same file", "PATH")
+    ssl_client_ca: str | None = option(None, "let in only clients with a certificate of this CA",
+        "PATH")
+    grpc_use_ssl: bool = option(False,
+        "speak gRPC over TLS with grpc_server_cert (else with ssl_certfile, if that is set)")
+    grpc_use_ssl_mutual: bool = option(False,
+        "so, and let in only clients with a certificate of grpc_root_cert")
+    grpc_ssl_certfile: str | None = option(None, "TLS certificate chain for gRPC (PEM)",
+        "PATH", key="grpc_server_cert")
+    grpc_ssl_keyfile: str | None = option(None, "its private key, if not in the same file",
+        "PATH", key="grpc_server_key")
+    grpc_ssl_client_ca: str | None = option(None, "CA of gRPC's clients",
+        "PATH", key="grpc_root_cert")
 
     @property
     def of_http(self) -> TlsFiles:
@@ -137,124 +105,59 @@ class Tls:
 class Access:
     """Which clients may call which parts of the API."""
 
-    allowed_hosts: tuple[str, ...] = option(
-        (),
+    allowed_hosts: tuple[str, ...] = option((),
         "answer to this host name, too (*.NAME: to all below; *: to any); may be repeated",
-        metavar="NAME",
-        key="allowed_host",
-        separator=",",
-    )
-    cors_origins: tuple[str, ...] = option(
-        (),
-        (
-            "let web pages of this origin call, as https://app.example.com; *: of any; may "
-            "be repeated"
-        ),
-        metavar="ORIGIN",
-        key="cors_origin",
-        separator=",",
-    )
-    api_keys: tuple[str, ...] = option(
-        (),
+        "NAME", key="allowed_host", separator=",")
+    cors_origins: tuple[str, ...] = option((),
+        "let web pages of this origin call, as https://app.example.com; *: of any; may be "
+        "repeated", "ORIGIN", key="cors_origin", separator=",")
+    api_keys: tuple[str, ...] = option((),
         "a bearer key that clients must send, health excepted; may be repeated",
-        metavar="[NAME: ]KEY",
-        key="api_key",
-        separator=",",
-    )
-    restricted_apis: tuple[str, ...] = option(
-        (),
+        "[NAME: ]KEY", key="api_key", separator=",")
+    restricted_apis: tuple[str, ...] = option((),
         "ask for a header on these parts of the API; may be repeated",
-        metavar="GROUP[,GROUP]:HEADER=VALUE",
-        key="http_restricted_api",
-        separator=";",
-    )
-    restricted_protocols: tuple[str, ...] = option(
-        (),
+        "GROUP[,GROUP]:HEADER=VALUE", key="http_restricted_api", separator=";")
+    restricted_protocols: tuple[str, ...] = option((),
         "the same over gRPC, for parts that want something else there; may be repeated",
-        metavar="GROUP[,GROUP]:HEADER=VALUE",
-        key="grpc_restricted_protocol",
-        separator=";",
-    )
-    disabled_apis: tuple[str, ...] = option(
-        (),
+        "GROUP[,GROUP]:HEADER=VALUE", key="grpc_restricted_protocol", separator=";")
+    disabled_apis: tuple[str, ...] = option((),
         "switch these parts of the API off; may be repeated",
-        metavar="GROUP[,GROUP]",
-        key="disabled_api",
-        separator=",",
-    )
-    allow_shared_memory: bool = option(
-        False,
+        "GROUP[,GROUP]", key="disabled_api", separator=",")
+    allow_shared_memory: bool = option(False,
         "let clients on this machine, which must be trusted, pass tensors in shared memory",
-        key="allow_client_shm",
-    )
-    allow_model_upload: bool = option(
-        False,
-        "let clients send a model's files with its load, even without keys and from anywhere",
-    )
+        key="allow_client_shm")
+    allow_model_upload: bool = option(False,
+        "let clients send a model's files with its load, even without keys and from anywhere")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     """How much clients may have a server hold. Limits that are None follow from the memory."""
 
-    max_in_flight: int | None = option(
-        None, "requests at once; one more is refused (429)", metavar="N", least=1
-    )
-    max_queue_bytes: int = option(
-        0,
-        (
-            "memory of the requests that wait or run; one more is refused (503); 0: a share"
-            " of what there is"
-        ),
-        metavar="SIZE",
-        least=0,
-    )
-    max_body_size: int | None = option(
-        None,
+    max_in_flight: int | None = option(None, "requests at once; one more is refused (429)",
+        "N", least=1)
+    max_queue_bytes: int = option(0,
+        "memory of the requests that wait or run; one more is refused (503); 0: a share of what "
+        "there is", "SIZE", least=0)
+    max_body_size: int | None = option(None,
         "largest body, in bytes or as 64MiB; not said: 64MiB, less below 16 GiB of memory",
-        metavar="SIZE",
-        least=1,
-    )
-    max_connections: int | None = option(
-        None,
-        (
-            "connections at once; the longest idle makes room; not said: 4096, fewer below "
-            "13 GiB of memory"
-        ),
-        metavar="N",
-        least=1,
-    )
-    max_unsent_bytes: int | None = option(
-        None,
-        (
-            "memory for answers that clients do not take, of all connections; beyond it the"
-            " one that holds its oldest longest is cut off; a share of the machine's if not"
-            " said"
-        ),
-        metavar="SIZE",
-        least=1,
-    )
-    max_connection_unsent_bytes: int = option(
-        64 * 2**20,
-        "of one connection: beyond it no more of its requests are taken",
-        metavar="SIZE",
-        least=1,
-    )
-    max_received_bytes: int | None = option(
-        None,
-        (
-            "memory for requests that have not come in full, of all connections; beyond it "
-            "the one with the oldest is cut off; a share of the machine's if not said"
-        ),
-        metavar="SIZE",
-        least=1,
-    )
-    max_connection_received_bytes: int = option(
-        256 * 2**20, "of one gRPC connection: beyond it a call is refused", metavar="SIZE", least=1
-    )
-    idle_timeout: float = option(
-        75.0, "close a connection that is idle for this time", metavar="SECONDS", least=0.001
-    )
+        "SIZE", least=1)
+    max_connections: int | None = option(None,
+        "connections at once; the longest idle makes room; not said: 4096, fewer below 13 GiB of "
+        "memory", "N", least=1)
+    max_unsent_bytes: int | None = option(None,
+        "memory for answers that clients do not take, of all connections; beyond it the one that "
+        "holds its oldest longest is cut off; a share of the machine's if not said",
+        "SIZE", least=1)
+    max_connection_unsent_bytes: int = option(64 * 2**20,
+        "of one connection: beyond it no more of its requests are taken", "SIZE", least=1)
+    max_received_bytes: int | None = option(None,
+        "memory for requests that have not come in full, of all connections; beyond it the one "
+        "with the oldest is cut off; a share of the machine's if not said", "SIZE", least=1)
+    max_connection_received_bytes: int = option(256 * 2**20,
+        "of one gRPC connection: beyond it a call is refused", "SIZE", least=1)
+    idle_timeout: float = option(75.0, "close a connection that is idle for this time",
+        "SECONDS", least=0.001)
     #: Everything that one client may cost, in place of the options above that say so; for programs.
     limits: Limits | None = None
 
@@ -263,24 +166,14 @@ class Capacity:
 class Protocols:
     """What HTTP and gRPC do beside inference."""
 
-    header_forward_pattern: str | None = option(
-        None,
+    header_forward_pattern: str | None = option(None,
         "give models the headers whose names this regex matches, as parameters",
-        metavar="REGEX",
-        key="http_header_forward_pattern",
-    )
-    trace_config: tuple[str, ...] = option(
-        (),
-        (
-            "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, "
-            "count=N, log-frequency=N; may be repeated"
-        ),
-        metavar="SETTING",
-        separator=";",
-    )
-    grpc_compression: Literal["none", "gzip", "deflate"] = option(
-        "none", "how to compress what gRPC clients are sent"
-    )
+        "REGEX", key="http_header_forward_pattern")
+    trace_config: tuple[str, ...] = option((),
+        "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N, "
+        "log-frequency=N; may be repeated", "SETTING", separator=";")
+    grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
+        "how to compress what gRPC clients are sent")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 
@@ -288,106 +181,70 @@ class Protocols:
 class Life:
     """How a server reports that it is ready, and how long it may take to end."""
 
-    drain_timeout: float = option(
-        30.0, "at SIGTERM, time to finish requests and unload models", metavar="SECONDS", least=0
-    )
-    ready_fd: int | None = option(
-        None, "write the URL to this descriptor when ready, then close it", metavar="FD", least=0
-    )
+    drain_timeout: float = option(30.0, "at SIGTERM, time to finish requests and unload models",
+        "SECONDS", least=0)
+    ready_fd: int | None = option(None,
+        "write the URL to this descriptor when ready, then close it", "FD", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
     """Which model repositories are served, and how their models are loaded."""
 
-    model_repositories: tuple[str, ...] = option(
-        (),
+    model_repositories: tuple[str, ...] = option((),
         "serve the models of this folder, as TARGET does; may be repeated",
-        metavar="PATH",
-        key="model_repository",
-        separator=":",
-    )
-    model_control_mode: Literal["none", "poll", "explicit"] = option(
-        "none", "what may change in the repositories: nothing; what their files say; by request"
-    )
-    load_models: tuple[str, ...] = option(
-        (),
+        "PATH", key="model_repository", separator=":")
+    model_control_mode: Literal["none", "poll", "explicit"] = option("none",
+        "what may change in the repositories: nothing; what their files say; by request")
+    load_models: tuple[str, ...] = option((),
         "in mode explicit, load this model at the start (*: all); may be repeated",
-        metavar="NAME",
-        key="load_model",
-        separator=",",
-    )
-    repository_poll_secs: float = option(
-        15.0, "in mode poll, time between two looks", metavar="SECONDS", least=0.1
-    )
-    model_load_thread_count: int = option(
-        4, "models to load side by side", metavar="N", least=1, most=256
-    )
-    model_load_retry_count: int = option(
-        0, "retries of a model that fails to load", metavar="N", least=0
-    )
+        "NAME", key="load_model", separator=",")
+    repository_poll_secs: float = option(15.0, "in mode poll, time between two looks",
+        "SECONDS", least=0.1)
+    model_load_thread_count: int = option(4, "models to load side by side", "N", least=1, most=256)
+    model_load_retry_count: int = option(0, "retries of a model that fails to load", "N", least=0)
     strict_readiness: bool = option(True, "be ready only if every model is")
     exit_on_error: bool = option(True, "end if a model cannot be loaded at the start")
-    disable_auto_complete_config: bool = option(
-        False, "take config.pbtxt as it is: ask neither the model's file nor its code"
-    )
-    model_config_name: str | None = option(
-        None, "use configs/NAME.pbtxt of each model that has one", metavar="NAME"
-    )
-    backend_directory: str | None = option(
-        None, "folder with Python-based backends: NAME/model.py", metavar="PATH"
-    )
+    disable_auto_complete_config: bool = option(False,
+        "take config.pbtxt as it is: ask neither the model's file nor its code")
+    model_config_name: str | None = option(None,
+        "use configs/NAME.pbtxt of each model that has one", "NAME")
+    backend_directory: str | None = option(None, "folder with Python-based backends: NAME/model.py",
+        "PATH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
     """How every model runs, and what the models share."""
 
-    isolation: Literal["auto", "thread", "process"] = option(
-        "auto", "where instances run, for every model; auto: in a worker process each"
-    )
+    isolation: Literal["auto", "thread", "process"] = option("auto",
+        "where instances run, for every model; auto: in a worker process each")
     inline: bool = option(False, "no worker processes: everything here, for a debugger")
-    instances: int | None = option(
-        None, "instances of every model", metavar="N", least=1, most=4096
-    )
-    request_timeout: float | None = option(
-        None, "default timeout of a request", metavar="SECONDS", least=0.001
-    )
-    max_queue_wait: float = option(
-        30.0,
+    instances: int | None = option(None, "instances of every model", "N", least=1, most=4096)
+    request_timeout: float | None = option(None, "default timeout of a request",
+        "SECONDS", least=0.001)
+    max_queue_wait: float = option(30.0,
         "refuse (429) requests without a timeout that would have to wait for longer; 0: never",
-        metavar="SECONDS",
-        least=0,
-    )
-    cache_size: int = option(
-        0,
-        "memory for answers of models with `response_cache`; 0: none",
-        metavar="SIZE",
-        least=0,
-    )
-    rate_limit: Literal["off", "execution_count"] = option(
-        "off", "let batches wait for the `rate_limiter` resources that a config.pbtxt names"
-    )
-    rate_limit_resources: tuple[str, ...] = option(
-        (),
+        "SECONDS", least=0)
+    cache_size: int = option(0, "memory for answers of models with `response_cache`; 0: none",
+        "SIZE", least=0)
+    rate_limit: Literal["off", "execution_count"] = option("off",
+        "let batches wait for the `rate_limiter` resources that a config.pbtxt names")
+    rate_limit_resources: tuple[str, ...] = option((),
         "how much of a resource models share (their `resources`); may be repeated",
-        metavar="NAME:COUNT",
-        key="rate_limit_resource",
-        separator=",",
-    )
+        "NAME:COUNT", key="rate_limit_resource", separator=",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """What only the command line reads."""
 
-    api_key_file: str | None = option(
-        None,
+    api_key_file: str | None = option(None,
         "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags)",
-        metavar="PATH",
-    )
+        "PATH")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

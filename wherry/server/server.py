@@ -26,11 +26,9 @@ from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import in_thread
-from wherry.server.applications import applications
-from wherry.server.capacity import plan_for
 from wherry.server.listeners import Listeners
-from wherry.server.models import runtime_of
 from wherry.server.options import from_keywords
+from wherry.server.parts import applications, plan_for, runtime_of
 from wherry.server.ready_pipe import ReadyPipe
 from wherry.workers.loop import new_event_loop
 

@@ -1,25 +1,77 @@
-"""What answers a server's requests, over HTTP and over gRPC?"""
+"""Which parts does a server consist of, with the options that it is given?"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.admission import Admission
-from wherry.frontends.connections.full_memory import MemoryPlan
+from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
+from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http_app import MANAGEMENT, HttpApp
 from wherry.frontends.offload import Offload
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
+from wherry.models.model import Model
+from wherry.observability.machine import Machine
 from wherry.runtime.control import ModelControl
-from wherry.server.options import Options
+from wherry.runtime.runtime import Runtime
+from wherry.server.options import Capacity, Options
+from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from wherry.frontends.grpc_app import GrpcApp
+
+log = logging.getLogger("wherry")
+
+
+def runtime_of(
+    models: Sequence[Model | type[Model] | Runtime],
+    isolation: str,
+    overrides: Mapping[str, Mapping[str, Any]] | None,
+) -> Runtime:
+    """The one Runtime among `models`, or a new one of them."""
+    if not models:
+        raise ConfigError("a server needs at least one model, or a Runtime")
+    if any(isinstance(model, Runtime) for model in models):
+        (runtime,) = models if len(models) == 1 else (None,)
+        if not isinstance(runtime, Runtime):
+            raise ConfigError("give a server its models, or one Runtime that has them")
+        return runtime
+    made = [model() if isinstance(model, type) else model for model in models]
+    return Runtime(*made, isolation=isolation, overrides=overrides)  # type: ignore[arg-type]
+
+
+def plan_for(capacity: Capacity) -> MemoryPlan:
+    """The limits that are said, and the others as the memory allows. Warns of limits that need more
+    memory than there is. Reads files: not for an event loop."""
+    memory = Machine().memory_limit_bytes()
+    given = capacity.limits
+    plan = memory_plan(
+        memory,
+        queue_bytes=capacity.max_queue_bytes,
+        connections=given.max_connections if given else capacity.max_connections,
+        body_bytes=given.max_body_bytes if given else capacity.max_body_size,
+        received_bytes=given.max_received_bytes if given else capacity.max_received_bytes,
+        unsent_bytes=given.max_unsent_bytes if given else capacity.max_unsent_bytes,
+        limits=given
+        or Limits(
+            idle_timeout=capacity.idle_timeout,
+            max_connection_unsent_bytes=capacity.max_connection_unsent_bytes,
+            max_connection_received_bytes=capacity.max_connection_received_bytes,
+        ),
+    )
+    if memory is not None and plan.full_bytes > memory:
+        lower = "max_queue_bytes, max_body_size, max_connections"
+        told = {"needed_bytes": plan.full_bytes, "memory_bytes": memory, "lower": lower}
+        log.warning("a full server would need more memory than there is", extra=told)
+    return plan
 
 
 @dataclass(frozen=True, slots=True)

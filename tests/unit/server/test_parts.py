@@ -5,8 +5,8 @@ import pytest
 from wherry.frontends.connections.full_memory import memory_plan
 from wherry.frontends.connections.limits import Limits
 from wherry.observability.machine import Machine
-from wherry.server.applications import applications
 from wherry.server.options import Options
+from wherry.server.parts import applications
 from wherry.server.server import Server
 from wherry.testing import GatedModel
 
