@@ -13,6 +13,7 @@ What a command needs is imported when it runs, so that --help costs nothing.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ PRECEDENCE = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit code."""
+    """Run one command. Returns the process's exit code."""
     # Values may stand after a flag, too: `wherry call words --stream "a b c"`.
     given, ignored = in_our_words(sys.argv[1:] if arguments is None else arguments)
     args, rest = parser().parse_known_args(given)
@@ -51,22 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         args.value += rest
-    from wherry.values.errors import ConfigError
+    from wherry.values.errors import ConfigError, WherryError
 
+    module, _, function = args.run.partition(":")
     try:
-        return int(args.run(args))
-    except ConfigError as error:
-        return _failed(str(error), USAGE)
+        return int(getattr(importlib.import_module(f"wherry.cli.{module}"), function)(args))
+    except WherryError as error:
+        sys.stderr.write(f"wherry: {error}\n")
+        return USAGE if isinstance(error, ConfigError) else FAILED
     except BrokenPipeError:
         # The reader of our output has enough: `wherry models | head -1`. Not an error, but
         # Python would complain again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-
-
-def _failed(message: str, code: int) -> int:
-    sys.stderr.write(f"wherry: {message}\n")
-    return code
 
 
 def parser() -> argparse.ArgumentParser:
@@ -78,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
-    serve = _command(commands, "serve", "serve models over HTTP", _serve, PRECEDENCE)
+    serve = _command(commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE)
     serve.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(serve)
 
@@ -86,20 +84,22 @@ def parser() -> argparse.ArgumentParser:
         commands,
         "check",
         "load the models, run their examples, show their settings",
-        _check,
+        "check:check",
         PRECEDENCE,
     )
     check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(check)
 
-    config = _command(commands, "config", "show the server's settings", _config, PRECEDENCE)
+    config = _command(
+        commands, "config", "show the server's settings", "show:show_settings", PRECEDENCE
+    )
     _add_settings(config)
 
     call = _command(
         commands,
         "call",
         "call a model of a running server",
-        _call,
+        "call:call",
         "Each VALUE is one row of the model's only input; - reads a row from each line of stdin.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
@@ -112,26 +112,31 @@ def parser() -> argparse.ArgumentParser:
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")
     _add_client(call)
 
-    models = _command(commands, "models", "list the models of a running server", _models)
+    models = _command(commands, "models", "list the models of a running server", "call:models")
     models.add_argument("--json", action="store_true", help="one JSON object a line")
     _add_client(models)
 
-    explain = _command(commands, "explain", "say why batches are as they are", _explain)
+    explain = _command(commands, "explain", "say why batches are as they are", "explain:explain")
     explain.add_argument("model", metavar="MODEL", help="name, or name:version")
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
     explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
 
     bench = _command(
-        commands, "bench", "put load on a server, say how it does", _bench, bench_flags.EPILOG
+        commands,
+        "bench",
+        "put load on a server, say how it does",
+        "bench.command:bench",
+        bench_flags.EPILOG,
     )
     bench_flags.add_flags(bench)
     return root
 
 
 def _command(
-    commands: Any, name: str, help: str, run: Any, epilog: str | None = None
+    commands: Any, name: str, help: str, run: str, epilog: str | None = None
 ) -> argparse.ArgumentParser:
+    """Add a command. `run`: module and function that carry it out."""
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog
     )
@@ -171,45 +176,3 @@ def _add_client(to: argparse.ArgumentParser) -> None:
         help="bearer key, or WHERRY_API_KEY",
     )
     to.add_argument("--ssl-ca", metavar="PATH", help="CA certificates to trust, for https")
-
-
-def _serve(args: argparse.Namespace) -> int:
-    from wherry.cli.serve import serve
-
-    return serve(vars(args))
-
-
-def _check(args: argparse.Namespace) -> int:
-    from wherry.cli.check import check
-
-    return check(vars(args))
-
-
-def _config(args: argparse.Namespace) -> int:
-    from wherry.cli.show import show_settings
-
-    return show_settings(vars(args))
-
-
-def _call(args: argparse.Namespace) -> int:
-    from wherry.cli.call import call
-
-    return call(args)
-
-
-def _explain(args: argparse.Namespace) -> int:
-    from wherry.cli.explain import explain
-
-    return explain(args)
-
-
-def _bench(args: argparse.Namespace) -> int:
-    from wherry.cli.bench.command import bench
-
-    return bench(args)
-
-
-def _models(args: argparse.Namespace) -> int:
-    from wherry.cli.call import models
-
-    return models(args)

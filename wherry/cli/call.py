@@ -6,11 +6,13 @@ import argparse
 import http.client
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
+from wherry.cli.show import as_json, print_line
 from wherry.client import Client
 from wherry.client.wire import ModelDescription, by_place
 from wherry.values.datatypes import BYTES, Form
@@ -19,8 +21,7 @@ from wherry.values.errors import ConfigError, WherryError
 
 def call(args: argparse.Namespace) -> int:
     """Print one line for each row's result, or for each response of a stream."""
-
-    def run(client: Client) -> None:
+    with client_of(args) as client:
         described = client.describe(args.model)
         for row in _rows(args, described):
             placed, named = by_place(described, row)
@@ -29,14 +30,12 @@ def call(args: argparse.Namespace) -> int:
                     _print(response, args.json)
             else:
                 _print(client.infer(args.model, *placed, timeout=args.timeout, **named), args.json)
-
-    return with_client(args, run)
+    return 0
 
 
 def models(args: argparse.Namespace) -> int:
     """Print name, version, state, inputs and outputs of each model."""
-
-    def run(client: Client) -> None:
+    with client_of(args) as client:
         for entry in client.models():
             if args.json:
                 _print(entry, True)
@@ -46,24 +45,22 @@ def models(args: argparse.Namespace) -> int:
             outputs = ", ".join(map(_tensor, entry["outputs"]))
             reason = f"  {entry['reason']}" if entry["reason"] else ""
             _print(f"{name}  {entry['state']}{reason}  ({inputs}) -> ({outputs})", False)
+    return 0
 
-    return with_client(args, run)
 
-
-def with_client(args: argparse.Namespace, run: Callable[[Client], None]) -> int:
+@contextmanager
+def client_of(args: argparse.Namespace) -> Iterator[Client]:
+    """A client of the server that the flags name. WherryError if it cannot be reached."""
     tls = ssl.create_default_context(cafile=args.ssl_ca) if args.ssl_ca else None
     try:
         with Client(args.url, api_key=args.api_key, ssl_context=tls) as client:
-            run(client)
+            yield client
     except BrokenPipeError:
         raise  # of our own stdout
-    except ConfigError:
-        raise
-    except WherryError as error:
-        return _failed(str(error))
     except (OSError, http.client.HTTPException) as error:
-        return _failed(f"{args.url}: {error}; is a server running there? (--url, WHERRY_URL)")
-    return 0
+        raise WherryError(
+            f"{args.url}: {error}; is a server running there? (--url, WHERRY_URL)"
+        ) from None
 
 
 def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[str, Any]]:
@@ -110,23 +107,11 @@ def _value(text: str, *, text_wanted: bool) -> Any:
         raise ConfigError(f"{text!r} is no JSON; the input is no text") from None
 
 
-def _print(result: Any, as_json: bool) -> None:
-    if isinstance(result, str) and not as_json:
-        sys.stdout.write(result + "\n")
-    else:
-        sys.stdout.write(msgspec.json.encode(result, enc_hook=_plain).decode() + "\n")
+def _print(result: Any, json_wanted: bool) -> None:
+    print_line(result if isinstance(result, str) and not json_wanted else as_json(result, None))
     sys.stdout.flush()  # a stream is read as it comes
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _tensor(member: dict[str, Any]) -> str:
     optional = " (optional)" if member.get("optional") else ""
     return f"{member['name']} {member['datatype']}{member['shape']}{optional}"
-
-
-def _failed(message: str) -> int:
-    sys.stderr.write(f"wherry: {message}\n")
-    return 1

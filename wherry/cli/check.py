@@ -1,16 +1,21 @@
-"""Would these models serve, and with which settings? `wherry check`."""
+"""Would these models serve, with which settings, and what is wrong with them? `wherry check`.
+
+Of a model repository all that the files say is looked at before a model is loaded, so that one run
+tells of everything.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from wherry.cli.check_repository import check_repositories
 from wherry.cli.serve import (
     LOAD_FAILED,
+    control_of,
     runtime_of,
     split_targets,
     tell_ignored,
@@ -21,16 +26,19 @@ from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.cli.targets import TargetRaised, load_targets
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
+from wherry.repository import layout
+from wherry.repository.layout import Found
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.server.options import OPTIONS
 from wherry.values.datatypes import TensorSpec
-from wherry.values.errors import LoadFailed, WherryError
+from wherry.values.errors import ConfigError, LoadFailed, WherryError
 from wherry.values.request import SequenceStep
 
 
-def check(flags: Mapping[str, Any]) -> int:
+def check(args: argparse.Namespace) -> int:
     """Load and warm up, run every example, print the merged settings with their origins."""
+    flags = vars(args)
     settings = read_settings(flags, os.environ)
     configure(settings.options.command_line.log_level, settings.options.command_line.log_format)
     tell_ignored(flags)
@@ -41,7 +49,7 @@ def check(flags: Mapping[str, Any]) -> int:
         with runtime:
             healthy = [_check_model(runtime, loaded, settings) for loaded in runtime.models()]
             if settings.options.repositories.model_repositories:
-                healthy.append(check_repositories(runtime, settings))
+                healthy.append(_check_repositories(runtime, settings))
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
     return 0 if all(healthy) else LOAD_FAILED
@@ -53,17 +61,12 @@ def _check_model(runtime: Runtime, loaded: LoadedModel, settings: Settings) -> b
     print_line(f"{loaded.name} (version {loaded.version}, {kind})")
     print_line("  inputs   " + ", ".join(_tensor(spec) for spec in loaded.signature.inputs))
     print_line("  outputs  " + ", ".join(_tensor(spec) for spec in loaded.signature.outputs))
-    healthy = _run_examples(runtime, loaded)
+    outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
     if not loaded.config.examples:
         print_line("  no examples: give the model some, and they are run here")
     print_line("")
     print_table(_rows_of_config(loaded, settings), indent="  ")
     print_line("")
-    return healthy
-
-
-def _run_examples(runtime: Runtime, loaded: LoadedModel) -> bool:
-    outcomes = [_run_example(runtime, loaded, row) for row in loaded.config.examples]
     return all(outcomes)
 
 
@@ -108,3 +111,41 @@ def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[s
 def _tensor(spec: TensorSpec) -> str:
     shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
     return f"{spec.name} {spec.datatype}{shape}{' (optional)' if spec.optional else ''}"
+
+
+def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
+    """Load every model that can be; print the problems of each. True if there are none."""
+    given = settings.options.repositories
+    try:
+        models = layout.scan(given.model_repositories, config_name=given.model_config_name)
+    except OSError as error:
+        raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
+    control = control_of(settings, runtime)
+    try:
+        failures = control.try_all()
+        problems = {model.name: _problems(model, failures) for model in models}
+        for model in models:
+            _print_found(model, problems[model.name])
+    finally:
+        control.close()
+    bad = [name for name, found in problems.items() if found]
+    count = f"{len(models)} model" + ("" if len(models) == 1 else "s")
+    print_line(
+        f"{count}: " + (f"{len(bad)} with problems: {', '.join(bad)}" if bad else "all good")
+    )
+    return not bad
+
+
+def _problems(model: Found, failures: Mapping[str, str]) -> list[str]:
+    if model.problems:
+        return list(model.problems)
+    return [failures[model.name]] if model.name in failures else []
+
+
+def _print_found(model: Found, problems: list[str]) -> None:
+    versions = ", ".join(map(str, model.versions)) or "none"
+    print_line(f"{model.name} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
+    for problem in problems:
+        print_line(f"  {problem}")
+    for notice in model.notices:
+        print_line(f"  note: {notice}")

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wherry.cli.call import with_client
+from wherry.cli.call import client_of
 from wherry.cli.explain_page import Chart, page
 from wherry.cli.show import as_json, print_line
-from wherry.client import Client
 
 #: Characters of the longest bar.
 WIDTH = 40
@@ -31,18 +30,13 @@ REASONS = {
 
 def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
-
-    def run(client: Client) -> None:
+    with client_of(args) as client:
         told = client.batching(args.model)
-        if args.html:
-            Path(args.html).write_text(page(facts(told), list(charts(told))), encoding="utf-8")
-        elif args.json:
-            print_line(as_json(told, most=1_000_000))
-        else:
-            for line in lines(told):
-                print_line(line)
-
-    return with_client(args, run)
+    if args.html:
+        Path(args.html).write_text(page(facts(told), list(charts(told))), encoding="utf-8")
+    else:
+        print_line(as_json(told, None) if args.json else "\n".join(lines(told)))
+    return 0
 
 
 def lines(told: dict[str, Any]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
@@ -33,7 +34,9 @@ log = logging.getLogger("wherry")
 LOAD_FAILED = 3
 
 
-def serve(flags: Mapping[str, Any]) -> int:
+def serve(args: argparse.Namespace) -> int:
+    """Serve until a signal. Returns the process's exit code."""
+    flags = vars(args)
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
     given = settings.options
     configure(given.command_line.log_level, given.command_line.log_format)

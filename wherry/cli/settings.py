@@ -11,18 +11,26 @@ The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml he
 from __future__ import annotations
 
 import difflib
+import logging
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from wherry.frontends.access.api_keys import MIN_KEY_CHARS, parse_key, parse_key_file
+from wherry.models.config import FIELDS
 from wherry.server.options import OPTIONS, PREFIX, Option, Options, Tls, options_of
 from wherry.values.errors import ConfigError
 
 #: Options of the server that are also settings of every model it serves.
 OF_EVERY_MODEL = ("isolation", "instances", "request_timeout", "max_queue_wait")
+
+log = logging.getLogger("wherry")
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
@@ -79,21 +87,31 @@ class Settings:
 
     def api_keys(self) -> tuple[str, ...]:
         """All API keys, each as KEY or NAME: KEY. The text of a ConfigError shows none of them."""
-        from wherry.cli.key_file import checked, keys_of  # not for --help
-
         said = self.options.access.api_keys
-        checked(said, self.origins.get("api_key", "api_key"))
+        where = self.origins.get("api_key", "api_key")
+        for number, key in enumerate(said, 1):
+            parse_key(key, f"{where} (key {number})", shortest=MIN_KEY_CHARS)
         path = self.options.command_line.api_key_file
-        if path is None:
-            return said
-        return (*said, *keys_of(Path(path)))
+        return said if path is None else (*said, *_keys_of(Path(path)))
+
+
+def _keys_of(path: Path) -> list[str]:
+    """The keys of a file, each as KEY or NAME: KEY. ConfigError if it has none."""
+    where = f"api_key_file {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        open_to_all = path.stat().st_mode & stat.S_IROTH
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror or 'it cannot be read'}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: it is no UTF-8 text (byte {error.start})") from None
+    if open_to_all:
+        log.warning("every user of this machine can read the keys", extra={"api_key_file": path})
+    return parse_key_file(text, where)
 
 
 def read_settings(
-    flags: Mapping[str, Any],
-    environ: Mapping[str, str],
-    *,
-    folder: Path = Path(),
+    flags: Mapping[str, Any], environ: Mapping[str, str], *, folder: Path = Path()
 ) -> Settings:
     """Merge flags, environment, file and defaults. `flags` has options by their keys, and `config`.
     ConfigError names the mistake and its place."""
@@ -141,8 +159,6 @@ def bytes_of(text: str) -> int:
 
 def _checked(option: Option, value: Any, where: str, *, text: bool = True) -> Any:
     """`value` as the option's type; from a flag or a variable it is text."""
-    import msgspec  # not for --help
-
     if option.is_size and isinstance(value, str):
         try:
             value = bytes_of(value)
@@ -196,8 +212,6 @@ def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, A
     _check_keys(_table(table, "server", shown), list(OPTIONS), f"{shown} [server]")
     models = _table(table, "models", shown)
     if models:
-        from wherry.models.config import FIELDS
-
         for name in models:
             where = f"{shown} [models.{name}]"
             _check_keys(_table(models, name, f"{shown} [models]"), [*FIELDS, "device"], where)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -13,9 +14,9 @@ from wherry.cli.settings import read_settings
 from wherry.server.options import OPTIONS
 
 
-def show_settings(flags: Mapping[str, Any]) -> int:
+def show_settings(args: argparse.Namespace) -> int:
     """Print what `wherry serve` with the same flags would use."""
-    settings = read_settings(flags, os.environ)
+    settings = read_settings(vars(args), os.environ)
     rows = []
     for name in OPTIONS:
         value = settings.options.value(name)
@@ -39,9 +40,10 @@ def shown(value: Any) -> str:
     return value if isinstance(value, str) and value else as_json(value)
 
 
-def as_json(value: Any, most: int = 200) -> str:
+def as_json(value: Any, most: int | None = 200) -> str:
+    """JSON in one line, cut off after `most` characters."""
     text = msgspec.json.encode(value, enc_hook=_plain).decode()
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if most is None or len(text) <= most else text[: most - 3] + "..."
 
 
 def _plain(value: Any) -> Any:

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from wherry.cli.bench.exit_code import exit_code
-from wherry.cli.bench.interrupts import Interrupts
+from wherry.cli.bench.interrupts import Interrupts, exit_code
 from wherry.cli.bench.options import BenchOptions
 from wherry.cli.bench.outputs import Outputs
 from wherry.cli.bench.run import BenchRun
@@ -22,7 +21,7 @@ from wherry.loadtest import report as reports
 from wherry.loadtest.interval import turns
 from wherry.loadtest.report import Report
 from wherry.loadtest.show import Display, print_changes
-from wherry.values.errors import ConfigError, WherryError
+from wherry.values.errors import ConfigError
 
 #: Runs of each target, unless --repeat says otherwise: 10 % are found under noise of 5 % a run.
 PAIRS = 10
@@ -55,37 +54,21 @@ def _in_turns(args: argparse.Namespace) -> int:
     if args.find_max or args.target or args.offline:
         raise ConfigError("--compare of two targets has no other TARGET, --find-max or --offline")
     asked, out = BenchOptions.of(args), Outputs(args)
-    failure = ""
+    failures: list[str] = []
     with Interrupts() as interrupts:
         with Display(quiet=args.quiet) as display:
-            runs = [
-                BenchRun(
-                    argparse.Namespace(**{**vars(args), "target": one}),
-                    asked,
-                    display,
-                    interrupts,
-                    out,
-                )
-                for one in args.compare
-            ]
-            try:
+            each = [argparse.Namespace(**{**vars(args), "target": one}) for one in args.compare]
+            runs = [BenchRun(one, asked, display, interrupts, out) for one in each]
+            with interrupts.kept(failures, lambda: bool(runs[0].points)):
                 _measure(runs, args.repeat or PAIRS, args.seed)
-            except WherryError as error:
-                if isinstance(error, ConfigError) and not runs[0].points:
-                    raise
-                failure = str(error)
-            except KeyboardInterrupt:
-                if interrupts.insisted:
-                    raise
         before, after = (run.report for run in runs)
         if before is not None and after is not None and after.points:
             print_changes(comparing.compare(before, after, in_turns=True), [], in_turns=True)
-            failure = "; ".join(filter(None, (failure, out.write(_both(before, after)))))
-    wrong = [
-        f"{name}: {one}" for name, run in zip("AB", runs, strict=True) for one in run.not_measured
-    ]
-    missed = [f"{name}: {one}" for name, run in zip("AB", runs, strict=True) for one in run.missed]
-    return exit_code(interrupts, [failure, *wrong], missed)
+            failures += out.write(_both(before, after))
+    named = list(zip("AB", runs, strict=True))
+    wrong = [f"{name}: {one}" for name, run in named for one in run.not_measured]
+    missed = [f"{name}: {one}" for name, run in named for one in run.missed]
+    return exit_code(interrupts, [*failures, *wrong], missed)
 
 
 def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
@@ -104,7 +87,7 @@ def _measure(runs: list[BenchRun], pairs: int, seed: int) -> None:
 
 
 def _both(before: Report, after: Report) -> Report:
-    """One report of both, for --json and its like; which target a point is of is a setting."""
+    """One report of both, for --json and the like, with the target as a setting of each point."""
     points = [
         msgspec.structs.replace(point, settings={"target": name, **point.settings})
         for name, report in (("A", before), ("B", after))

@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from wherry import __version__
-from wherry.cli.bench.exit_code import INTERRUPTED
-from wherry.cli.bench.interrupts import Interrupts
+from wherry.cli.bench.interrupts import INTERRUPTED, Interrupts
 from wherry.cli.bench.options import counts_of, seconds_of, shape_of
 from wherry.cli.bench.outputs import OUTPUTS, Outputs
 from wherry.cli.bench.run import without_secrets

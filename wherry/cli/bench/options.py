@@ -29,84 +29,75 @@ class BenchOptions:
     """The command line as values."""
 
     sending: Sending
+    #: What all runs share; its load is one caller, as a search for the most of them multiplies it.
+    plan: Plan
+    #: The loads to try, each with what differs from the others.
     loads: list[tuple[dict[str, Any], Load]]
     rows: list[int]
-    duration: float | None
-    requests: int | None
-    warmup: float
-    timeout: float
     settings: list[dict[str, Any]]
     objective: Objective
-    #: What a caller is, where the tool itself chooses how many.
-    caller: Closed
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> BenchOptions:
-        """ConfigError says which flag is wrong."""
-        counted = args.requests is not None or args.loops is not None or args.replay
-        duration = seconds_of("--duration", args.duration)
-        if duration is None and not counted:
-            duration = DEFAULT_DURATION
-        warmup = seconds_of("--warmup", args.warmup)
-        if warmup is None:
-            warmup = 0.0 if counted else min(DEFAULT_WARMUP, (duration or 0.0) / 5)
-        of_the_server = (f.partition("=")[2] for f in args.serve if f.startswith("--api-key="))
-        of_the_shell = os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0]
-        key = args.api_key or next(of_the_server, of_the_shell) or None
-        sending = Sending(
-            protocol=args.protocol,
-            model=args.model,
-            inputs=args.inputs,
-            text=lengths(args.length[0]) if args.length else None,
-            shapes=dict(shape_of(text) for text in args.shape),
-            binary=not args.json_tensors,
-            stream=not args.no_stream,
-            max_tokens=args.max_tokens,
-            method=args.method,
-            headers=dict(_header(text) for text in args.header),
-            body=args.body,
-            api_key=key,
-            ssl_ca=args.ssl_ca,
-            insecure=args.insecure,
-            seed=args.seed,
-        )
+        """Read the flags. ConfigError names the one that is wrong."""
         if len(args.length) > 1:
             raise ConfigError("several --length are for --offline; a load has one")
         for name in ("repeat", "processes", "connections"):
             if (given := getattr(args, name)) is not None and given < 1:
                 raise ConfigError(f"--{name} must be at least 1")
-        timeout = seconds_of("--timeout", args.timeout)
-        found = cls(
-            sending,
-            _loads(args),
-            counts_of("--rows", args.rows),
-            duration,
-            args.requests,
-            warmup,
-            30.0 if timeout is None else timeout,
-            _sweep(args.set),
-            _objective(args),
-            Closed(
-                callers=1,
-                think=seconds_of("--think", args.think) or 0.0,
-                think_random=args.think_random,
-                loops=args.loops,
-            ),
-        )
+        sending, plan = _sending(args), _plan(args)
+        sweep, objective = _sweep(args.set), _objective(args)
+        rows = counts_of("--rows", args.rows)
+        found = cls(sending, plan, _loads(args, plan.load), rows, sweep, objective)
         for _, load in found.loads:
-            found.plan(load, args)
+            found.plan_of(load)
         return found
 
-    def plan(self, load: Load, args: argparse.Namespace) -> Plan:
-        return Plan(
-            load=load,
-            duration=self.duration,
-            requests=self.requests,
-            warmup=self.warmup,
-            timeout=self.timeout,
-            connections=args.connections,
-            seed=args.seed,
-        ).check()
+    def plan_of(self, load: Load) -> Plan:
+        """The plan with this load. ConfigError if it cannot be carried out."""
+        return msgspec.structs.replace(self.plan, load=load).check()
+
+
+def _sending(args: argparse.Namespace) -> Sending:
+    of_the_server = (f.partition("=")[2] for f in args.serve if f.startswith("--api-key="))
+    of_the_shell = os.environ.get(f"{PREFIX}API_KEY", "").partition(",")[0]
+    return Sending(
+        protocol=args.protocol,
+        model=args.model,
+        inputs=args.inputs,
+        text=lengths(args.length[0]) if args.length else None,
+        shapes=dict(shape_of(text) for text in args.shape),
+        binary=not args.json_tensors,
+        stream=not args.no_stream,
+        max_tokens=args.max_tokens,
+        method=args.method,
+        headers=dict(_header(text) for text in args.header),
+        body=args.body,
+        api_key=args.api_key or next(of_the_server, of_the_shell) or None,
+        ssl_ca=args.ssl_ca,
+        insecure=args.insecure,
+        seed=args.seed,
+    )
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    counted = args.requests is not None or args.loops is not None or args.replay
+    duration = seconds_of("--duration", args.duration)
+    if duration is None and not counted:
+        duration = DEFAULT_DURATION
+    warmup = seconds_of("--warmup", args.warmup)
+    if warmup is None:
+        warmup = 0.0 if counted else min(DEFAULT_WARMUP, (duration or 0.0) / 5)
+    think = seconds_of("--think", args.think) or 0.0
+    return Plan(
+        load=Closed(callers=1, think=think, think_random=args.think_random, loops=args.loops),
+        duration=duration,
+        requests=args.requests,
+        warmup=warmup,
+        timeout=seconds_of("--timeout", args.timeout) or 0.0,
+        connections=args.connections,
+        seed=args.seed,
+    )
 
 
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
@@ -156,7 +147,7 @@ def counts_of(flag: str, text: str) -> list[int]:
         raise ConfigError(f"{flag} {text!r}: write for example 8, 1,4,16 or 1..64") from None
 
 
-def _loads(args: argparse.Namespace) -> list[tuple[dict[str, Any], Load]]:
+def _loads(args: argparse.Namespace, caller: Load) -> list[tuple[dict[str, Any], Load]]:
     ramp = seconds_of("--ramp", args.ramp) or 0.0
     kinds = [f"--{name}" for name in ("rate", "burst", "replay") if getattr(args, name)]
     if args.callers and kinds:
@@ -179,15 +170,9 @@ def _loads(args: argparse.Namespace) -> list[tuple[dict[str, Any], Load]]:
         return [({"burst": args.burst}, load)]
     if args.replay:
         return [({"replay": Path(args.replay).name}, replay(args.replay, args.speed))]
-    think = seconds_of("--think", args.think) or 0.0
+    callers = counts_of("--callers", args.callers or DEFAULT_CALLERS)
     return [
-        (
-            {"callers": n},
-            Closed(
-                callers=n, think=think, think_random=args.think_random, ramp=ramp, loops=args.loops
-            ),
-        )
-        for n in counts_of("--callers", args.callers or DEFAULT_CALLERS)
+        ({"callers": n}, msgspec.structs.replace(caller, callers=n, ramp=ramp)) for n in callers
     ]
 
 

@@ -21,14 +21,13 @@ CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "html": render,
     "csv": lambda report: reports.as_csv([*reports.csv_rows(report)]),
 }
-
-
 OUTPUTS: Final = (*CONTENTS, "jsonl")
 
 
 @dataclass(slots=True)
 class Outputs:
-    """The files that were asked for. Made before the measurement: what cannot be is known then."""
+    """The files that were asked for. ConfigError, before anything is measured, for one that cannot
+    be written."""
 
     args: argparse.Namespace
     _begun: bool = False
@@ -39,6 +38,7 @@ class Outputs:
                 _can_be_written(f"--{name} {path}", Path(path).absolute())
 
     def requests(self, measured: Measured) -> None:
+        """Append a line for each request of a run to the file of --jsonl."""
         if not self.args.jsonl:
             return
         with open(self.args.jsonl, "ab" if self._begun else "wb") as file:
@@ -46,8 +46,8 @@ class Outputs:
             for line in reports.jsonl(measured.table, measured.begin, measured.point.settings):
                 file.write(line + b"\n")
 
-    def write(self, report: Report) -> str:
-        """All of them, even if one cannot be written; what is wrong with those, or nothing."""
+    def write(self, report: Report) -> list[str]:
+        """Write all of them, even if one cannot be. Returns the problems."""
         problems = []
         for name, content in CONTENTS.items():
             path = getattr(self.args, name)
@@ -56,7 +56,7 @@ class Outputs:
                     Path(path).write_text(content(report), encoding="utf-8")
             except OSError as error:
                 problems.append(f"--{name} {path}: {error}")
-        return "; ".join(problems)
+        return problems
 
 
 def _can_be_written(what: str, path: Path) -> None:

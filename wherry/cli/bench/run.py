@@ -98,7 +98,7 @@ class BenchRun:
         assert self.report is not None
         if self.report.points and (pause := seconds_of("--pause", self.args.pause)):
             self.interrupts.wait(pause)
-        plan = self.asked.plan(load, self.args)
+        plan = self.asked.plan_of(load)
         label = ", ".join(f"{name} {reports.shown(value)}" for name, value in settings.items())
         measured = measure(
             subject,
@@ -127,7 +127,7 @@ class BenchRun:
         lost = ""
         while (tried := search.next()) is not None and not self.interrupts.asked():
             load: Load = (
-                msgspec.structs.replace(self.asked.caller, callers=int(tried))
+                msgspec.structs.replace(self.asked.plan.load, callers=int(tried))
                 if by == "callers"
                 else Rate(rate=tried, arrivals=self.args.arrivals)
             )

@@ -19,14 +19,14 @@ def asked(*words: str) -> BenchOptions:
 def test_by_default_callers_are_swept_for_five_seconds_each() -> None:
     found = asked()
     assert [load for _, load in found.loads] == [Closed(callers=n) for n in (1, 4, 16, 64)]
-    assert (found.duration, found.warmup, found.requests) == (5.0, 1.0, None)
+    assert (found.plan.duration, found.plan.warmup, found.plan.requests) == (5.0, 1.0, None)
 
 
 def test_count_modes_measure_every_request() -> None:
     found = asked("--callers", "5", "--loops", "20")
     assert [load for _, load in found.loads] == [Closed(callers=5, loops=20)]
-    assert (found.duration, found.warmup) == (None, 0.0)
-    assert asked("--requests", "100").requests == 100
+    assert (found.plan.duration, found.plan.warmup) == (None, 0.0)
+    assert asked("--requests", "100").plan.requests == 100
 
 
 def test_open_loads_are_rates_bursts_and_traces(tmp_path: Path) -> None:
