@@ -9,8 +9,11 @@ import msgspec
 
 
 class AnswerReader:
-    """Reads one answer as its bytes come. `first` and `gaps`: when the first piece came, and the
-    seconds between the others; all pieces of one read came at the same moment."""
+    """What one answer holds: its pieces and tokens. Subclasses read them from its bytes.
+
+    `first` and `gaps`: the moment of the first piece, and the seconds from each to the next. All
+    pieces of one read came at the same moment.
+    """
 
     def __init__(self) -> None:
         self.first: float | None = None
@@ -22,11 +25,11 @@ class AnswerReader:
         raise NotImplementedError
 
     def ended(self) -> str:
-        """The answer is complete: what is wrong with it, or nothing."""
+        """Take the answer as complete. Returns what is wrong with it, or ""."""
         return "" if self.first is not None else "a stream without any piece"
 
     def piece(self, now: float) -> None:
-        """One has come: a token, or a response."""
+        """Count a piece (a token, or a response) that came at `now`."""
         self.tokens_out += 1
         if self.first is None:
             self.first = now

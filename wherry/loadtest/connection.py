@@ -84,10 +84,6 @@ class LoadConnection(asyncio.Protocol):
         self._first_chunk: bytes | None = None
         self._last_chunk = b""
 
-    def __repr__(self) -> str:
-        state = "gone" if self.transport is None else "busy" if self.request else "idle"
-        return f"<LoadConnection of caller {self.caller}: {state}>"
-
     @property
     def usable(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()

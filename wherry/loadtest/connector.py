@@ -27,9 +27,6 @@ class Connector:
         self._closing: set[asyncio.Future[Any]] = set()
         self._failing_since: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<Connector: {len(self._open)} open>"
-
     async def connect(self, owner: Owner, caller: int) -> LoadConnection:
         """A connection of this caller that is open. OSError or TimeoutError if there is none."""
         began = perf_counter()

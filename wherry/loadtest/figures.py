@@ -208,45 +208,23 @@ def timeline(table: Table, seen: MeasuredWindow) -> list[Interval]:
     sent = np.sort(table.sent)
     in_flight = np.searchsorted(sent, edges) - cuts
     rows, tokens = table.rows[order], table.tokens_out[order]
-    return [
-        _interval(
-            edges[n] - seen.begin,
-            edges[n + 1] - edges[n],
-            good[part],
-            latency[part],
-            rows[part],
-            tokens[part],
-            int(in_flight[n + 1]),
-            warmup=edges[n] < seen.start - 1e-9,
+    line = []
+    for n in range(count):
+        part = slice(cuts[n], cuts[n + 1])
+        fine, seconds = good[part], float(edges[n + 1] - edges[n])
+        values = latency[part][fine]
+        made = Interval(
+            at=float(edges[n] - seen.begin),
+            seconds=seconds,
+            requests_per_second=len(values) / seconds,
+            rows_per_second=float(rows[part][fine].sum() / seconds),
+            tokens_out_per_second=float(tokens[part][fine].sum() / seconds),
+            failed=int((~fine).sum()),
+            in_flight=int(in_flight[n + 1]),
+            warmup=bool(edges[n] < seen.start - 1e-9),
         )
-        for n in range(count)
-        for part in [slice(cuts[n], cuts[n + 1])]
-    ]
-
-
-def _interval(
-    at: float,
-    seconds: float,
-    good: npt.NDArray[np.bool_],
-    latency: Floats,
-    rows: npt.NDArray[np.uint32],
-    tokens: npt.NDArray[np.uint32],
-    in_flight: int,
-    *,
-    warmup: bool,
-) -> Interval:
-    values = latency[good]
-    made = Interval(
-        at=float(at),
-        seconds=float(seconds),
-        requests_per_second=float(len(values) / seconds),
-        rows_per_second=float(rows[good].sum() / seconds),
-        tokens_out_per_second=float(tokens[good].sum() / seconds),
-        failed=int((~good).sum()),
-        in_flight=in_flight,
-        warmup=bool(warmup),
-    )
-    if len(values):
-        made.mean = float(values.mean())
-        made.p50, made.p95, made.p99 = (float(p) for p in np.percentile(values, [50, 95, 99]))
-    return made
+        if len(values):
+            made.mean = float(values.mean())
+            made.p50, made.p95, made.p99 = (float(p) for p in np.percentile(values, [50, 95, 99]))
+        line.append(made)
+    return line

@@ -53,16 +53,6 @@ class Raw:
     process: tuple[float, float] | None = None
 
 
-@dataclass(slots=True)
-class Told:
-    """How far all load processes are, for the display."""
-
-    answered: int = 0
-    failed: int = 0
-    in_flight: int = 0
-    recent: list[float] = field(default_factory=list)
-
-
 class Child:
     """One load process, as its parent sees it."""
 
@@ -142,7 +132,7 @@ class LoadProcesses:
         wire: Wire,
         requests: Sequence[Encoded],
         *,
-        tell: Callable[[Told], object] = lambda told: None,
+        tell: Callable[[LoadProgress], object] = lambda told: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
         """Carry the plan out. `tell` is called a few times a second.
@@ -177,7 +167,7 @@ class LoadProcesses:
         self,
         children: list[Child],
         selector: selectors.BaseSelector,
-        tell: Callable[[Told], object],
+        tell: Callable[[LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
         ready, done, stopped = 0, list[Done](), False
@@ -197,7 +187,7 @@ class LoadProcesses:
                         case Done():
                             done.append(message)
                             selector.unregister(key.fileobj)
-            tell(_told(children))
+            tell(_sum([child.progress for child in children]))
             if interrupted() and not stopped:
                 stopped = True
                 for child in children:
@@ -205,14 +195,13 @@ class LoadProcesses:
         return _joined(done, began_at, stopped)
 
 
-def _told(children: list[Child]) -> Told:
-    told = Told()
-    for child in children:
-        told.answered += child.progress.answered
-        told.failed += child.progress.failed
-        told.in_flight += child.progress.in_flight
-        told.recent += child.progress.recent
-    return told
+def _sum(parts: list[LoadProgress]) -> LoadProgress:
+    return LoadProgress(
+        answered=sum(part.answered for part in parts),
+        failed=sum(part.failed for part in parts),
+        in_flight=sum(part.in_flight for part in parts),
+        recent=[latency for part in parts for latency in part.recent],
+    )
 
 
 def _joined(done: list[Done], began_at: float, interrupted: bool) -> Raw:

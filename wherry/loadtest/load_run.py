@@ -17,7 +17,7 @@ from wherry.loadtest.connection import Encoded, LoadConnection, Wire
 from wherry.loadtest.connector import Connector, reason
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.record import OK, Recorder
-from wherry.loadtest.sources import Arrivals, Callers, LoadSource
+from wherry.loadtest.sources import Arrivals, Callers
 
 #: Seconds after which a run ends if nothing but failing to connect has happened.
 GIVE_UP = 5.0
@@ -55,7 +55,7 @@ class LoadRun:
         self._connecting: set[asyncio.Task[None]] = set()
         self._connector = Connector(wire, plan.timeout)
         load = plan.load
-        self._source: LoadSource
+        self._source: Callers | Arrivals
         if isinstance(load, Closed):
             self._source = Callers(load, self, seed=plan.seed)
         else:
@@ -68,9 +68,6 @@ class LoadRun:
                 connections=plan.connections,
             )
         self._at_once = _sends_at_once(plan)
-
-    def __repr__(self) -> str:
-        return f"<LoadRun: {len(self.recorder)} answered, {self.in_flight} in flight>"
 
     async def prepare(self) -> None:
         """Connect the callers that begin at once, so that their first requests need not."""
@@ -171,7 +168,7 @@ class LoadRun:
         now = perf_counter()
         outcome = f"cannot connect: {reason(error)}"
         self.samples.setdefault(outcome, str(error))
-        self.recorder.add(intended, started, now, now, outcome, request.rows)
+        self.recorder.add(intended, started, now, outcome, request.rows)
         self.in_flight -= 1
         if self._connector.failing_for(now) > GIVE_UP:
             self.stop(f"no connection for {GIVE_UP:g} s ({reason(error)})")
@@ -193,14 +190,7 @@ class LoadRun:
             if not connection.usable:
                 self._connector.forget(connection)
             self._source.free(connection)
-        if reader is None:
-            self.recorder.add(intended, sent, now, now, outcome, request.rows)
-        else:
-            first = now if reader.first is None else reader.first
-            self.recorder.add(
-                intended, sent, first, now, outcome, request.rows, reader.tokens_in,
-                reader.tokens_out, reader.gaps,
-            )  # fmt: skip
+        self.recorder.add(intended, sent, now, outcome, request.rows, reader)
         if outcome != OK:
             self.samples.setdefault(outcome, connection.message)
 
@@ -225,7 +215,7 @@ class LoadRun:
         for connection in self._connector.waiting_since(late):
             connection.fail("timeout", text)
         for intended in self._source.overdue(late):
-            self.recorder.add(intended, now, now, now, "timeout", next(self._requests).rows)
+            self.recorder.add(intended, now, now, "timeout", next(self._requests).rows)
             self.samples.setdefault("timeout", text)
         if not self._done.done():
             self.later(min(0.25, self._plan.timeout / 4), self._sweep)

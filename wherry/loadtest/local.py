@@ -16,8 +16,10 @@ from typing import Any
 from wherry.client.wire import ModelDescription, by_place, describe
 from wherry.frontends.v2.describe import batching, model_config, statistics
 from wherry.loadtest import inputs
+from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.encode import columns_of
-from wherry.loadtest.load import Raw, Told
+from wherry.loadtest.load import Raw
+from wherry.loadtest.messages import LoadProgress
 from wherry.loadtest.observe import Observer
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.record import OK, Recorder
@@ -27,8 +29,8 @@ from wherry.loadtest.targets import Sending, rows_for
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, DeadlineExceeded, WherryError
 
-#: What a call does: it gives the moment of its first response and how many there were.
-Call = Callable[[], tuple[float, list[float]] | None]
+#: Calls the model; gives the pieces of a stream, and None for a whole answer.
+Call = Callable[[], AnswerReader | None]
 
 
 class Local:
@@ -51,9 +53,6 @@ class Local:
             protocol="local", url="in this process", model=self._loaded.name, inputs=source
         )
 
-    def __repr__(self) -> str:
-        return f"<Local {self._loaded.name}>"
-
     def observer(self) -> Observer:
         return Observer(
             statistics=lambda: statistics(self._loaded),
@@ -64,7 +63,7 @@ class Local:
         self,
         plan: Plan,
         rows: int,
-        tell: Callable[[Told], object],
+        tell: Callable[[LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
         """Carry the plan out. A call that does not end in time stays behind in its thread."""
@@ -104,17 +103,11 @@ def _answered(_: Any) -> None:
     """A whole answer has no first piece."""
 
 
-def _streamed(responses: Iterator[Any]) -> tuple[float, list[float]] | None:
-    first, last = 0.0, 0.0
-    gaps: list[float] = []
+def _streamed(responses: Iterator[Any]) -> AnswerReader:
+    answer = AnswerReader()
     for _ in responses:
-        now = time.perf_counter()
-        if not first:
-            first = now
-        else:
-            gaps.append(now - last)
-        last = now
-    return (first, gaps) if first else None
+        answer.piece(time.perf_counter())
+    return answer
 
 
 @dataclass(slots=True)
@@ -168,8 +161,8 @@ class _Run:
             return False
         return time.perf_counter() > self.began_at + self.plan.duration + self.plan.timeout
 
-    def told(self) -> Told:
-        told = Told()
+    def told(self) -> LoadProgress:
+        told = LoadProgress()
         for thread in self._threads:
             told.answered += len(thread.recorder)
             told.failed += thread.recorder.failures
@@ -188,7 +181,7 @@ class _Run:
             records.merge(thread.recorder)
             if thread.thread.is_alive() and since is not None and not interrupted:
                 now = time.perf_counter()
-                records.add(since, since, now, now, "timeout", self._rows)
+                records.add(since, since, now, "timeout", self._rows)
         return records
 
     def _live(self, own: _Thread, number: int, ready: threading.Barrier) -> None:
@@ -240,23 +233,15 @@ class _Run:
     def _do(self, own: _Thread, call: Call, intended: float) -> None:
         sent = time.perf_counter()
         own.busy_since = sent
-        pieces: tuple[float, list[float]] | None = None
-        outcome = OK
+        answer, outcome = None, OK
         try:
-            pieces = call()
+            answer = call()
         except WherryError as error:
-            kind = "timeout" if isinstance(error, DeadlineExceeded) else type(error).__name__
-            outcome = kind
-            self.samples.setdefault(kind, str(error))
+            outcome = "timeout" if isinstance(error, DeadlineExceeded) else type(error).__name__
+            self.samples.setdefault(outcome, str(error))
         ended = time.perf_counter()
         own.busy_since = None
-        if pieces is None:
-            own.recorder.add(intended, sent, ended, ended, outcome, self._rows)
-        else:
-            first, gaps = pieces
-            own.recorder.add(
-                intended, sent, first, ended, outcome, self._rows, 0, len(gaps) + 1, gaps
-            )
+        own.recorder.add(intended, sent, ended, outcome, self._rows, answer)
 
     def _wait(self, moment: float) -> None:
         """Until `moment`, or until the run is to stop."""

@@ -38,7 +38,7 @@ class LoadReady(msgspec.Struct, tag=True):
 
 
 class LoadProgress(msgspec.Struct, tag=True, kw_only=True):
-    """How far it is; `recent` are some latencies since the last one."""
+    """How far a run is. `recent`: some of the latencies (seconds) since the report before."""
 
     answered: int = 0
     failed: int = 0

@@ -6,9 +6,11 @@ Times are seconds of one monotonic clock, which all processes of a machine share
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from struct import Struct
 from typing import Any, Final
+
+from wherry.loadtest.answers import AnswerReader
 
 #: The outcome of a request that was answered as it should be.
 OK = "ok"
@@ -45,31 +47,27 @@ class Recorder:
     def __len__(self) -> int:
         return len(self.rows) // _ROW.size
 
-    def __repr__(self) -> str:
-        return f"<Recorder: {len(self)} requests, {self.failures} failed>"
-
     def add(
         self,
         intended: float,
         sent: float,
-        first: float,
         ended: float,
         outcome: str,
         rows: int,
-        tokens_in: int = 0,
-        tokens_out: int = 0,
-        gaps: Sequence[float] = (),
+        answer: AnswerReader | None = None,
     ) -> None:
-        """One request has ended, in whichever way."""
+        """Add a request that has ended. `answer`: its pieces and tokens, if they were read."""
         index = 0
         if outcome != OK:
             self.failures += 1
             index = self._index(outcome)
-        if gaps:
-            self.gap_seconds.extend(gaps)
-        self.rows += _ROW.pack(
-            intended, sent, first, ended, index, rows, tokens_in, tokens_out, len(gaps)
-        )
+        if answer is None:
+            self.rows += _ROW.pack(intended, sent, ended, ended, index, rows, 0, 0, 0)
+            return
+        first = ended if answer.first is None else answer.first
+        tokens, gaps = (answer.tokens_in, answer.tokens_out), answer.gaps
+        self.gap_seconds.extend(gaps)
+        self.rows += _ROW.pack(intended, sent, first, ended, index, rows, *tokens, len(gaps))
 
     def _index(self, outcome: str) -> int:
         # A server may put a new text into each error: beyond 200 kinds they are one.

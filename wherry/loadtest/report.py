@@ -1,4 +1,4 @@
-"""What is kept of a measurement: the report as JSON, and as CSV and JSONL for other tools?
+"""What is kept of a measurement: the report as JSON, a page, CSV and JSONL?
 
 `SCHEMA` changes when a reader of the JSON would have to.
 """
@@ -124,6 +124,13 @@ def number(value: float) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value else "0"
+
+
+def page(report: Report) -> str:
+    """One HTML page that needs no network. Nothing a server said can end the script in it."""
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    data = msgspec.json.encode(report).decode().replace("<", "\\u003c")
+    return template.replace("__REPORT__", data, 1)
 
 
 # CSV: one line for each point

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from wherry.loadtest import observe
 from wherry.loadtest.connection import Encoded
 from wherry.loadtest.figures import Interval, MeasuredWindow, Table, figures, timeline, window
-from wherry.loadtest.load import LoadProcesses, Raw, Told
+from wherry.loadtest.load import LoadProcesses, Raw
+from wherry.loadtest.local import Local
 from wherry.loadtest.machine import is_here, listener
+from wherry.loadtest.messages import LoadProgress
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.report import ClientSide, Point, TargetFacts, number
 from wherry.loadtest.targets import Target
@@ -18,26 +20,6 @@ from wherry.loadtest.verdict import silence
 
 #: A share of a core from which on the client counts as the limit.
 BUSY = 0.9
-
-
-class Subject(Protocol):
-    """What is measured: a server, or models in this process."""
-
-    @property
-    def facts(self) -> TargetFacts: ...
-
-    @property
-    def streams(self) -> bool: ...
-
-    def observer(self) -> observe.Observer: ...
-
-    def run(
-        self,
-        plan: Plan,
-        rows: int,
-        tell: Callable[[Told], object],
-        interrupted: Callable[[], bool],
-    ) -> Raw: ...
 
 
 @dataclass(slots=True)
@@ -76,7 +58,7 @@ class Served:
         self,
         plan: Plan,
         rows: int,
-        tell: Callable[[Told], object],
+        tell: Callable[[LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
         if rows not in self._requests:
@@ -84,6 +66,10 @@ class Served:
         return self.load.run(
             plan, self.target.wire, self._requests[rows], tell=tell, interrupted=interrupted
         )
+
+
+#: What is measured.
+Subject = Served | Local
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +88,7 @@ def measure(
     rows: int = 1,
     settings: dict[str, Any] | None = None,
     repeat: int = 0,
-    tell: Callable[[Told], object] = lambda told: None,
+    tell: Callable[[LoadProgress], object] = lambda told: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Carry out the plan, watch the server meanwhile, and make sense of it."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from wherry.loadtest.compare import Change
 from wherry.loadtest.figures import Spread
-from wherry.loadtest.load import Told
+from wherry.loadtest.messages import LoadProgress
 from wherry.loadtest.offline import Cell, OfflineReport, recommended
 from wherry.loadtest.plan import Plan, describe
 from wherry.loadtest.report import Point, Report, SearchResult, number, shown
@@ -48,18 +48,20 @@ def table_of(points: list[Point], width: int = PIPED_WIDTH) -> Table:
         columns.append(("rows/s", lambda point: number(point.figures.rows_per_second)))
     if any(point.figures.tokens_out_per_second for point in points):
         columns.append(("tokens/s", lambda point: number(point.figures.tokens_out_per_second)))
-    columns += [(f"{q} ms", _latency("latency", q)) for q in ("p50", "p95", "p99", "max")]
+    columns += [(f"{q} ms", _quantile("latency", q)) for q in ("p50", "p95", "p99", "max")]
     if any(point.figures.first_token for point in points):
-        columns.append(("first ms", _latency("first_token", "p50")))
-        columns.append(("first p99", _latency("first_token", "p99")))
-        columns.append(("between ms", _latency("inter_token", "p50")))
-        columns.append(("tokens/s of one", _of_a_stream))
+        columns.append(("first ms", _quantile("first_token", "p50")))
+        columns.append(("first p99", _quantile("first_token", "p99")))
+        columns.append(("between ms", _quantile("inter_token", "p50")))
+        columns.append(
+            ("tokens/s of one", _quantile("tokens_per_second_of_a_stream", "p50", number))
+        )
     if any(point.figures.failed for point in points):
         columns.append(("failed", lambda point: f"{point.figures.failed:,}"))
     if any(point.server is not None for point in points):
         columns.append(("queue ms", lambda p: ms(p.server.queue if p.server else None)))
         columns.append(("compute ms", lambda p: ms(p.server.compute_infer if p.server else None)))
-        columns.append(("batch", _batch))
+        columns.append(("batch", lambda p: number(p.server.mean_batch_size) if p.server else ""))
     if any(point.server_cores is not None for point in points):
         columns.append(
             ("server cores", lambda p: "" if p.server_cores is None else f"{p.server_cores:.2f}")
@@ -78,21 +80,14 @@ def table_of(points: list[Point], width: int = PIPED_WIDTH) -> Table:
     return table
 
 
-def _latency(name: str, quantile: str) -> Callable[[Point], str]:
+def _quantile(
+    name: str, quantile: str, text: Callable[[float], str] = ms
+) -> Callable[[Point], str]:
     def value(point: Point) -> str:
         spread: Spread | None = getattr(point.figures, name)
-        return "" if spread is None else ms(getattr(spread, quantile))
+        return "" if spread is None else text(getattr(spread, quantile))
 
     return value
-
-
-def _of_a_stream(point: Point) -> str:
-    spread = point.figures.tokens_per_second_of_a_stream
-    return "" if spread is None else number(spread.p50)
-
-
-def _batch(point: Point) -> str:
-    return "" if point.server is None else number(point.server.mean_batch_size)
 
 
 def headline(report: Report) -> str:
@@ -248,12 +243,12 @@ class Display:
         elif not self._quiet:
             self._console.print(Text(text), soft_wrap=True)
 
-    def begin(self, plan: Plan, label: str) -> Callable[[Told], None]:
+    def begin(self, plan: Plan, label: str) -> Callable[[LoadProgress], None]:
         """A run begins; what it is told makes the living line."""
         began: float | None = None
         recent: list[float] = []
 
-        def tell(told: Told) -> None:
+        def tell(told: LoadProgress) -> None:
             nonlocal began
             if self._live is None:
                 return
@@ -292,7 +287,7 @@ class Display:
 
 
 def _line(
-    plan: Plan, label: str, seconds: float, told: Told, rate: float, recent: list[float]
+    plan: Plan, label: str, seconds: float, told: LoadProgress, rate: float, recent: list[float]
 ) -> Text:
     share = 0.0
     if plan.duration:

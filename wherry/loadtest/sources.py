@@ -1,7 +1,15 @@
 """When does a run send its next request: when a caller has its answer, or at given moments?
 
 `Callers` is a closed load, `Arrivals` an open one. Both decide when, and on which connection; a
-`Sender` sends.
+`Sender` sends. Their methods are the same:
+
+begin          send the first requests; moments count from `at`
+free           a connection's request has ended
+not_connected  a caller's connection could not be made; its request has failed
+lost           a connection without a request was closed
+overdue        take out the requests that still wait here though meant to start before `before`
+waiting        requests that were taken and wait here for a connection
+exhausted      whether no more will be sent, whatever comes
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class Sender(Protocol):
-    """The run, as its source sees it."""
+    """What sends the requests: the run."""
 
     in_flight: int
 
@@ -39,33 +47,6 @@ class Sender(Protocol):
 
     def end_if_over(self) -> None:
         """Call this when the source has sent what it could."""
-
-
-class LoadSource(Protocol):
-    @property
-    def exhausted(self) -> bool:
-        """It sends no more, whatever comes."""
-
-    def begin(self, at: float) -> None:
-        """Send the first requests; moments count from `at`."""
-
-    def free(self, connection: LoadConnection) -> None:
-        """A connection's request has ended."""
-
-    def not_connected(self, caller: int) -> None:
-        """A caller's connection could not be made; its request has failed."""
-
-    def lost(self, connection: LoadConnection) -> None:
-        """A connection without a request was closed."""
-
-    def overdue(self, before: float) -> list[float]:
-        """Take out the requests that still wait here though meant to start before `before`."""
-
-    @property
-    def waiting(self) -> int:
-        """Requests that were taken and wait here for a connection."""
-
-    def close(self) -> None: ...
 
 
 class Callers:
@@ -87,7 +68,7 @@ class Callers:
         return not any(self._left)
 
     def connected(self, connection: LoadConnection) -> None:
-        """Before the run: the caller begins on this connection."""
+        """Have the caller of this connection begin on it. Before `begin`."""
         self._connected[connection.caller] = connection
 
     def begin(self, at: float) -> None:
@@ -112,7 +93,7 @@ class Callers:
         self._sender.later(pause, self._next, caller, None)
 
     def lost(self, connection: LoadConnection) -> None:
-        """Its caller makes a new one for its next request."""
+        """Nothing to do: the caller makes a new one for its next request."""
 
     def overdue(self, before: float) -> list[float]:
         return []

@@ -125,6 +125,10 @@ def _by_asking(control: HttpControl, sending: Sending) -> Protocol:
     return "http"
 
 
+def _wire(where: Address, sending: Sending, reads: str) -> Wire:
+    return where.wire(reads=reads, ssl_ca=sending.ssl_ca, insecure=sending.insecure)
+
+
 # V2
 
 
@@ -149,22 +153,15 @@ def _v2(where: Address, control: HttpControl, sending: Sending, protocol: Protoc
                 body, more = encode.generate(batch[0]), {"Content-Type": "application/json"}
             else:
                 raise ConfigError(f"{protocol} takes one row a request, not {size}")
-            made.append(
-                encode.http(
-                    "POST", f"{path}/{protocol}", where.name, {**more, **headers}, body, size
-                )
-            )
+            more |= headers
+            made.append(encode.http("POST", f"{path}/{protocol}", where.name, more, body, size))
         return made
 
     return Target(
         protocol,
         where.url,
         where,
-        where.wire(
-            reads="v2_events" if protocol == "generate_stream" else "status",
-            ssl_ca=sending.ssl_ca,
-            insecure=sending.insecure,
-        ),
+        _wire(where, sending, "v2_events" if protocol == "generate_stream" else "status"),
         control,
         requests,
         model.name,
@@ -292,16 +289,9 @@ def _grpc(where: Address, sending: Sending) -> Target:
     if control.streams(name, version):
         wire = msgspec.structs.replace(wire, reads="grpc_stream")
     return Target(
-        "grpc",
-        where.url,
-        where,
-        wire,
-        None,
-        requests,
-        model.name,
-        source,
+        "grpc", where.url, where, wire, None, requests, model.name, source,
         statistics=lambda: watching.statistics(name, version),
-    )
+    )  # fmt: skip
 
 
 # OpenAI
@@ -310,7 +300,8 @@ def _grpc(where: Address, sending: Sending) -> Target:
 def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Protocol) -> Target:
     model = sending.model or _first_openai_model(control)
     bare = where.path.partition("?")[0].rstrip("/")
-    path = where.path if _by_path(bare) == protocol else _below_v1(bare, OPENAI[protocol])
+    # OpenAI clients write the base URL with /v1.
+    path = where.path if _by_path(bare) == protocol else bare.removesuffix("/v1") + OPENAI[protocol]
     rows: list[Any]
     if sending.inputs is not None:
         rows, source = inputs.given(sending.inputs), sending.inputs
@@ -333,17 +324,8 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
             made.append(encode.http("POST", path, where.name, headers, body, size))
         return made
 
-    wire = where.wire(
-        reads="openai_events" if stream else "openai",
-        ssl_ca=sending.ssl_ca,
-        insecure=sending.insecure,
-    )
+    wire = _wire(where, sending, "openai_events" if stream else "openai")
     return Target(protocol, where.url, where, wire, control, requests, model, source)
-
-
-def _below_v1(base: str, path: str) -> str:
-    """The route under a base URL, which may end in /v1 as OpenAI clients write it."""
-    return base.removesuffix("/v1") + path
 
 
 def _first_openai_model(control: HttpControl) -> str:
@@ -368,7 +350,7 @@ def _plain(where: Address, control: HttpControl, sending: Sending) -> Target:
     def requests(size: int) -> list[Encoded]:
         return [encode.http(method, where.path, where.name, headers, b, size) for b in bodies]
 
-    wire = where.wire(ssl_ca=sending.ssl_ca, insecure=sending.insecure)
+    wire = _wire(where, sending, "status")
     return Target("http", where.url, where, wire, control, requests, None, source)
 
 

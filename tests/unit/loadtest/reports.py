@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.figures import Figures, Interval, spread
 from wherry.loadtest.observe import ServerSide
 from wherry.loadtest.plan import Closed
@@ -68,6 +70,15 @@ def point(
         server_cores=0.5,
         client=ClientSide(processes=1, cores=0.1, busiest=0.1),
     )  # fmt: skip
+
+
+def answer(
+    first: float, tokens_in: int = 0, tokens_out: int = 0, gaps: Sequence[float] = ()
+) -> AnswerReader:
+    """What was read of an answer."""
+    made = AnswerReader()
+    made.first, made.tokens_in, made.tokens_out, made.gaps = first, tokens_in, tokens_out, [*gaps]
+    return made
 
 
 def report(*points: Point) -> Report:

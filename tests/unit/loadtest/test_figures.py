@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.loadtest.reports import answer
 from wherry.loadtest.figures import MeasuredWindow, Table, figures, spread, timeline, window
 from wherry.loadtest.record import OK, Recorder
 
@@ -15,7 +16,7 @@ def table(rows: list[tuple[float, float]], outcome: str = OK, late: float = 0.0)
     """Requests by (intended, ended)."""
     recorder = Recorder()
     for intended, ended in sorted(rows, key=lambda row: row[1]):
-        recorder.add(intended, intended + late, ended, ended, outcome, 2)
+        recorder.add(intended, intended + late, ended, outcome, 2)
     return Table.of(recorder)
 
 
@@ -55,7 +56,7 @@ def test_an_answer_after_the_end_is_in_the_latency_and_not_in_the_throughput() -
 def test_errors_are_counted_by_kind_the_most_frequent_first() -> None:
     recorder = Recorder()
     for n, outcome in enumerate(["timeout", "HTTP 503", "HTTP 503", OK]):
-        recorder.add(n, n, n, n + 0.5, outcome, 1)
+        recorder.add(n, n, n + 0.5, outcome, 1)
     told = figures(Table.of(recorder), MeasuredWindow(0, 0, 5), open_load=False, streams=False)
     assert list(told.errors.items()) == [("HTTP 503", 2), ("timeout", 1)]
     assert (told.ok, told.failed, told.error_share) == (1, 3, 0.75)
@@ -79,9 +80,9 @@ def test_a_run_that_ended_within_its_warm_up_says_so() -> None:
 
 def test_streams_have_their_first_token_and_the_gaps_of_their_own_requests_only() -> None:
     recorder = Recorder()
-    recorder.add(0.0, 0.0, 0.9, 1.0, OK, 1, 0, 2, gaps=[9.0])  # in the warm-up
-    recorder.add(2.0, 2.0, 2.1, 2.5, OK, 1, 7, 5, gaps=[0.1, 0.1, 0.1, 0.1])
-    recorder.add(2.0, 2.0, 2.9, 2.9, "timeout", 1, 0, 3, gaps=[5.0, 5.0])
+    recorder.add(0.0, 0.0, 1.0, OK, 1, answer(0.9, 0, 2, [9.0]))  # in the warm-up
+    recorder.add(2.0, 2.0, 2.5, OK, 1, answer(2.1, 7, 5, [0.1] * 4))
+    recorder.add(2.0, 2.0, 2.9, "timeout", 1, answer(2.9, 0, 3, [5.0] * 2))
     told = figures(Table.of(recorder), MeasuredWindow(0, 1.5, 3.5), open_load=False, streams=True)
     assert told.first_token is not None
     assert told.inter_token is not None

@@ -11,8 +11,8 @@ import wherry
 from wherry.loadtest.connection import Wire
 from wherry.loadtest.encode import http
 from wherry.loadtest.figures import Table
-from wherry.loadtest.load import LoadFailure, LoadProcesses, Told
-from wherry.loadtest.messages import Begin, Frames, StopLoad, ToChild, frame
+from wherry.loadtest.load import LoadFailure, LoadProcesses
+from wherry.loadtest.messages import Begin, Frames, LoadProgress, StopLoad, ToChild, frame
 from wherry.loadtest.plan import Bursts, Closed, Plan
 from wherry.testing import local_server
 
@@ -35,7 +35,7 @@ def wire() -> Iterator[Wire]:
 
 
 def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
-    told: list[Told] = []
+    told: list[LoadProgress] = []
     with wire() as where, LoadProcesses(2) as load:
         for requests in (20, 21):
             plan = Plan(load=Closed(callers=3), requests=requests)
@@ -50,7 +50,7 @@ def test_several_processes_share_a_plan_and_run_one_after_the_other() -> None:
 
 def test_an_interrupted_run_gives_what_there_is() -> None:
     with wire() as where, LoadProcesses(1) as load:
-        told: list[Told] = []
+        told: list[LoadProgress] = []
         raw = load.run(
             Plan(load=Closed(callers=2), duration=600),
             where,
@@ -69,7 +69,7 @@ def test_a_load_process_that_dies_is_an_error_and_not_a_hang() -> None:
     with wire() as where, LoadProcesses(1) as load:
         (child,) = load._children
 
-        def kill(told: Told) -> None:
+        def kill(told: LoadProgress) -> None:
             if told.answered:
                 child.process.kill()
 

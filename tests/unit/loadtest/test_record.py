@@ -1,5 +1,6 @@
 """Rows of requests: added, merged, carried to another process."""
 
+from tests.unit.loadtest.reports import answer
 from wherry.loadtest.figures import Table
 from wherry.loadtest.record import OK, Recorder
 
@@ -8,7 +9,7 @@ def recorder(*outcomes: str, start: float = 0.0) -> Recorder:
     made = Recorder()
     for n, outcome in enumerate(outcomes):
         at = start + n
-        made.add(at, at, at + 0.25, at + 0.5, outcome, 2, 3, 4, gaps=[0.125] * n)
+        made.add(at, at, at + 0.5, outcome, 2, answer(at + 0.25, 3, 4, [0.125] * n))
     return made
 
 
@@ -16,7 +17,7 @@ def test_what_was_packed_is_what_is_unpacked() -> None:
     before = recorder(OK, "timeout", OK)
     after = Recorder.unpacked(before.packed())
     assert after.packed() == before.packed()
-    assert repr(after) == "<Recorder: 3 requests, 1 failed>"
+    assert (len(after), after.failures) == (3, 1)
 
 
 def test_merged_recorders_keep_each_others_errors_apart() -> None:
@@ -53,7 +54,7 @@ def test_a_server_with_a_new_error_each_time_does_not_fill_the_memory() -> None:
 def test_the_display_sees_some_latencies_of_all_that_came_since_it_last_looked() -> None:
     made = Recorder()
     for n in range(100):
-        made.add(0.0, 0.0, 0.0, float(n), OK, 1)
+        made.add(0.0, 0.0, float(n), OK, 1)
     assert made.latencies(97, 10) == [97, 98, 99]
     assert made.latencies(100, 10) == []
     some = made.latencies(0, 7)

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.loadtest.reports import point, report
+from tests.unit.loadtest.reports import answer, point, report
 from wherry.loadtest import report as reports
 from wherry.loadtest.figures import Table
-from wherry.loadtest.page import render
 from wherry.loadtest.record import OK, Recorder
 from wherry.values.errors import ConfigError
 
@@ -51,8 +50,8 @@ def test_the_csv_has_a_line_for_each_point_and_one_header() -> None:
 
 def test_jsonl_has_a_line_for_each_request_from_the_runs_beginning() -> None:
     recorder = Recorder()
-    recorder.add(100.0, 100.1, 100.2, 100.5, OK, 2, 3, 4)
-    recorder.add(101.0, 101.0, 101.0, 102.0, "timeout", 2)
+    recorder.add(100.0, 100.1, 100.5, OK, 2, answer(100.2, 3, 4))
+    recorder.add(101.0, 101.0, 102.0, "timeout", 2, answer(101.0))
     lines = [
         msgspec.json.decode(line)
         for line in reports.jsonl(Table.of(recorder), 100.0, {"callers": 7})
@@ -70,7 +69,7 @@ def test_numbers_have_the_digits_that_count() -> None:
 
 
 def test_the_page_is_one_file_that_asks_nobody_else() -> None:
-    page = render(report(point(callers=1), point(callers=2)))
+    page = reports.page(report(point(callers=1), point(callers=2)))
     links = re.findall(r"""(?:src|href)=["']([^"']+)|url\(([^)]+)\)|import\s""", page)
     assert [link for link in links if not str(link[0]).startswith("data:")] == []
     assert re.findall(r"https?://(?!www\.w3\.org|x\b)", page) == []
@@ -81,7 +80,7 @@ def test_the_page_is_one_file_that_asks_nobody_else() -> None:
 def test_what_a_server_says_cannot_end_the_pages_script() -> None:
     evil = point()
     evil.samples = {"HTTP 500": "</script><script>alert(1)</script><!--"}
-    page = render(report(evil))
+    page = reports.page(report(evil))
     assert "<script>alert" not in page
     assert page.count("</script>") == 2
     (data,) = re.findall(r'id="report">(.*?)</script>', page)

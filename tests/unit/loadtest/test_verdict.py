@@ -15,7 +15,7 @@ from wherry.loadtest.verdict import missed, no_measurement, silence, target_lost
 def table(*ended: tuple[float, str]) -> Table:
     made = Recorder()
     for at, outcome in ended:
-        made.add(at - 0.01, at - 0.01, at, at, outcome, 1)
+        made.add(at - 0.01, at - 0.01, at, outcome, 1)
     return Table.of(made)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from wherry.loadtest import report as reports
-from wherry.loadtest.page import render
 from wherry.loadtest.report import Report
 from wherry.loadtest.session import Measured
 from wherry.values.errors import ConfigError
@@ -18,7 +17,7 @@ from wherry.values.errors import ConfigError
 #: What stands in each file that is written at the end, by its flag.
 CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": lambda report: reports.encode(report).decode(),
-    "html": render,
+    "html": reports.page,
     "csv": lambda report: reports.as_csv([*reports.csv_rows(report)]),
 }
 OUTPUTS: Final = (*CONTENTS, "jsonl")
