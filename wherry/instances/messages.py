@@ -54,20 +54,20 @@ class Generate(Message):
 
 
 class Cancel(Message):
-    """The caller of this request of the running stream is gone."""
+    """Send no more responses to this request of the running stream."""
 
     index: int
 
 
 class Join(Message):
-    """A request joins a model that works in steps; its number is for the messages about it."""
+    """Let a request join a model that works in steps; later messages name it by `key`."""
 
     key: int
     columns: dict[str, Any]
 
 
 class Leave(Message):
-    """Its caller is gone."""
+    """Forget a request that has joined."""
 
     key: int
 

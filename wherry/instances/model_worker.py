@@ -216,10 +216,14 @@ class ModelWorker:
         process = self._process
         if process is None:
             return
-        if self._link is not None:
+        if self._link is None:
+            assert self._messages is not None
+            self._messages.close()  # a worker that was not loaded ends by that
+            process.wait()
+        else:
             self._ask_to_end(process)
-        process.wait()
-        self._close_sockets(process)
+            process.wait()
+            self._close_link(process, self._link)
         with self._lock:
             self._process = None
         process.close()
@@ -275,7 +279,9 @@ class ModelWorker:
 
     def _ask_to_end(self, process: WorkerProcess) -> None:
         assert self._loop is not None
-        if not self._is_linked or self._aborted or self._loop.is_closed:
+        if not self._is_linked or self._aborted or process.has_ended():
+            return
+        if self._loop.is_closed:
             process.kill()
             return
         self._loop.call(self.link.send, messages.Stop())
@@ -287,17 +293,13 @@ class ModelWorker:
                 return
             self._do_jobs()
 
-    def _close_sockets(self, process: WorkerProcess) -> None:
-        """The worker has ended. What a link owns its loop closes."""
-        if self._link is None:
-            assert self._messages is not None
-            self._messages.close()
-            return
+    def _close_link(self, process: WorkerProcess, link: WorkerLink) -> None:
+        """Have the loop close the sockets of a worker that has ended."""
         assert self._loop is not None
-        self._loop.call(WorkerLink.close, self._link)
+        self._loop.call(WorkerLink.close, link)
         while self._is_linked:
             if self._loop.is_closed:
-                self._link.abandon()
+                link.abandon()
                 return
             process.watch(_LOOK)
             self._do_jobs()

@@ -24,7 +24,7 @@ from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.values.request import Batch, Columns, InferRequest
-from wherry.workers.encoding import gathered, why_not_sent
+from wherry.workers.encoding import UNSENDABLE, gathered, why_not_sent
 from wherry.workers.frames import Garbage
 from wherry.workers.link import LARGE_BYTES
 from wherry.workers.loop import LoopCalls
@@ -132,6 +132,14 @@ class ProcessInstance(Instance):
     def _refused(self, run: _GivenBatch, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
         self._runs.remove(run)
+        try:
+            if not isinstance(error, UNSENDABLE):
+                raise error
+            self._send_without_unsendable(run, error)
+        except Exception:  # noqa: BLE001 - this process is short of something, or our own bug
+            self._answers.crashed(self, run.batch)
+
+    def _send_without_unsendable(self, run: _GivenBatch, error: Exception) -> None:
         reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
         if not any(reasons.values()):  # each of them could be sent, but not all together
             reasons = dict.fromkeys(reasons, str(error))

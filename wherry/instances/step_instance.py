@@ -22,7 +22,7 @@ from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 from wherry.models.step_model import StepModel
 from wherry.values.request import Columns
-from wherry.workers.encoding import why_not_sent
+from wherry.workers.encoding import UNSENDABLE, why_not_sent
 from wherry.workers.frames import Garbage
 from wherry.workers.loop import LoopCalls
 
@@ -170,7 +170,8 @@ class StepProcess:
 
     def _refused(self, join: messages.Join, error: Exception) -> None:
         reason = why_not_sent(join.columns) or str(error)
-        failure = Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
+        kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
+        failure = Failure(kind, f"model {self._config.name!r}: {reason}")
         self._hand_out(Progress([Share(join.key, failure=failure)]))
 
     def _prepare(self, message: Any) -> None:

@@ -6,7 +6,7 @@ SOURCE, TARGET and SLAB are descriptors of the sockets to receive from and to se
 memory that is shared with the parent.
 
 It imports the model as its parent did, loads it, and runs one batch after the other until it is
-told to stop, or its parent is gone. An array that the model is given lies in memory that the
+told to stop or its parent ends. An array that the model is given lies in memory that the
 next batch overwrites: a model that keeps one beyond its call keeps a copy.
 """
 
@@ -51,7 +51,7 @@ _PR_SET_PDEATHSIG = 1
 def main() -> None:
     name = sys.argv[1]
     source, target, slab, parent = map(int, sys.argv[2:])
-    _live_and_die_with(parent)
+    _end_with(parent)
     faulthandler.enable()
     connection = _connect(source, target, slab)
     try:
@@ -67,13 +67,14 @@ def main() -> None:
                 _serve(connection, executable)
             executable.unload()
     except (EOFError, ConnectionError):
-        os._exit(1)  # the parent is gone: there is nobody to work for
+        os._exit(1)  # the parent has ended
     except model_errors():
         logging.getLogger("wherry").exception("worker failed", extra={"worker": name})
         sys.exit(1)
 
 
 def _connect(source: int, target: int, slab: int) -> MessageSocket:
+    """The way to the parent, by the descriptors that it has passed on."""
     ends = socket.socket(fileno=source), socket.socket(fileno=target)
     for end in ends:
         end.set_inheritable(False)  # or the parent would not see us end while a child of ours lives
@@ -84,9 +85,9 @@ def _connect(source: int, target: int, slab: int) -> MessageSocket:
     return connection
 
 
-def _live_and_die_with(parent: int) -> None:
-    """Ctrl-C, a terminal's end and a shell's SIGTERM go to the whole group: the parent drains, and
-    says when we stop. If it dies, so do we, even within the model's code."""
+def _end_with(parent: int) -> None:
+    """End when the parent does, even within the model's code, and ignore signals that a terminal
+    or a shell sends to the whole process group: the parent drains, and says when to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A handler, not SIG_IGN, which programs that the model starts would inherit.
         signal.signal(number, lambda *_: None)
@@ -97,7 +98,7 @@ def _live_and_die_with(parent: int) -> None:
 
 
 def _set_up(start: Start) -> None:
-    """The surroundings that the user's module would have in the parent."""
+    """Give the user's module the paths, arguments and loggers that it would have in the parent."""
     sys.path[:] = start.path
     sys.argv[:] = start.argv
     os.environ.pop("PYTHONPATH", None)
@@ -145,7 +146,7 @@ def _execute(connection: MessageSocket, executable: Executable, batch: Execute) 
     parts = executable.run_parts(batch.columns, batch.counts, execution)
     try:
         connection.send(_result(parts, started, execution), slab=batch.slab)
-    except UNSENDABLE:  # somebody's rows hold it: find out whose
+    except UNSENDABLE:  # find the requests whose rows cannot be sent
         name = executable.config.name
         parts = [
             Part(_checked(outcome, name), [count])
@@ -201,7 +202,7 @@ def _generate(connection: MessageSocket, executable: Executable, batch: Generate
 
 
 def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
-    """Step while somebody is there; between two steps requests join and leave."""
+    """Step while requests are active; between two steps requests join and leave."""
     while True:
         mail: list[messages.Join | messages.Leave] = []
         while connection.readable() or not (mail or loop.active_requests):
@@ -213,7 +214,7 @@ def _serve_steps(connection: MessageSocket, loop: StepLoop) -> None:
         progress = loop.progress(mail)
         try:
             connection.send(_stepped(progress))
-        except UNSENDABLE:  # somebody's responses hold it: find out whose
+        except UNSENDABLE:  # find the requests whose responses cannot be sent
             progress.shares = [_sendable(share, loop.name) for share in progress.shares]
             connection.send(_stepped(progress))
 

@@ -132,7 +132,7 @@ class MessageDecoder:
         try:
             with frame.body as body:
                 return self._decoder.decode(body)
-        except Exception as error:  # whatever a stranger's bytes make msgspec or numpy raise
+        except Exception as error:  # any bytes may come, and make msgspec or numpy raise it
             raise Garbage(str(error)) from error
         finally:
             self._file = None

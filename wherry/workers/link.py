@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from wherry.workers.encoding import UNSENDABLE
 from wherry.workers.frames import Frame, Garbage
 
 #: A message of more bytes is encoded or decoded aside. Copying so much takes less than a
@@ -112,7 +111,8 @@ class WorkerLink:
     ) -> None:
         """Send a message after those that were sent before.
 
-        `refused(error)` is called later, in the loop, if it cannot be encoded. `large`: encode it
+        `refused(error)` is called later, in the loop, if it cannot be encoded (UNSENDABLE), or this
+        process is short of what that needs. `large`: encode it
         aside. `slab`: see `MessageSocket.add`. Once the link has ended this does nothing.
         """
         if self._over:
@@ -142,7 +142,7 @@ class WorkerLink:
     ) -> None:
         try:
             self._messages.add(message, slab=slab)
-        except UNSENDABLE as error:
+        except Exception as error:  # noqa: BLE001 - UNSENDABLE, or what this process is short of
             if refused is not None:
                 self._loop.call(refused, error)
 
@@ -249,7 +249,10 @@ class WorkerLink:
     def _decode(self, frame: Frame) -> Any:
         message = self._messages.decode(frame)
         if self._prepare is not None:
-            self._prepare(message)
+            try:
+                self._prepare(message)
+            except Exception as error:  # whatever a message that is not ours may raise
+                raise Garbage(str(error)) from error
         return message
 
     def _decode_aside(self, frame: Frame) -> None:

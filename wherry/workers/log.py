@@ -143,7 +143,7 @@ class LogPump:
         log = logging.getLogger("wherry.worker")
         if log.hasHandlers() and log.isEnabledFor(logging.INFO):
             log.info("%s", text, extra=self._fields)
-        else:  # nobody logs this: what print() says is seen all the same
+        else:  # no handler takes it: as print() without a worker
             sys.stderr.write(f"[{self._instance}] {text}\n")
 
     def _record(self, line: LogLine) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 
 class LoopCalls:
-    """Calls into one event loop from any thread, with one wake-up for many of them.
+    """Hands calls to one event loop from any thread, with one wake-up for all that come in a turn.
 
-    What a file's reader or another call hands in is called before the loop sleeps, without a
-    wake-up. Made in the loop's own thread.
+    What a reader of a file hands in is called at the end of that reader's turn, without a wake-up.
+    Construct it in the loop's own thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,7 +35,7 @@ class LoopCalls:
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
         """Have `callback(argument)` called in the loop, after what was handed in before. Any
-        thread."""
+        thread. Without effect once the loop is closed."""
         self._calls.append((callback, argument))
         if not self._awake:
             self._awake = True

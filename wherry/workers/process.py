@@ -80,6 +80,10 @@ class WorkerProcess:
 
     # The thread that watches it
 
+    def has_ended(self) -> bool:
+        """Can it be waited for without blocking?"""
+        return self._process.poll() is not None
+
     def watch(self, seconds: float | None = None) -> bool:
         """Log what it prints until `ring`, its end, or `seconds` have passed. Is this its end,
         which was not told before?"""

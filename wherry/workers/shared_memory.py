@@ -1,4 +1,4 @@
-"""Which memory do this process and a worker share, and who writes where?
+"""Which memory do this process and a worker share, and what is written where?
 
 A slab is mapped by both: the parent writes inputs into its first half, the worker outputs into its
 second. Each half is filled from its start for each batch, so only one batch at a time uses it.

@@ -231,6 +231,23 @@ def test_a_bug_of_ours_fails_its_batch_only(
     assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
 
 
+@pytest.mark.parametrize("size", [100_000, LARGE_BYTES])
+def test_a_batch_fails_for_which_no_memory_is_left(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    def short(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    served = serve(plus_one)
+    x = np.ones((1, size), np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr("wherry.workers.shared_memory.Region.write", short)
+        served.instance.give(Batch((request(x=x),), 1, "idle"))
+        assert isinstance(served.desk.next(), OSError)
+    (outcome,) = served.outcomes(request(x=x))
+    np.testing.assert_array_equal(outcome["output"], x + 1)
+
+
 @pytest.mark.parametrize("size", [10, 2_000, 100_000, LARGE_BYTES])
 def test_arrays_of_any_size_cross_and_several_callers_are_one_batch(
     serve: Callable[..., Served], size: int

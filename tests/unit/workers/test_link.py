@@ -167,6 +167,8 @@ class World:
         )
 
     def prepare(self, message: str) -> None:
+        if "unprepared" in message:
+            raise ValueError(message)
         self.prepared.append(message)
 
     def receive(self, message: str) -> None:
@@ -225,6 +227,8 @@ def broken(world: World) -> None:
         (["full", "> a", "> large", "> b", "room"], ["a", "large", "b"], [], []),
         (["< large 1", "< b", "< large 2"], [], ["large 1", "b", "large 2"], []),
         (["> bad", "> a", "> large bad", "> b"], ["a", "b"], [], []),
+        (["< unprepared", "< b"], [], [], [(Garbage, True)]),
+        (["< large unprepared", "< b"], [], [], [(Garbage, True)]),
         # The worker ends.
         ([end], [], [], [(EOFError, True)]),
         (["> a", end], ["a"], [], [(EOFError, True)]),
