@@ -90,12 +90,12 @@ class HttpApp:
         return f"<HttpApp: {self._runtime!r}, {self.admission!r}>"
 
     def __call__(self, exchange: Exchange) -> None:
-        self.answer(exchange, self.route(exchange.request.path))
+        path = exchange.request.path
+        self.answer(exchange, self._known.get(path) or self._find(path))
 
     def route(self, path: str) -> Route | None:
-        """The route of a path, remembered; None if there is none."""
-        route = self._known.get(path)
-        return self._find(path) if route is None else route
+        """Return the route of a path, remembered; None if there is none."""
+        return self._known.get(path) or self._find(path)
 
     def answer(self, exchange: Exchange, route: Route | None) -> None:
         """Check that this client may use the route, and have its handler answer."""

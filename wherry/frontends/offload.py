@@ -37,26 +37,6 @@ THREADS: Final = 2
 RETRY_AFTER: Final = 1.0
 
 
-def is_large(columns: Columns) -> bool:
-    """Would these take long to write? Looks at each column, and at each of a few rows."""
-    for column in columns.values():
-        if isinstance(column, np.ndarray):
-            if column.size > LARGE_ELEMENTS:
-                return True
-        elif len(column) > LARGE_ROWS or _is_heavy(column):
-            return True
-    return False
-
-
-def _is_heavy(rows: list[Any]) -> bool:
-    try:
-        size = sum(map(len, rows))
-    except TypeError:  # numbers, or rows that are not there
-        return any(_is_heavy([row]) for row in rows if hasattr(row, "__len__"))
-    most = LARGE_BYTES if rows and isinstance(rows[0], str | bytes) else LARGE_ELEMENTS
-    return size > most
-
-
 def held_bytes(columns: Columns) -> int:
     """`bytes_of` in slices: a look at each of many strings takes long, too."""
     return sum(_held_bytes(column) for column in columns.values())

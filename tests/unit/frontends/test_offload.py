@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.fakes import PATIENCE, until
-from wherry.frontends.offload import LARGE_BYTES, Offload, is_large
+from wherry.frontends.offload import LARGE_BYTES, Offload
+from wherry.frontends.v2.output_codec import is_large
 from wherry.values.errors import InvalidRequest, ServerBusy
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.offload import give_way, is_large
+from wherry.frontends.offload import give_way
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields import EmbeddingRequest
 from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.frontends.v2.output_codec import is_large
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form

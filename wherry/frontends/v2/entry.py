@@ -1,9 +1,14 @@
-"""How does a decoded request enter the runtime, whatever protocol it came over?"""
+"""How does a decoded V2 request enter the runtime, and how does its answer come back to the loop?
+
+The same over every protocol. Everything happens in the event loop's thread unless said otherwise.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.v2.common import Common
@@ -84,3 +89,89 @@ class Entry:
         self.admission.enter(request, body_bytes, decoded.held_bytes)
         self.port().submit(loaded, request)
         return request
+
+
+class InferCall(Reply[InferResponse], ABC):
+    """The reply of one request, with all that its answer needs: one object on the hot path.
+
+    It is settled in any thread; everything else happens in the loop.
+    """
+
+    __slots__ = ("entry", "loaded", "port", "request")
+
+    request: InferRequest | None
+
+    def __init__(self, entry: Entry, loaded: LoadedModel) -> None:
+        super().__init__(_hand_over)  # type: ignore[arg-type]  # it gets this very object
+        self.entry = entry
+        self.loaded = loaded
+        self.port = entry.port()
+        self.request = None
+
+    def cancel(self) -> None:
+        """Cancel the request: the client has left."""
+        if self.request is not None:
+            self.loaded.cancel(self.request)
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Break the reference of the exchange to this call: nothing is left to cancel."""
+
+    @abstractmethod
+    def write(self, response: InferResponse) -> None:
+        """Encode and send the answer. What it raises goes to `fail`."""
+
+    @abstractmethod
+    def fail(self, error: Exception) -> None:
+        """Answer with an error, of the model or ours."""
+
+
+def _hand_over(call: InferCall) -> None:
+    """Pass a call from the thread that settled it to the loop."""
+    call.port.call(_answer, call)
+
+
+def _answer(call: InferCall) -> None:
+    outcome = call.outcome
+    call.entry.admission.leave()
+    # Without the circle of references the garbage collector has nothing to find.
+    call.request = None
+    call.forget()
+    try:
+        if isinstance(outcome, Exception):
+            call.fail(outcome)
+        else:
+            call.write(outcome)
+    except Exception as error:  # noqa: BLE001 - of the model or ours: the client is told either way
+        call.fail(error)
+
+
+class Beside:
+    """Work of one request in another thread. `done` is told, in the loop, its result or error.
+
+    Counts as a request in flight meanwhile. ServerBusy if too much is being read already; work
+    without bytes of its own, which writes an answer, is never refused.
+    """
+
+    __slots__ = ("_admission", "_done", "_job")
+
+    def __init__(
+        self,
+        entry: Entry,
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        nbytes: int = 0,
+    ) -> None:
+        self._admission = entry.admission
+        self._done = done
+        self._job = entry.common.offload.submit(work, nbytes, entry.port(), self._ended)
+        self._admission.enter_body()
+
+    def _ended(self, outcome: Any) -> None:
+        self._admission.leave()
+        self._done(outcome)
+
+    def cancel(self) -> None:
+        """End the work: the client has left."""
+        self._job.cancel()
+        self._admission.leave()

@@ -13,14 +13,21 @@ from typing import Any, Final
 import numpy as np
 
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import SLICE_BYTES, SLICE_ELEMENTS, give_way
+from wherry.frontends.offload import (
+    LARGE_BYTES,
+    LARGE_ELEMENTS,
+    LARGE_ROWS,
+    SLICE_BYTES,
+    SLICE_ELEMENTS,
+    give_way,
+)
 from wherry.frontends.v2.classification import best_classes, check_classifiable
 from wherry.frontends.v2.element_bytes import float32_to_bf16, pack_bytes
 from wherry.frontends.v2.wire_shape import wire_shape
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BF16, BYTES, FP16, Form, TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest
-from wherry.values.request import Array, Column, ShapedRow, ShapedRows
+from wherry.values.request import Array, Column, Columns, ShapedRow, ShapedRows
 
 #: Strings that are packed before anything is known of their length.
 FIRST_ELEMENTS: Final = 256
@@ -77,18 +84,8 @@ class OutputCodec:
                 yield self._encoded([self._string(value) for value in part])[1:-1]
             give_way()
 
-    def binary(self, column: Column) -> tuple[bytes, Buffer]:
-        """The member of `outputs` that announces binary data, and the data."""
-        shape, flat = self.flat(column)
-        data = self.raw(flat)
-        size = memoryview(data).nbytes
-        return (
-            b'%b%b],"parameters":{"binary_data_size":%d}}' % (self._head, _joined(shape), size),
-            data,
-        )
-
-    def binary_parts(self, column: Column) -> tuple[bytes, list[Buffer]]:
-        """As `binary`, with the data in slices."""
+    def binary(self, column: Column) -> tuple[bytes, list[Buffer]]:
+        """The member of `outputs` that announces binary data, and the data in slices."""
         shape, flat = self.flat(column)
         parts = list(self.raw_parts(flat))
         size = sum(memoryview(part).nbytes for part in parts)
@@ -236,3 +233,23 @@ def joined(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 def _joined(shape: Sequence[int]) -> bytes:
     return ",".join(map(str, shape)).encode()
+
+
+def is_large(columns: Columns) -> bool:
+    """Whether encoding these would take long. Looks at each column, and at each of a few rows."""
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            if column.size > LARGE_ELEMENTS:
+                return True
+        elif len(column) > LARGE_ROWS or _is_heavy(column):
+            return True
+    return False
+
+
+def _is_heavy(rows: list[Any]) -> bool:
+    try:
+        size = sum(map(len, rows))
+    except TypeError:  # numbers, or rows that are not there
+        return any(_is_heavy([row]) for row in rows if hasattr(row, "__len__"))
+    most = LARGE_BYTES if rows and isinstance(rows[0], str | bytes) else LARGE_ELEMENTS
+    return size > most

@@ -8,12 +8,11 @@ from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
-from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.entry import Beside, InferCall
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.large_request import LargeRequest
-from wherry.frontends.v2.infer_call import InferCall
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.errors import Unsupported

@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, is_large, join_in_slices
+from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, join_in_slices
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
-from wherry.frontends.v2.output_codec import OutputCodec
+from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import Parameters, checked_parameters
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.config import ModelConfig

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.grpc.wire import Message, Values
-from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.runtime.loaded_model import LoadedModel

@@ -19,8 +19,8 @@ from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import LARGE_BYTES, join_in_slices
-from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
 from wherry.frontends.v2.grpc.large_request import LargeRequest

@@ -11,10 +11,9 @@ from wherry.frontends.compression import decompressed
 from wherry.frontends.http.answers import fail, given_request_id
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import LARGE_BYTES
-from wherry.frontends.v2.beside import Beside
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.entry import Entry
+from wherry.frontends.v2.entry import Beside, Entry
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.http.json_body import parse_object
 from wherry.runtime.loaded_model import LoadedModel

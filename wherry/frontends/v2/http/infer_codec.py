@@ -13,24 +13,24 @@ import msgspec
 
 from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import LARGE_BYTES, held_bytes, is_large
+from wherry.frontends.offload import LARGE_BYTES, held_bytes
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.http.json_body import parsed
-from wherry.frontends.v2.input_codec import InputCodec
+from wherry.frontends.v2.http.json_body import decoded_again
 from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
-from wherry.frontends.v2.output_codec import OutputCodec
+from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
-from wherry.values.request import Column, Columns
+from wherry.values.request import Columns
 
+#: The header that says how many bytes of JSON stand before binary data.
 HEADER_LENGTH: Final = "inference-header-content-length"
 OCTET_STREAM: Final = "application/octet-stream"
 
@@ -150,26 +150,21 @@ class ModelCodec:
             name = given.name
             codec = tensors.input(name, given.datatype, columns)
             rows = tensors.rows(codec, given.shape, rows)
-            if not given.parameters:
-                if not given.data:
-                    raise _one_source(given)
-                if folded is None:
-                    columns[name] = codec.from_json(given.data, rows, given.shape)
-                else:
-                    columns[name] = _from_folded(codec, given, rows, folded)
-                continue
             if "shared_memory_region" in given.parameters:
                 if given.data or "binary_data_size" in given.parameters:
                     raise _one_source(given)
                 window = tensors.window(given.parameters, f"input '{name}'")
                 columns[name] = codec.from_binary(window.read(), rows, given.shape, shared=True)
                 continue
-            size = _binary_bytes(given)
+            size = _binary_bytes(given) if given.parameters else None
             if size is None:
+                if not given.data:
+                    raise _one_source(given)
+                array = None if folded is None else folded.find(given.data)
                 columns[name] = (
                     codec.from_json(given.data, rows, given.shape)
-                    if folded is None
-                    else _from_folded(codec, given, rows, folded)
+                    if array is None
+                    else codec.from_long_array(array, rows, given.shape)
                 )
                 continue
             left = 0 if rest is None else len(rest) - position
@@ -244,30 +239,9 @@ class ModelCodec:
         if wanted is None:
             members = [codec.json(outputs[n]) for n, codec in self.outputs.items() if n in outputs]
             return AnswerBody(b"%b%b]}" % (head, b",".join(members)), None)
-        members = []
-        buffers: list[Buffer] = []
-        for one in wanted:
-            codec = one.codec
-            if codec.name not in outputs:
-                continue
-            column = outputs[codec.name]
-            if one.classes:
-                codec, column = self._tensors.classified(codec, column, one.classes)
-            if one.window is not None:
-                member, data = codec.elsewhere(column)
-                members.append(member)
-                one.window.write(data)
-            elif one.binary:
-                member, data = codec.binary(column)
-                members.append(member)
-                if len(data):
-                    buffers.append(data)
-            else:
-                members.append(codec.json(column))
-        text = b"%b%b]}" % (head, b",".join(members))
-        if not buffers:
-            return AnswerBody(text, None)
-        return AnswerBody([text, *buffers], len(text))
+        text, buffers = self._parts(outputs, wanted, head, in_slices=False)
+        joined = b"".join(text)
+        return AnswerBody([joined, *buffers], len(joined)) if buffers else AnswerBody(joined, None)
 
     def encode_in_slices(
         self,
@@ -277,10 +251,18 @@ class ModelCodec:
         parameters: Mapping[str, Any] | None = None,
     ) -> AnswerBody:
         """As `encode`, for large outputs: the body is a list of parts."""
-        text: list[Buffer] = [self._full_head(id, parameters)]
-        buffers: list[Buffer] = []
         if wanted is None:
             wanted = [WantedOutput(codec) for codec in self.outputs.values()]
+        head = self._full_head(id, parameters)
+        text, buffers = self._parts(outputs, wanted, head, in_slices=True)
+        return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
+
+    def _parts(
+        self, outputs: Columns, wanted: list[WantedOutput], head: bytes, *, in_slices: bool
+    ) -> tuple[list[Buffer], list[Buffer]]:
+        """The JSON of an answer in parts, and the binary data behind it."""
+        text: list[Buffer] = [head]
+        buffers: list[Buffer] = []
         for one in wanted:
             codec = one.codec
             if codec.name not in outputs:
@@ -295,13 +277,15 @@ class ModelCodec:
                 text.append(member)
                 one.window.write(data)
             elif one.binary:
-                member, parts = codec.binary_parts(column)
+                member, parts = codec.binary(column)
                 text.append(member)
                 buffers += [part for part in parts if len(part)]
-            else:
+            elif in_slices:
                 text += codec.json_parts(column)
+            else:
+                text.append(codec.json(column))
         text.append(b"]}")
-        return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
+        return text, buffers
 
     def is_large(
         self, outputs: Columns, wanted: list[WantedOutput] | None, *, packed: bool
@@ -337,11 +321,14 @@ class ModelCodec:
 def parse(body: Buffer) -> WireRequest:
     """The envelope of an infer request; its data stays text."""
     try:
-        return parsed(_decode, body)
-    except InvalidRequest as error:
-        if "(parameters[...]: expected" in str(error):
-            _check_parameters(body)
-        raise
+        return _decode(body)
+    except (ValueError, RecursionError) as problem:
+        try:
+            return decoded_again(_decode, body, problem)
+        except InvalidRequest as error:
+            if "(parameters[...]: expected" in str(error):
+                _check_parameters(body)
+            raise
 
 
 def _check_parameters(body: Buffer) -> None:
@@ -352,13 +339,6 @@ def _check_parameters(body: Buffer) -> None:
     for name, value in parameters.items():
         if bytes(memoryview(value)[:1]) in b"[{":
             raise InvalidParameter(name)
-
-
-def _from_folded(codec: InputCodec, given: WireInput, rows: int, folded: Folded) -> Column:
-    array = folded.find(given.data)
-    if array is None:
-        return codec.from_json(given.data, rows, given.shape)
-    return codec.from_long_array(array, rows, given.shape)
 
 
 def _json_bytes(header: str, total: int) -> int:
@@ -374,8 +354,6 @@ def _binary_bytes(given: WireInput) -> int | None:
     """The size of an input's binary data; None if it has JSON data."""
     size = given.parameters.get("binary_data_size")
     if size is None:
-        if not given.data:
-            raise _one_source(given)
         return None
     if given.data:
         raise _one_source(given)

@@ -19,21 +19,21 @@ _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 def parse_object(body: Buffer) -> dict[str, Any]:
     """The members of a JSON object. InvalidRequest if the body is none."""
-    return parsed(_decode_object, body)
-
-
-def parsed(decode: Callable[[Buffer], T], body: Buffer) -> T:
-    """What `decode` makes of a body, which may have the literals NaN and Infinity. InvalidRequest
-    says where it is wrong."""
     try:
-        try:
-            return decode(body)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            loose = with_quoted_literals(bytes(body))
-            if loose is None:
-                raise
-            return decode(loose)
+        return _decode_object(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(malformed(error)) from None
+        return decoded_again(_decode_object, body, error)
+
+
+def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
+    """What `decode` makes of a body that it has refused with `error`, where this was for the
+    literals NaN and Infinity. InvalidRequest says what else is wrong."""
+    loose = None
+    if not isinstance(error, msgspec.ValidationError):
+        loose = with_quoted_literals(bytes(body))
+    if loose is not None:
+        try:
+            return decode(loose)
+        except (ValueError, RecursionError) as other:
+            error = other
+    raise InvalidRequest(malformed(error)) from None

@@ -1,8 +1,7 @@
-"""How does the V2 protocol become an InferRequest, and an InferResponse V2 again?
+"""Which V2 paths are there over HTTP, and what do those about the server and its models answer?
 
-Paths, and what each answers. Bodies are `infer_codec.py`'s, generate is
-`generate.py`'s. Differences from Triton, all on purpose: 400 for JSON that cannot be parsed,
-application/json for every error, 503 with the reason where something is not ready.
+Differences from Triton, all on purpose: 400 for JSON that cannot be parsed, application/json for
+every error, 503 with the reason where something is not ready.
 """
 
 from __future__ import annotations
@@ -10,25 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from wherry.frontends.compression import MAX_BYTES
-from wherry.frontends.http.answers import fail, packed, respond, respond_json
+from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
-from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.http.generate import generate, generate_stream
-from wherry.frontends.v2.http.infer_codec import (
-    HEADER_LENGTH,
-    OCTET_STREAM,
-    AnswerBody,
-    ModelCodec,
-)
+from wherry.frontends.v2.http.infer import infer
 from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
-from wherry.frontends.v2.infer_call import InferCall
-from wherry.runtime.loaded_model import LoadedModel
-from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
-from wherry.values.request import InferResponse
+from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady
 
 EXTENSIONS: Final = (
     "classification",
@@ -124,87 +113,6 @@ class KServeRoutes:
         version = model.version
         versions = describe.versions_of(self._runtime, model.name) if version is None else [version]
         respond_json(exchange, describe.metadata(loaded, versions))
-
-
-def infer(model: ModelPath, exchange: Exchange) -> None:
-    """The hot path: one object for a request besides the core's own; no task, no future."""
-    entry = model.entry
-    entry.admission.check()
-    loaded, codec = model.find()
-    if codec.streams:
-        raise Unsupported(
-            "HTTP end point doesn't support models with decoupled transaction policy: model"
-            f" '{model.name}' streams its responses, which infer cannot carry; POST to"
-            f" /v2/models/{model.name}/generate_stream"
-        )
-    call = HttpInferCall(entry, exchange, loaded, codec)
-    request = exchange.request
-    header_length = request.headers.get(HEADER_LENGTH)
-    body = entry.small_body(exchange)
-    if body is None and codec.reads_in_place(request, header_length):
-        body = request.body
-    if body is not None:
-        call.submit(codec.decode(body, header_length))
-        return
-    entry.read_off_loop(
-        exchange, lambda: codec.decode_in_slices(entry.body(exchange), header_length), call.submit
-    )
-
-
-class HttpInferCall(InferCall):
-    """An infer request of an exchange."""
-
-    __slots__ = ("codec", "exchange", "id", "wanted")
-
-    entry: HttpEntry
-
-    def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, codec: ModelCodec
-    ) -> None:
-        super().__init__(entry, loaded)
-        self.exchange = exchange
-        self.codec = codec
-
-    def submit(self, decoded: DecodedRequest) -> None:
-        self.id, self.wanted = decoded.id, decoded.wanted
-        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
-        self.exchange.on_disconnect = self.cancel
-
-    def forget(self) -> None:
-        self.exchange.on_disconnect = None
-
-    def fail(self, error: Exception) -> None:
-        fail(self.exchange, error)
-
-    def write(self, outcome: InferResponse) -> None:
-        """In the loop, or at the end of what another thread does."""
-        what = outcome.outputs, self.wanted, self.id, outcome.parameters
-        compress = "accept-encoding" in self.exchange.request.headers
-        if self.codec.is_large(outcome.outputs, self.wanted, packed=compress):
-            work = partial(self.codec.encode_in_slices, *what)
-            self.entry.write_off_loop(self.exchange, lambda: self._packed(work()), self._send)
-        else:
-            self._send(self.codec.encode(*what))
-
-    def _packed(self, encoded: AnswerBody) -> AnswerBody:
-        """In another thread."""
-        given = self.exchange.request.headers.get("accept-encoding")
-        if given is not None:
-            encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)
-        return encoded
-
-    def _send(self, encoded: AnswerBody) -> None:
-        content_type, headers = "application/json", encoded.headers
-        if encoded.json_bytes is not None:
-            content_type = OCTET_STREAM
-            headers = (*headers, ("Inference-Header-Content-Length", str(encoded.json_bytes)))
-        respond(
-            self.exchange,
-            encoded.body,
-            content_type=content_type,
-            headers=headers,
-            compress=not encoded.headers,
-        )
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:

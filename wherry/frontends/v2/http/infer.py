@@ -1,0 +1,109 @@
+"""How does an infer request run: one request, one answer?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from wherry.frontends.compression import MAX_BYTES, MIN_BYTES
+from wherry.frontends.http.answers import fail, packed, respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.entry import InferCall
+from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
+from wherry.frontends.v2.http.infer_codec import (
+    HEADER_LENGTH,
+    OCTET_STREAM,
+    AnswerBody,
+    ModelCodec,
+)
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.errors import Unsupported
+from wherry.values.request import InferResponse
+
+
+def infer(model: ModelPath, exchange: Exchange) -> None:
+    """The hot path: one object for a request besides the core's own; no task, no future."""
+    entry = model.entry
+    entry.admission.check()
+    loaded, codec = model.find()
+    if codec.streams:
+        raise Unsupported(
+            "HTTP end point doesn't support models with decoupled transaction policy: model"
+            f" '{model.name}' streams its responses, which infer cannot carry; POST to"
+            f" /v2/models/{model.name}/generate_stream"
+        )
+    call = HttpInferCall(entry, exchange, loaded, codec)
+    request = exchange.request
+    header_length = request.headers.get(HEADER_LENGTH)
+    body = entry.small_body(exchange)
+    if body is None and codec.reads_in_place(request, header_length):
+        body = request.body
+    if body is not None:
+        call.submit(codec.decode(body, header_length))
+        return
+    entry.read_off_loop(
+        exchange, lambda: codec.decode_in_slices(entry.body(exchange), header_length), call.submit
+    )
+
+
+class HttpInferCall(InferCall):
+    """The reply of an infer request that came over HTTP."""
+
+    __slots__ = ("codec", "exchange", "id", "wanted")
+
+    entry: HttpEntry
+
+    def __init__(
+        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, codec: ModelCodec
+    ) -> None:
+        super().__init__(entry, loaded)
+        self.exchange = exchange
+        self.codec = codec
+
+    def submit(self, decoded: DecodedRequest) -> None:
+        self.id, self.wanted = decoded.id, decoded.wanted
+        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
+        self.exchange.on_disconnect = self.cancel
+
+    def forget(self) -> None:
+        self.exchange.on_disconnect = None
+
+    def fail(self, error: Exception) -> None:
+        fail(self.exchange, error)
+
+    def write(self, response: InferResponse) -> None:
+        exchange, codec = self.exchange, self.codec
+        headers = exchange.request.headers
+        outputs = response.outputs
+        what = outputs, self.wanted, self.id, response.parameters
+        if codec.is_large(outputs, self.wanted, packed="accept-encoding" in headers):
+            self.entry.write_off_loop(exchange, partial(self._encoded_beside, *what), self._send)
+            return
+        encoded = codec.encode(*what)
+        body = encoded.body
+        if type(body) is bytes and len(body) < MIN_BYTES and "x-request-id" not in headers:
+            exchange.respond(200, body)  # nothing of the request adds to the answer
+        else:
+            self._send(encoded)
+
+    def _encoded_beside(self, *what: Any) -> AnswerBody:
+        """Encode and compress an answer in another thread."""
+        encoded = self.codec.encode_in_slices(*what)
+        given = self.exchange.request.headers.get("accept-encoding")
+        if given is not None:
+            encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)
+        return encoded
+
+    def _send(self, encoded: AnswerBody) -> None:
+        content_type, headers = "application/json", encoded.headers
+        if encoded.json_bytes is not None:
+            content_type = OCTET_STREAM
+            headers = (*headers, ("Inference-Header-Content-Length", str(encoded.json_bytes)))
+        respond(
+            self.exchange,
+            encoded.body,
+            content_type=content_type,
+            headers=headers,
+            compress=not encoded.headers,
+        )
