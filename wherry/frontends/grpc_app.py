@@ -75,9 +75,6 @@ class GrpcApp:
             if handler.open and not described[path].gives_stream
         )
 
-    def __repr__(self) -> str:
-        return f"<GrpcApp: {self._entry.runtime!r}, {self._entry.admission!r}>"
-
     def __call__(self, rpc: Rpc) -> None:
         handler = self._handlers[rpc.path]
         if self._keys is not None and not handler.open:

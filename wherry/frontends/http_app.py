@@ -86,9 +86,6 @@ class HttpApp:
         #: Requests that wait for the metrics, by the format: OpenMetrics or not.
         self._scrapes: dict[bool, list[Exchange]] = {}
 
-    def __repr__(self) -> str:
-        return f"<HttpApp: {self._runtime!r}, {self.admission!r}>"
-
     def __call__(self, exchange: Exchange) -> None:
         path = exchange.request.path
         self.answer(exchange, self._known.get(path) or self._find(path))

@@ -156,9 +156,6 @@ class Offload:
         self._threads = 0
         self._bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<Offload: {len(self._waiting)} waiting, {self._bytes} bytes>"
-
     @property
     def bytes_in_work(self) -> int:
         """What waits, runs, or is on its way back, in bytes."""

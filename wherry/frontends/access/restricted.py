@@ -58,9 +58,6 @@ class Restrictions:
     def __bool__(self) -> bool:
         return bool(self._wanted or self._off)
 
-    def __repr__(self) -> str:
-        return f"<Restrictions: {sorted(self._wanted)} want a header, {sorted(self._off)} are off>"
-
     def check(
         self, group: str, headers: Mapping[str, str], *, what: str = "API", prefix: str = ""
     ) -> None:

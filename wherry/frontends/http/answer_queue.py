@@ -11,9 +11,12 @@ from wherry.frontends.connections.gathered import gathered_write
 from wherry.frontends.connections.held import FREE_BYTES
 from wherry.frontends.http.exchange import (
     ANSWERED,
+    JSON,
     STREAMING,
     WAITING,
+    Body,
     Exchange,
+    Headers,
     HttpRequest,
     error_body,
 )
@@ -191,12 +194,7 @@ class PipelinedExchange(Exchange):
         self._chunked = False
 
     def respond(
-        self,
-        status: int,
-        body: bytes | Sequence[Buffer] = b"",
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         if self._phase is not WAITING and not self._may_go_on(WAITING):
             return
@@ -212,13 +210,7 @@ class PipelinedExchange(Exchange):
             self._write_all(head, status, cast(Sequence[Buffer], body))
         self._end()
 
-    def start(
-        self,
-        status: int,
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if not self._may_go_on(WAITING):
             return
         if self.http10:

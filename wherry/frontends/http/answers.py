@@ -6,7 +6,7 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from wherry.frontends.client_text import text_of
@@ -17,14 +17,11 @@ from wherry.frontends.compression import (
     best_coding,
     compressed,
 )
-from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.frontends.http.exchange import JSON, Body, Exchange, Headers, error_body
 from wherry.frontends.json_text import encode_json
-from wherry.values.buffer import Buffer
 from wherry.values.errors import WherryError
 
 log = logging.getLogger("wherry")
-
-Headers = Sequence[tuple[str, str]]
 
 MAX_ID_CHARS = 128
 _PREFIX = os.urandom(6).hex()
@@ -44,10 +41,10 @@ def given_request_id(headers: Mapping[str, str]) -> str:
 
 def respond(
     exchange: Exchange,
-    body: bytes | Sequence[Buffer],
+    body: Body,
     *,
     status: int = 200,
-    content_type: str = "application/json",
+    content_type: str = JSON,
     headers: Headers = (),
     compress: bool = True,
 ) -> None:
@@ -97,9 +94,7 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def packed(
-    body: bytes | Sequence[Buffer], accept_encoding: str, most: int
-) -> tuple[bytes | Sequence[Buffer], Headers]:
+def packed(body: Body, accept_encoding: str, most: int) -> tuple[Body, Headers]:
     """A body, compressed if the client wants that, and what is then said of it.
 
     Above `most` bytes it stays as it is.

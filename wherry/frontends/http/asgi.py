@@ -2,16 +2,19 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import (
     ANSWERED,
+    JSON,
     STREAMING,
     WAITING,
     Application,
+    Body,
     Exchange,
+    Headers,
     HttpRequest,
     error_body,
 )
@@ -177,12 +180,7 @@ class _AsgiExchange(Exchange):
             await self._wake.wait()
 
     def respond(
-        self,
-        status: int,
-        body: bytes | Sequence[Buffer] = b"",
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         if not self._may_go_on(WAITING):
             return
@@ -192,13 +190,7 @@ class _AsgiExchange(Exchange):
         self._put_start(status, content_type, headers)
         self._put_body(whole, more=False)
 
-    def start(
-        self,
-        status: int,
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if self._may_go_on(WAITING):
             self._phase = STREAMING
             self._put_start(status, content_type, headers)
@@ -231,9 +223,7 @@ class _AsgiExchange(Exchange):
             headers=[("Connection", "close")],
         )
 
-    def _put_start(
-        self, status: int, content_type: str, headers: Sequence[tuple[str, str]]
-    ) -> None:
+    def _put_start(self, status: int, content_type: str, headers: Headers) -> None:
         guessing = ("X-Content-Type-Options", "nosniff")  # as `wire.first_lines` says it
         fields = [("Content-Type", content_type), guessing, *headers]
         for name, value in fields:

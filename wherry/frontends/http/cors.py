@@ -6,12 +6,9 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from wherry.frontends.access.origins import Headers, Origins
+from wherry.frontends.access.origins import Origins
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Application, Exchange, PassedOn
-from wherry.values.buffer import Buffer
+from wherry.frontends.http.exchange import JSON, Application, Body, Exchange, Headers, PassedOn
 
 
 class Cors:
@@ -44,18 +41,11 @@ class _CorsExchange(PassedOn):
         self._headers = headers
 
     def respond(
-        self,
-        status: int,
-        body: bytes | Sequence[Buffer] = b"",
-        *,
-        content_type: str = "application/json",
-        headers: Headers = (),
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         headers = (*headers, *self._headers)
         self._inner.respond(status, body, content_type=content_type, headers=headers)
 
-    def start(
-        self, status: int, *, content_type: str = "application/json", headers: Headers = ()
-    ) -> None:
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         headers = (*headers, *self._headers)
         self._inner.start(status, content_type=content_type, headers=headers)

@@ -9,10 +9,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from typing import Final
 
 import msgspec
 
 from wherry.values.buffer import Buffer
+
+#: The body of an answer: a sequence of buffers is sent end to end.
+Body = bytes | Sequence[Buffer]
+Headers = Sequence[tuple[str, str]]
+JSON: Final = "application/json"
 
 
 class HttpRequest:
@@ -83,25 +89,14 @@ class Exchange(ABC):
 
     @abstractmethod
     def respond(
-        self,
-        status: int,
-        body: bytes | Sequence[Buffer] = b"",
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         """Answer in one piece. A sequence of buffers is sent end to end, large ones uncopied:
         they must not change afterwards.
         """
 
     @abstractmethod
-    def start(
-        self,
-        status: int,
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         """Begin a streamed answer; `finish` must follow."""
 
     @abstractmethod
@@ -160,22 +155,11 @@ class PassedOn(Exchange):
         inner.on_drain = self._drained
 
     def respond(
-        self,
-        status: int,
-        body: bytes | Sequence[Buffer] = b"",
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
     ) -> None:
         self._inner.respond(status, body, content_type=content_type, headers=headers)
 
-    def start(
-        self,
-        status: int,
-        *,
-        content_type: str = "application/json",
-        headers: Sequence[tuple[str, str]] = (),
-    ) -> None:
+    def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         self._inner.start(status, content_type=content_type, headers=headers)
 
     def send(self, chunk: bytes) -> None:

@@ -1,17 +1,23 @@
-"""When are the bytes of a connection parsed, and when does it read on?"""
+"""When are the bytes that a connection has read parsed, and when does it read on?"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from wherry.frontends.http.answer_queue import AnswerQueue
-from wherry.frontends.http.request_reader import BETWEEN, OVER, RequestReader
-from wherry.frontends.http.turns import TURN_BYTES, Turns, is_one_request
+from wherry.frontends.http.request_reader import BETWEEN, OVER, TURN_BYTES, RequestReader
 
 AT_ONCE_BYTES: Final = 2**10
 """Bytes up to which a read is parsed at once, without an Intake, until a client pipelines."""
+
+LOOP_TURN_BYTES: Final = 2 * TURN_BYTES
+"""Bytes that are parsed for all waiting connections in one turn of the loop: a few milliseconds,
+however small the requests are. Other connections are served in between."""
+
+_LENGTH: Final = b"\r\ncontent-length:"
 
 
 class Intake:
@@ -51,9 +57,6 @@ class Intake:
         #: Whether reading is paused.
         self.paused = False
         self._turn_comes = False
-
-    def __repr__(self) -> str:
-        return f"<Intake: {len(self.pending)} bytes pending{', paused' if self.paused else ''}>"
 
     def take(self, data: memoryview) -> None:
         """Parse what was read, now or in turns. `data` is copied where it is kept."""
@@ -114,3 +117,38 @@ class Intake:
 
 
 def _ignore(data: memoryview) -> None: ...
+
+
+def is_one_request(data: memoryview) -> bool:
+    """Whether all of this read belongs to its first request, as most reads of this length do: it is
+    parsed in one go. A request in chunks is not seen here."""
+    start = bytes(data[:TURN_BYTES]).lower()
+    end = start.find(b"\r\n\r\n")
+    at = start.find(_LENGTH, 0, end) + len(_LENGTH) if end > 0 else 0
+    if at < len(_LENGTH):
+        return False
+    length = start[at : start.find(b"\r\n", at)].strip()
+    return len(length) < 12 and length.isdigit() and int(length) >= len(data) - end - 4
+
+
+class Turns:
+    """Parses in turns what connections with more than one request at a time have sent."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Intake] = deque()
+        self._runs = False
+
+    def wait(self, intake: Intake) -> None:
+        """Have its `take_turn` called, once."""
+        self._waiting.append(intake)
+        if not self._runs:
+            self._runs = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        spent = 0
+        while self._waiting and spent < LOOP_TURN_BYTES:
+            spent += self._waiting.popleft().take_turn()
+        self._runs = bool(self._waiting)
+        if self._runs:
+            asyncio.get_running_loop().call_soon(self._run)

@@ -20,14 +20,18 @@ from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
 from wherry.frontends.connections.sockets import address_text, has_unread
 from wherry.frontends.http.answer_queue import AnswerQueue, PipelinedExchange
-from wherry.frontends.http.exchange import Application, HttpRequest, error_body
-from wherry.frontends.http.health_only import HealthOnly
-from wherry.frontends.http.intake import AT_ONCE_BYTES, Intake
-from wherry.frontends.http.large_body import RECEIVE_BYTES
+from wherry.frontends.http.exchange import Application, Exchange, HttpRequest, error_body
+from wherry.frontends.http.intake import AT_ONCE_BYTES, Intake, Turns
 from wherry.frontends.http.lingering import LingeringClose
-from wherry.frontends.http.request_reader import BETWEEN, BODY, HEAD, OVER, RequestReader
+from wherry.frontends.http.request_reader import (
+    BETWEEN,
+    BODY,
+    HEAD,
+    OVER,
+    RECEIVE_BYTES,
+    RequestReader,
+)
 from wherry.frontends.http.request_rules import Refused, RequestRules
-from wherry.frontends.http.turns import Turns
 from wherry.frontends.http.waits import Wait, Waits, timeouts
 from wherry.frontends.http.wire import AnswerHeads
 
@@ -48,7 +52,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
     ) -> None:
         super().__init__(clock, limits, holdings)
         self.application = application
-        self.health_only = HealthOnly(application, vital, limits.max_connections)
+        self._vital = vital
         self.rules = RequestRules(limits)
         self.turns = Turns()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
@@ -57,8 +61,18 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         self.timeouts = timeouts(limits)
         self._last_call_until = 0.0
 
-    def __repr__(self) -> str:
-        return f"<HttpConnections: {len(self.open)} open>"
+    def health_only(self, exchange: Exchange) -> None:
+        """The application of a connection beyond the limit: has the vital paths answered, refuses
+        all others, and closes the connection behind either answer."""
+        cast(PipelinedExchange, exchange).be_the_last()
+        if exchange.request.path in self._vital:
+            self.application(exchange)
+            return
+        text = (
+            f"the server has its limit of {self.limits.max_connections} connections, and none of"
+            " them is idle; retry later, or raise max_connections"
+        )
+        exchange.respond(503, error_body(text), headers=[("Retry-After", "1")])
 
     def drain(self, last_call: float) -> None:
         """The answer of the last request that has arrived says that it is the last; a connection

@@ -7,12 +7,18 @@ from enum import Enum, auto
 from typing import Final
 
 import httptools
+import numpy as np
 
 from wherry.frontends.http.exchange import HttpRequest
-from wherry.frontends.http.large_body import RECEIVE_BYTES, LargeBody
 from wherry.frontends.http.request_rules import Refused, RequestRules
-from wherry.frontends.http.turns import TURN_BYTES
 from wherry.frontends.http.wire import header_lines
+
+RECEIVE_BYTES: Final = 64 * 2**10
+"""The most that is read at once; a larger body is read straight into its own buffer."""
+
+TURN_BYTES: Final = 2**10
+"""Bytes of heads and chunks that are parsed for one connection at a time: some twenty tiny
+requests."""
 
 CHUNKS_BYTES: Final = 2**13
 """Bytes of a body in chunks that are parsed at a time."""
@@ -299,6 +305,29 @@ class RequestReader:
         return b"%b %b HTTP/%b\r\n%b\r\n" % (
             self._parser.get_method(), self._url, version, lines
         )  # fmt: skip
+
+
+class LargeBody:
+    """A body of known length that is collected in a buffer of its own."""
+
+    __slots__ = ("data", "received")
+
+    def __init__(self, length: int) -> None:
+        # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
+        self.data = np.empty(length, np.uint8).data
+        #: Bytes that have come: the first of `data`.
+        self.received = 0
+
+    @property
+    def rest(self) -> memoryview:
+        """The part that is still to come, to be written to."""
+        return self.data[self.received :]
+
+    def add(self, data: bytes) -> None:
+        """Append a copy of `data`."""
+        end = self.received + len(data)
+        self.data[self.received : end] = data
+        self.received = end
 
 
 def _refusal(error: httptools.HttpParserError) -> Refused:

@@ -7,10 +7,9 @@ from tests.unit.frontends.http.raw import MemoryTransport
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.answer_queue import AnswerQueue
 from wherry.frontends.http.exchange import HttpRequest
-from wherry.frontends.http.intake import Intake
-from wherry.frontends.http.request_reader import RequestReader
+from wherry.frontends.http.intake import Intake, Turns
+from wherry.frontends.http.request_reader import TURN_BYTES, RequestReader
 from wherry.frontends.http.request_rules import RequestRules
-from wherry.frontends.http.turns import TURN_BYTES, Turns
 
 TINY = b"GET /%d HTTP/1.1\r\nHost: a\r\n\r\n"
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import HttpRequest
-from wherry.frontends.http.large_body import RECEIVE_BYTES
-from wherry.frontends.http.request_reader import ReadState, RequestReader
+from wherry.frontends.http.request_reader import RECEIVE_BYTES, LargeBody, ReadState, RequestReader
 from wherry.frontends.http.request_rules import Refused, RequestRules
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -223,3 +222,14 @@ def test_a_body_may_be_longer_than_a_head() -> None:
     for _ in range(20):
         reading.feed(50 * b"x")
     assert [len(request.body) for request in reading.requests] == [1000]
+
+
+def test_what_is_added_and_what_is_read_in_place_lie_one_behind_the_other() -> None:
+    body = LargeBody(6)
+    body.add(b"ab")
+    assert len(body.rest) == 4
+    body.rest[:3] = b"cde"
+    body.received += 3
+    body.add(b"f")
+    assert (bytes(body.data), body.received, len(body.rest)) == (b"abcdef", 6, 0)
+    assert not body.data.readonly

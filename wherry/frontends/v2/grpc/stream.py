@@ -54,9 +54,6 @@ class InferStream:
         rpc.on_leave = self._leave
         entry.streams.add(self)
 
-    def __repr__(self) -> str:
-        return f"<InferStream: {len(self._running)} running, {self._unsent} unsent>"
-
     # From the client
 
     def _message(self, message: Buffer) -> None:
