@@ -22,6 +22,7 @@ from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeader
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
 from wherry.frontends.v2.http.infer_codec import ModelCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
@@ -74,7 +75,7 @@ def _model(x: Annotated[np.ndarray, wherry.FP32[-1]], text: list[str] = []) -> l
     return text
 
 
-_CODEC = ModelCodec(_model.config(), _model.signature("fuzzed"))
+_CODEC = ModelCodec(ModelTensors(_model.config(), _model.signature("fuzzed")))
 
 
 def _infer(data: bytes) -> None:

@@ -191,7 +191,7 @@ def test_a_bug_of_ours_is_logged_and_not_shown(
     def bug(model: object, exchange: Exchange) -> None:
         raise RuntimeError("secret path /etc/passwd")
 
-    monkeypatch.setattr(kserve, "infer", bug)
+    monkeypatch.setitem(kserve.OF_MODEL, "infer", ("POST", bug, "inference"))
     with served(echo) as client, caplog.at_level(logging.ERROR, "wherry"):
         answer = client.post(INFER, text_of("a"), {"x-request-id": "r1"})
 

@@ -65,7 +65,7 @@ class Embedding:
             response = reply.result()
             if is_large(response.outputs):
                 write = partial(self._encoded, response)
-                self._entry.write_off_loop(self._exchange, write, self._send, fail)
+                self._entry.off_loop(self._exchange, write, self._send, fail, reads=False)
             else:
                 self._send(self._encoded(response))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told

@@ -83,17 +83,8 @@ class Generation:
         return {name: value for name, value in inputs.items() if name in names}
 
     def _reply(self, number: int) -> Reply[InferResponse]:
-        port = self._entry.port()
-
-        def settled(reply: Reply[InferResponse]) -> None:
-            port.call(partial(self._settled, number), reply)
-
-        def responded(reply: StreamReply[InferResponse], response: InferResponse) -> None:
-            port.call(partial(self._respond, number, reply), response)
-
-        if self._loaded.signature.streams:
-            return StreamReply(responded, settled)
-        return Reply(settled)
+        responded, settled = partial(self._respond, number), partial(self._settled, number)
+        return self._entry.reply(self._loaded, responded, settled)
 
     # In the loop
 

@@ -58,12 +58,18 @@ class OpenAI:
         # /tokenize and /detokenize: where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
+        of_completions = partial(decoded, kind=CompletionRequest)
+        of_embeddings = partial(decoded, kind=EmbeddingRequest)
+        chat = partial(self._read, _read_chat, self._start_chat)
+        response = partial(self._read, _read_response, self._start_response)
+        completion = partial(self._read, of_completions, self._start_completion)
+        embedding = partial(self._read, of_embeddings, self._start_embedding)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
-            "/v1/chat/completions": Route({"POST": self._chat}, "inference"),
-            "/v1/completions": Route({"POST": self._complete}, "inference"),
-            "/v1/responses": Route({"POST": self._respond}, "inference"),
-            "/v1/embeddings": Route({"POST": self._embed}, "inference"),
+            "/v1/chat/completions": Route({"POST": chat}, "inference"),
+            "/v1/completions": Route({"POST": completion}, "inference"),
+            "/v1/responses": Route({"POST": response}, "inference"),
+            "/v1/embeddings": Route({"POST": embedding}, "inference"),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
             "/detokenize": Route({"POST": of_tokens}, "inference"),
         }
@@ -107,7 +113,7 @@ class OpenAI:
     # Requests
 
     def _read(
-        self, exchange: Exchange, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None]
+        self, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None], exchange: Exchange
     ) -> None:
         """Have the body read, here or in another thread, and then `start` it here."""
         entry = self._entry
@@ -123,21 +129,15 @@ class OpenAI:
             if body is not None:
                 start(exchange, read(body))
             else:
-                entry.read_off_loop(exchange, read_large, partial(start, exchange), fail)
+                entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
-
-    def _chat(self, exchange: Exchange) -> None:
-        self._read(exchange, _read_chat, self._start_chat)
 
     def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
         wanted, inputs = read
         loaded = self._model(wanted.model, "chat")
         answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
-
-    def _respond(self, exchange: Exchange) -> None:
-        self._read(exchange, _read_response, self._start_response)
 
     def _start_response(
         self, exchange: Exchange, read: tuple[ResponsesRequest, ChatRequest, Inputs]
@@ -146,9 +146,6 @@ class OpenAI:
         loaded, about = self._model(wanted.model, "chat"), wanted.repeated()
         answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
-
-    def _complete(self, exchange: Exchange) -> None:
-        self._read(exchange, partial(decoded, kind=CompletionRequest), self._start_completion)
 
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
         loaded = self._model(wanted.model, "completions")
@@ -162,9 +159,6 @@ class OpenAI:
             for p in prompts
         ]
         Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
-
-    def _embed(self, exchange: Exchange) -> None:
-        self._read(exchange, partial(decoded, kind=EmbeddingRequest), self._start_embedding)
 
     def _start_embedding(self, exchange: Exchange, wanted: EmbeddingRequest) -> None:
         loaded = self._model(wanted.model, "embeddings")
@@ -184,7 +178,7 @@ class OpenAI:
             answer = answers(loaded.name, new_request_id())
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
-        self._read(exchange, partial(_read_conversion, fields), start)
+        self._read(partial(_read_conversion, fields), start, exchange)
 
     def _only(self, ability: str) -> str:
         """The one model that is able to do it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wherry.frontends.offload import held_bytes
 from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters
 from wherry.frontends.v2.shared_memory import Window
@@ -37,6 +38,12 @@ class DecodedRequest(msgspec.Struct):
     held_bytes: int | None = None
     #: Over gRPC: the client wants to be told of a stream's end that brings no data.
     empty_final_response: bool = False
+
+
+def counted(decoded: DecodedRequest) -> DecodedRequest:
+    """Set `held_bytes`: counting takes long, so that the thread does it that has decoded."""
+    decoded.held_bytes = held_bytes(decoded.columns)
+    return decoded
 
 
 def names_of(wanted: list[WantedOutput]) -> list[str]:

@@ -18,6 +18,7 @@ from wherry.repository.triton_config import TritonConfig
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import TensorSpec
+from wherry.values.errors import InvalidRequest, ModelNotFound
 
 Json = dict[str, Any]
 
@@ -117,6 +118,21 @@ def statistics(loaded: LoadedModel) -> Json:
             ],
             "memory_usage": _memory_usage(loaded),
         }
+
+
+def model_stats(runtime: Runtime, name: str = "", version: str | None = None) -> Json:
+    """The statistics of one version, of all versions of one model, or of all models.
+    InvalidRequest, as Triton says it, if there is no such model."""
+    if not name:
+        asked = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
+    else:
+        try:
+            asked = [runtime.model(name, version)]
+        except ModelNotFound:
+            raise InvalidRequest(f"requested model '{name}' is not available") from None
+        if version is None:
+            asked = all_versions(runtime, name)
+    return {"model_stats": [statistics(loaded) for loaded in asked]}
 
 
 def batching(loaded: LoadedModel) -> Json:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import for_the_model, sequence_of
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.runtime import Runtime
-from wherry.values.reply import Reply
+from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
 
 
@@ -38,6 +40,32 @@ class Entry:
         if known is None or known[0] is not loop:
             known = self._port = (loop, self.runtime.port())
         return known[1]
+
+    def tensors(self, loaded: LoadedModel) -> ModelTensors:
+        """Return what the codecs of a model begin with."""
+        labels, shared_memory = loaded.model.output_labels, self.common.shared_memory
+        return ModelTensors(loaded.config, loaded.signature, labels, shared_memory)
+
+    def reply(
+        self,
+        loaded: LoadedModel,
+        responded: Callable[[Reply[InferResponse], InferResponse], None],
+        settled: Callable[[Reply[InferResponse]], None],
+    ) -> Reply[InferResponse]:
+        """Return the reply of a request that may have many responses, if the model streams.
+
+        Both functions are called in the running loop: `responded` for each response before the
+        outcome, and `settled` once.
+        """
+        port = self.port()
+
+        def on_done(reply: Reply[InferResponse]) -> None:
+            port.call(settled, reply)
+
+        def on_response(reply: Reply[InferResponse], response: InferResponse) -> None:
+            port.call(partial(responded, reply), response)
+
+        return StreamReply(on_response, on_done) if loaded.signature.streams else Reply(on_done)
 
     def send(
         self,

@@ -16,9 +16,8 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.v2.element_bytes import bf16_to_float32, unpack_bytes
-from wherry.frontends.v2.input_errors import InputErrors
 from wherry.frontends.v2.json_elements import JsonElements, parse_element
-from wherry.frontends.v2.json_errors import explain
+from wherry.frontends.v2.json_errors import InputErrors, explain
 from wherry.frontends.v2.long_arrays import LongArray
 from wherry.frontends.v2.wire_shape import dims_text, wire_shape
 from wherry.values.buffer import Buffer

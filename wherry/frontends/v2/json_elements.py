@@ -10,8 +10,7 @@ from typing import Annotated, Any, Final, get_origin
 import msgspec
 import numpy as np
 
-from wherry.frontends.v2.input_errors import InputErrors
-from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, explain
+from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain
 from wherry.frontends.v2.long_arrays import LongArray
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec

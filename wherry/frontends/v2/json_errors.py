@@ -1,4 +1,4 @@
-"""How is a client told what is wrong with its JSON?
+"""How is a client told what is wrong with its JSON, or with an input?
 
 In Triton's words, which its users know and search for, with the place and what was found behind
 them: "Unable to parse 'shape': attempt to access JSON non-array as array (inputs[0].shape:
@@ -11,6 +11,10 @@ import re
 from typing import Final
 
 import msgspec
+
+from wherry.frontends.v2.wire_shape import dims_text
+from wherry.values.datatypes import Datatype
+from wherry.values.errors import InvalidRequest
 
 MAX_DEPTH: Final = 100
 TOO_DEEP: Final = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
@@ -36,6 +40,9 @@ _MALFORMED: Final = (
     ("expected ',' or '}'", "Missing a comma or } after an object member."),
     ("expected ',' or ']'", "Missing a comma or ] after an array element."),
 )
+#: More than any tensor's elements or bytes: what a size of 64 signed bits can say.
+_MOST_BYTES: Final = 2**63 - 1
+
 _BYTE: Final = re.compile(r" \(byte (\d+)\)$")
 _EXPECTED: Final = re.compile(r"expected (\w+)")
 
@@ -93,3 +100,52 @@ def _wrong_member(said: str) -> str:
     if kind == "int" and name in _UNSIGNED:
         kind = "unsigned"
     return f"Unable to parse '{name}': {mismatch(kind)}"
+
+
+class InputErrors:
+    """The errors of one input of a model, in Triton's words where it has any."""
+
+    __slots__ = ("_datatype", "_model", "_name")
+
+    def __init__(self, name: str, model: str, datatype: Datatype) -> None:
+        self._name = name
+        self._model = model
+        self._datatype = datatype
+
+    def size_mismatch(self, expected: int, got: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"input byte size mismatch for input '{self._name}' for model '{self._model}'."
+            f" Expected {expected}, got {got}"
+        )
+
+    def wrong_kind(self, said: str) -> InvalidRequest:
+        """An element that is none of its datatype, or one that is out of its range."""
+        kind = expected_kind(said)
+        if self._datatype.dtype.kind == "u" and (kind == "int" or ">= 0" in said):
+            kind = "unsigned"
+        elif kind is None or "got" not in said:
+            return self.invalid(said)
+        what = "Unable to parse 'data'" if kind != "str" else "Unable to parse JSON bytes array"
+        return InvalidRequest(
+            f"{what}: {mismatch(kind)} (input '{self._name}' of model '{self._model}': {said})"
+        )
+
+    def wrong_count(self, shape: list[int], count: int, got: int) -> InvalidRequest:
+        if count > _MOST_BYTES:
+            return self.invalid(
+                f"shape {dims_text(shape)} causes total element count to exceed maximum size of"
+                f" {_MOST_BYTES}"
+            )
+        if count * self._datatype.itemsize > _MOST_BYTES:
+            return InvalidRequest(
+                f"byte size overflow for input '{self._name}' for model '{self._model}': shape"
+                f" {dims_text(shape)}"
+            )
+        return InvalidRequest(
+            "Unable to parse 'data': Shape does not match true shape of 'data' field (input"
+            f" '{self._name}' of model '{self._model}': shape {dims_text(shape)} needs {count}"
+            f" elements, data has {got})"
+        )
+
+    def invalid(self, problem: str) -> InvalidRequest:
+        return InvalidRequest(f"input '{self._name}' of model '{self._model}': {problem}")

@@ -38,6 +38,7 @@ class ModelTensors:
         shared_memory: SharedMemory | None = None,
     ) -> None:
         self.model = config.name
+        self.version = config.version
         batched = self._batched = config.max_batch_size > 0
         self._most_rows = MAX_PARTS * max(1, config.max_batch_size)
         self.inputs = {

@@ -22,6 +22,7 @@ from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.grpc.wire_numbers import BLOCK, varint
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.values.errors import InvalidRequest
 from wherry.values.request import InferResponse
@@ -450,7 +451,7 @@ TENSORS: dict[str, tuple[wherry.Model, Bytes]] = {
 
 def reader(model: wherry.Model) -> Callable[[bytes], object]:
     config = model.config()
-    codec = InferCodec(config, model.signature(config.name))
+    codec = InferCodec(ModelTensors(config, model.signature(config.name)))
     return lambda message: codec.decode(REQUEST.decode(message))
 
 
@@ -483,7 +484,7 @@ def test_the_memory_of_a_request_is_a_multiple_of_its_message(shape: str) -> Non
 def test_the_tensors_of_an_answer(element: str | bytes) -> None:
     model = blobs if isinstance(element, bytes) else texts
     config = model.config()
-    codec = InferCodec(config, model.signature(config.name))
+    codec = InferCodec(ModelTensors(config, model.signature(config.name)))
     described = SCHEMA.messages["ModelInferResponse"]
     assert_linear(
         lambda column: described.encode(codec.encode(InferResponse({"output": column}))),

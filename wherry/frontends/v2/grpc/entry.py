@@ -69,13 +69,8 @@ class GrpcEntry(Entry):
         loaded = self.model(name, version)
         codec = self._codecs.get(loaded)
         if codec is None:
-            codec = self._codecs[loaded] = InferCodec(
-                loaded.config,
-                loaded.signature,
-                labels=loaded.model.output_labels,
-                shared_memory=self.common.shared_memory,
-                views=not isinstance(loaded.model, Pipeline),
-            )
+            views = not isinstance(loaded.model, Pipeline)
+            codec = self._codecs[loaded] = InferCodec(self.tensors(loaded), views=views)
         return loaded, codec
 
     def submit(

@@ -7,22 +7,19 @@ a tensor's bytes mean is the same as over HTTP, hence `input_codec.py` and `outp
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.offload import SLICE_ELEMENTS, held_bytes, join_in_slices
+from wherry.frontends.offload import SLICE_ELEMENTS, join_in_slices
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import Parameters, checked_parameters
-from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.models.config import ModelConfig
-from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import DATATYPES, Form
 from wherry.values.errors import BadModelOutput, InvalidRequest
@@ -60,25 +57,19 @@ FINAL_RESPONSE: Final = "triton_final_response"
 class InferCodec:
     """The wire form of one model's requests and answers.
 
-    `labels` are the names of an output's classes, by output. With `views`, arrays may be views of
-    the request's message, which cannot be written to: an instance copies what its model may write.
+    With `views`, arrays may be views of the request's message, which cannot be written to: an
+    instance copies what its model may write.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        signature: Signature,
-        *,
-        labels: Mapping[str, Sequence[str]] | None = None,
-        shared_memory: SharedMemory | None = None,
-        views: bool = True,
-    ) -> None:
-        self.model = config.name
-        self.version = config.version
-        self.tensors = ModelTensors(config, signature, labels, shared_memory)
+    def __init__(self, tensors: ModelTensors, *, views: bool = True) -> None:
+        self.model = tensors.model
+        self.version = tensors.version
+        self.tensors = tensors
         # Rows that are arrays each go to the model as they are.
         self._viewed = {
-            spec.name for spec in signature.inputs if views and spec.form is not Form.ARRAYS
+            name
+            for name, codec in tensors.inputs.items()
+            if views and codec.spec.form is not Form.ARRAYS
         }
 
     # The request
@@ -103,12 +94,6 @@ class InferCodec:
             None if wanted is None else names_of(wanted),
             empty_final_response=wants_end,
         )
-
-    def decode_in_slices(self, wire: Values) -> DecodedRequest:
-        """`decode` for another thread, and count what it has made."""
-        decoded = self.decode(wire)
-        decoded.held_bytes = held_bytes(decoded.columns)
-        return decoded
 
     def reads_in_place(self, wire: Values) -> bool:
         """Is what is large in this nothing but raw contents that are not copied?"""

@@ -11,7 +11,7 @@ from wherry.frontends.grpc.handler import MethodHandler, at_once
 from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2 import describe
 from wherry.frontends.v2.grpc.entry import GrpcEntry, checked_version
-from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady
+from wherry.values.errors import ModelNotFound, ModelNotReady
 
 EXTENSIONS: Final = (
     "classification",
@@ -69,18 +69,7 @@ class KServeCalls:
     def _model_statistics(self, request: Values) -> Values:
         """Of one model, or of all."""
         name, version = _named(request)
-        wanted_version = checked_version(version)
-        runtime = self._entry.runtime
-        if not name:
-            models = sorted(runtime.models(), key=lambda m: (m.name, int(m.version)))
-        else:
-            try:
-                models = [runtime.model(name, wanted_version)]
-            except ModelNotFound:  # as Triton says it
-                raise InvalidRequest(f"requested model '{name}' is not available") from None
-            if wanted_version is None:
-                models = describe.all_versions(runtime, name)
-        return {"model_stats": [describe.statistics(loaded) for loaded in models]}
+        return describe.model_stats(self._entry.runtime, name, checked_version(version))
 
 
 def _named(request: dict[str, Any]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.grpc.wire import Message, Values
-from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
@@ -65,7 +65,8 @@ class LargeRequest:
         self.loaded, self.codec = self.entry.find(name, version)
         if self._is_light and self.codec.reads_in_place(wire):
             return self._take(self.codec.decode(wire))
-        return self._beside(partial(self.codec.decode_in_slices, wire), self._take)
+        codec = self.codec
+        return self._beside(lambda: counted(codec.decode(wire)), self._take)
 
     def _take(self, decoded: DecodedRequest) -> bool:
         self.decoded = decoded

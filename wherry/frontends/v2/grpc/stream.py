@@ -261,16 +261,8 @@ class StreamedRequest:
         self._failed: Exception | None = None
         self._said_final = False
         self._turn = turn
-        port = stream.entry.port()
-
-        def settled(reply: Reply[InferResponse]) -> None:
-            port.call(self._in_turn, reply.outcome)
-
-        def responded(_: Reply[InferResponse], response: InferResponse) -> None:
-            port.call(self._responded, response)
-
-        self._reply: Reply[InferResponse] | None = (
-            StreamReply(responded, settled) if loaded.signature.streams else Reply(settled)
+        self._reply: Reply[InferResponse] | None = stream.entry.reply(
+            loaded, self._responded, self._in_turn
         )
 
     def submit(self) -> None:
@@ -287,7 +279,7 @@ class StreamedRequest:
         if isinstance(self._reply, StreamReply):
             self._reply.consumed()
 
-    def _responded(self, response: InferResponse) -> None:
+    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
         self._stream.in_order(partial(self._respond, response))
 
     def _respond(self, response: InferResponse, *, settled: bool = False) -> None:
@@ -309,8 +301,8 @@ class StreamedRequest:
         self._failed = error
         self.cancel()
 
-    def _in_turn(self, outcome: InferResponse | Exception) -> None:
-        stream = self._stream
+    def _in_turn(self, reply: Reply[InferResponse]) -> None:
+        stream, outcome = self._stream, reply.outcome
         stream.entry.admission.leave()
         if stream.errors_end_it and isinstance(outcome, Exception):
             self._settled(outcome)

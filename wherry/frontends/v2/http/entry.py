@@ -36,61 +36,46 @@ class HttpEntry(Entry):
         super().__init__(runtime, common)
         self.max_body_bytes = common.max_body_bytes
 
-    def body(self, exchange: Exchange) -> Buffer:
-        """The request's body without its Content-Encoding."""
+    def body(self, exchange: Exchange, most: int | None = None) -> Buffer:
+        """Return the request's body without its Content-Encoding. RequestTooLarge if it has more
+        than `most` bytes when unpacked."""
         request = exchange.request
         coding = request.headers.get("content-encoding")
         if coding is None:
             return request.body
-        return decompressed(request.body, coding, self.max_body_bytes)
+        limit = self.max_body_bytes
+        return decompressed(request.body, coding, limit if most is None else min(most, limit))
 
     def small_body(self, exchange: Exchange) -> Buffer | None:
-        """`body` if it costs little; None if it is work for another thread."""
+        """Return `body` if it costs little; None if it is work for another thread."""
         request = exchange.request
-        body = request.body
-        if len(body) > LARGE_BYTES:
+        if len(request.body) > LARGE_BYTES:
             return None
-        coding = request.headers.get("content-encoding")
-        if coding is None:
-            return body
+        if "content-encoding" not in request.headers:
+            return request.body
         try:
-            return decompressed(body, coding, min(LARGE_BYTES, self.max_body_bytes))
+            return self.body(exchange, LARGE_BYTES)
         except RequestTooLarge:
             if self.max_body_bytes <= LARGE_BYTES:
                 raise
             return None
 
-    def read_off_loop(
+    def off_loop(
         self,
         exchange: Exchange,
         work: Callable[[], T],
         done: Callable[[T], None],
         fail: Callable[[Exchange, Exception], None] = fail,
+        *,
+        reads: bool,
     ) -> None:
-        """Have `work()`, which reads the request, done by another thread, and then `done` called
-        in the loop with its result. An error of either is the answer. The work of a client that
-        leaves is cancelled. ServerBusy if too much is being read at once."""
-        # Also a small body may be much, once it is inflated.
-        self._off_loop(exchange, work, done, max(len(exchange.request.body), LARGE_BYTES), fail)
+        """Have `work()` done by another thread, and then `done` called in the loop with its result.
 
-    def write_off_loop(
-        self,
-        exchange: Exchange,
-        work: Callable[[], T],
-        done: Callable[[T], None],
-        fail: Callable[[Exchange, Exception], None] = fail,
-    ) -> None:
-        """The same for work that writes the answer, which is never refused."""
-        self._off_loop(exchange, work, done, 0, fail)
+        An error of either is the answer. The work of a client that leaves is cancelled. Work that
+        `reads` the request is refused with ServerBusy if too much is being read; work that writes
+        the answer never is.
+        """
 
-    def _off_loop(
-        self,
-        exchange: Exchange,
-        work: Callable[[], T],
-        done: Callable[[T], None],
-        nbytes: int,
-        fail: Callable[[Exchange, Exception], None],
-    ) -> None:
         def ended(outcome: Any) -> None:
             exchange.on_disconnect = None
             if isinstance(outcome, Exception):
@@ -101,6 +86,8 @@ class HttpEntry(Entry):
             except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
                 fail(exchange, error)
 
+        # Also a small body may be much, once it is inflated.
+        nbytes = max(len(exchange.request.body), LARGE_BYTES) if reads else 0
         exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
 
     def members(self, exchange: Exchange) -> dict[str, Any]:
@@ -109,13 +96,9 @@ class HttpEntry(Entry):
         return parse_object(body) if len(body) else {}
 
     def command(self, exchange: Exchange) -> Buffer:
-        """The body of a request that is read in the loop, however large: compressed, it may not be
-        much larger than small."""
-        request = exchange.request
-        coding = request.headers.get("content-encoding")
-        if coding is None:
-            return request.body
-        return decompressed(request.body, coding, min(COMMAND_BYTES, self.max_body_bytes))
+        """Return the body of a request that is read in the loop, however large: compressed, it may
+        not be much larger than small."""
+        return self.body(exchange, COMMAND_BYTES)
 
     def submit(
         self,
@@ -164,11 +147,6 @@ class ModelPath:
         loaded = self.entry.runtime.model(self.name, self.version)
         codec = self._codec
         if codec is None or self._coded is None or self._coded() is not loaded:
-            codec = self._codec = ModelCodec(
-                loaded.config,
-                loaded.signature,
-                labels=loaded.model.output_labels,
-                shared_memory=self.entry.common.shared_memory,
-            )
+            codec = self._codec = ModelCodec(self.entry.tensors(loaded))
             self._coded = ref(loaded)
         return loaded, codec

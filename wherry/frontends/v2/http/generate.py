@@ -34,16 +34,8 @@ class GenerateRequest(ABC):
         self.loaded, self.codec = model.find()
         self.id = ""
         self._request: InferRequest | None = None
-        self._port = port = self.entry.port()
-
-        def settled(reply: Reply[InferResponse]) -> None:
-            port.call(self._settled, reply.outcome)
-
-        def responded(_: Reply[InferResponse], response: InferResponse) -> None:
-            port.call(self.respond, response)
-
-        self._reply: Reply[InferResponse] | None = (
-            StreamReply(responded, settled) if self.loaded.signature.streams else Reply(settled)
+        self._reply: Reply[InferResponse] | None = self.entry.reply(
+            self.loaded, self._responded, self._settled
         )
 
     def begin(self) -> None:
@@ -53,8 +45,11 @@ class GenerateRequest(ABC):
         if body is not None:
             self.submit(codec.generate.decode(body))
         else:
-            entry.read_off_loop(
-                exchange, lambda: codec.generate.decode_large(entry.body(exchange)), self.submit
+            entry.off_loop(
+                exchange,
+                lambda: codec.generate.decode_large(entry.body(exchange)),
+                self.submit,
+                reads=True,
             )
 
     def submit(self, decoded: DecodedRequest) -> None:
@@ -76,7 +71,11 @@ class GenerateRequest(ABC):
     def encoded(self, response: InferResponse) -> bytes:
         return self.codec.generate.encode(response.outputs, self.id, response.parameters)
 
-    def _settled(self, outcome: InferResponse | Exception) -> None:
+    def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
+        self.respond(response)
+
+    def _settled(self, reply: Reply[InferResponse]) -> None:
+        outcome = reply.outcome
         self.entry.admission.leave()
         # Cut the circles here: else the garbage collector would have to find each of them.
         self.exchange.on_disconnect = self._request = self._reply = None

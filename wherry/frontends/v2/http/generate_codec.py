@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import held_bytes
-from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.http.json_body import parse_object
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
@@ -24,10 +23,9 @@ from wherry.values.request import Columns
 class GenerateCodec:
     """The wire form of one model's generate requests and answers."""
 
-    def __init__(self, tensors: ModelTensors, model: str, version: str) -> None:
+    def __init__(self, tensors: ModelTensors) -> None:
         self._tensors = tensors
-        self._model = model
-        self._version = version
+        self._model = tensors.model
 
     def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""
@@ -60,12 +58,10 @@ class GenerateCodec:
         return DecodedRequest(columns, rows or 1, request_id, checked_parameters(members), None)
 
     def decode_large(self, body: Buffer) -> DecodedRequest:
-        """`decode` for another thread. RequestTooLarge if it has too many values: these
-        are built in one go, other than the data of an infer request."""
+        """Decode in another thread. RequestTooLarge if the body has too many values: these are
+        built in one go, other than the data of an infer request."""
         check_values(body)
-        decoded = self.decode(body)
-        decoded.held_bytes = held_bytes(decoded.columns)
-        return decoded
+        return counted(self.decode(body))
 
     def _refuse_twice(self, text: bytes) -> None:
         """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""
@@ -83,7 +79,7 @@ class GenerateCodec:
         self, outputs: Columns, id: str = "", parameters: Mapping[str, Any] | None = None
     ) -> bytes:
         answer: dict[str, Any] = {"id": id} if id else {}
-        answer["model_name"], answer["model_version"] = self._model, self._version
+        answer["model_name"], answer["model_version"] = self._model, self._tensors.version
         if parameters:
             answer.update(parameters)
         for name, codec in self._tensors.outputs.items():

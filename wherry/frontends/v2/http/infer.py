@@ -8,7 +8,7 @@ from typing import Any
 from wherry.frontends.compression import MAX_BYTES, MIN_BYTES
 from wherry.frontends.http.answers import fail, packed, respond
 from wherry.frontends.http.exchange import Exchange
-from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import InferCall
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.http.infer_codec import (
@@ -27,7 +27,7 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     entry = model.entry
     entry.admission.check()
     loaded, codec = model.find()
-    if codec.streams:
+    if loaded.signature.streams:
         raise Unsupported(
             "HTTP end point doesn't support models with decoupled transaction policy: model"
             f" '{model.name}' streams its responses, which infer cannot carry; POST to"
@@ -42,8 +42,11 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     if body is not None:
         call.submit(codec.decode(body, header_length))
         return
-    entry.read_off_loop(
-        exchange, lambda: codec.decode_in_slices(entry.body(exchange), header_length), call.submit
+    entry.off_loop(
+        exchange,
+        lambda: counted(codec.decode(entry.body(exchange), header_length)),
+        call.submit,
+        reads=True,
     )
 
 
@@ -78,7 +81,8 @@ class HttpInferCall(InferCall):
         outputs = response.outputs
         what = outputs, self.wanted, self.id, response.parameters
         if codec.is_large(outputs, self.wanted, packed="accept-encoding" in headers):
-            self.entry.write_off_loop(exchange, partial(self._encoded_beside, *what), self._send)
+            work = partial(self._encoded_beside, *what)
+            self.entry.off_loop(exchange, work, self._send, reads=False)
             return
         encoded = codec.encode(*what)
         body = encoded.body

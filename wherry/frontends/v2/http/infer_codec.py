@@ -13,7 +13,7 @@ import msgspec
 
 from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.offload import LARGE_BYTES, held_bytes
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
@@ -23,9 +23,6 @@ from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
 from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
-from wherry.frontends.v2.shared_memory import SharedMemory
-from wherry.models.config import ModelConfig
-from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
 from wherry.values.request import Columns
@@ -83,28 +80,16 @@ _decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
 
 
 class ModelCodec:
-    """The wire form of one model's requests and answers.
+    """The wire form of one model's requests and answers."""
 
-    `labels` are the names of an output's classes, by output.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        signature: Signature,
-        *,
-        labels: Mapping[str, Sequence[str]] | None = None,
-        shared_memory: SharedMemory | None = None,
-    ) -> None:
-        self.model = config.name
-        self.streams = signature.streams
-        self._tensors = ModelTensors(config, signature, labels, shared_memory)
-        self.inputs, self.outputs = self._tensors.inputs, self._tensors.outputs
-        self._version = config.version
-        name, version = encode_json(config.name), encode_json(config.version)
-        self._names = b'"model_name":%b,"model_version":%b,' % (name, version)
+    def __init__(self, tensors: ModelTensors) -> None:
+        self.model = tensors.model
+        self._tensors = tensors
+        self.inputs, self.outputs = tensors.inputs, tensors.outputs
+        names = encode_json(tensors.model), encode_json(tensors.version)
+        self._names = b'"model_name":%b,"model_version":%b,' % names
         self._views = all(codec.views for codec in self.inputs.values())
-        self.generate = GenerateCodec(self._tensors, config.name, config.version)
+        self.generate = GenerateCodec(tensors)
         self._plain_head = b'{%b"outputs":[' % self._names
 
     # The request
@@ -132,12 +117,6 @@ class ModelCodec:
             parameters = checked_parameters(parameters)
         named = None if wanted is None or not wire.outputs else names_of(wanted)
         return DecodedRequest(columns, rows, wire.id, parameters, wanted, named)
-
-    def decode_in_slices(self, body: Buffer, header_length: str | None) -> DecodedRequest:
-        """`decode` for another thread, and count what it has made."""
-        decoded = self.decode(body, header_length)
-        decoded.held_bytes = held_bytes(decoded.columns)
-        return decoded
 
     def _columns(
         self, inputs: list[WireInput], rest: memoryview | None, folded: Folded | None

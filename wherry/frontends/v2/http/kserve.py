@@ -6,6 +6,7 @@ every error, 503 with the reason where something is not ready.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,7 +18,7 @@ from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.http.generate import generate, generate_stream
 from wherry.frontends.v2.http.infer import infer
 from wherry.frontends.v2.http.settings import set_trace_of, tell_trace_of
-from wherry.values.errors import InvalidRequest, ModelNotFound, ModelNotReady
+from wherry.values.errors import ModelNotReady
 
 EXTENSIONS: Final = (
     "classification",
@@ -69,27 +70,11 @@ class KServeRoutes:
         if rest == ["trace", "setting"] and version is None:
             handlers = {"GET": partial(tell_trace_of, model), "POST": partial(set_trace_of, model)}
             return Route(handlers, "trace")
-        if len(rest) > 1:
+        found = OF_MODEL.get("/".join(rest) if rest else None)
+        if found is None:
             return None
-        action = rest[0] if rest else None
-        match action:
-            case None:
-                return Route({"GET": partial(self._model_metadata, model)}, "metadata")
-            case "config":
-                return Route({"GET": partial(_config, model)}, "model-config")
-            case "ready":
-                return Route({"GET": partial(_ready, model)}, "health")
-            case "stats":
-                return Route({"GET": partial(_statistics, model)}, "statistics")
-            case "batching":
-                return Route({"GET": partial(_batching, model)}, "statistics")
-            case "infer":
-                return Route({"POST": partial(infer, model)}, "inference")
-            case "generate":
-                return Route({"POST": partial(generate, model)}, "inference")
-            case "generate_stream":
-                return Route({"POST": partial(generate_stream, model)}, "inference")
-        return None
+        method, handler, group = found
+        return Route({method: partial(handler, model)}, group)
 
     def _server_metadata(self, exchange: Exchange) -> None:
         respond_json(exchange, self._metadata)
@@ -105,14 +90,13 @@ class KServeRoutes:
         respond_json(exchange, {"models": sorted(models, key=lambda model: model["name"])})
 
     def _all_statistics(self, exchange: Exchange) -> None:
-        models = sorted(self._runtime.models(), key=lambda m: (m.name, int(m.version)))
-        respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in models]})
+        respond_json(exchange, describe.model_stats(self._runtime))
 
-    def _model_metadata(self, model: ModelPath, exchange: Exchange) -> None:
-        loaded = model.loaded()
-        version = model.version
-        versions = describe.versions_of(self._runtime, model.name) if version is None else [version]
-        respond_json(exchange, describe.metadata(loaded, versions))
+
+def _metadata(model: ModelPath, exchange: Exchange) -> None:
+    loaded, version = model.loaded(), model.version
+    versions = [version] if version else describe.versions_of(model.entry.runtime, model.name)
+    respond_json(exchange, describe.metadata(loaded, versions))
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:
@@ -128,14 +112,21 @@ def _ready(model: ModelPath, exchange: Exchange) -> None:
 
 
 def _statistics(model: ModelPath, exchange: Exchange) -> None:
-    try:
-        asked = [model.loaded()]
-    except ModelNotFound:  # as Triton says it
-        raise InvalidRequest(f"requested model '{model.name}' is not available") from None
-    if model.version is None:
-        asked = describe.all_versions(model.entry.runtime, model.name)
-    respond_json(exchange, {"model_stats": [describe.statistics(loaded) for loaded in asked]})
+    respond_json(exchange, describe.model_stats(model.entry.runtime, model.name, model.version))
 
 
 def _batching(model: ModelPath, exchange: Exchange) -> None:
     respond_json(exchange, describe.batching(model.loaded()))
+
+
+#: What may stand behind a model's name in a path: the method, the handler, the group.
+OF_MODEL: Final[dict[str | None, tuple[str, Callable[[ModelPath, Exchange], None], str]]] = {
+    None: ("GET", _metadata, "metadata"),
+    "config": ("GET", _config, "model-config"),
+    "ready": ("GET", _ready, "health"),
+    "stats": ("GET", _statistics, "statistics"),
+    "batching": ("GET", _batching, "statistics"),
+    "infer": ("POST", infer, "inference"),
+    "generate": ("POST", generate, "inference"),
+    "generate_stream": ("POST", generate_stream, "inference"),
+}

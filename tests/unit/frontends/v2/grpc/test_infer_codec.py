@@ -14,6 +14,7 @@ from wherry.frontends.grpc.wire_numbers import Malformed
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.grpc.infer_codec import CONTENTS_FIELD, InferCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.values.errors import BadModelOutput, InvalidRequest, RegionNotFound, Unsupported
 from wherry.values.request import InferResponse
@@ -49,9 +50,9 @@ def pair(
     raise NotImplementedError
 
 
-def codec_of(model: wherry.Model, **options: Any) -> InferCodec:
+def codec_of(model: wherry.Model, *, views: bool = True, **options: Any) -> InferCodec:
     config = model.config()
-    return InferCodec(config, model.signature(config.name), **options)
+    return InferCodec(ModelTensors(config, model.signature(config.name), **options), views=views)
 
 
 def echo_of(datatype: str, shape: Any = 3, **options: Any) -> InferCodec:

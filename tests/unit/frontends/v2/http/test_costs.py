@@ -10,6 +10,7 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from wherry.frontends.v2.http.infer_codec import ModelCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.values.errors import WherryError
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ def objects(x: list[dict[str, Any]]) -> list[str]:
 
 
 CODECS = {
-    name: ModelCodec(model.config(), model.signature("m"))
+    name: ModelCodec(ModelTensors(model.config(), model.signature("m")))
     for name, model in (("numbers", numbers), ("texts", texts), ("objects", objects))
 }
 

@@ -20,6 +20,7 @@ from wherry.frontends.v2.decoded import WantedOutput
 from wherry.frontends.v2.element_bytes import pack_bytes
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
 from wherry.frontends.v2.http.infer_codec import ModelCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.values.request import Columns, InferRequest, SequenceStep
 
@@ -502,7 +503,7 @@ def test_headers_that_the_operator_forwards_are_parameters() -> None:
 
 
 def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
-    codec = ModelCodec(add.config(), add.signature("add"))
+    codec = ModelCodec(ModelTensors(add.config(), add.signature("add")))
     columns: Columns = {"total": np.zeros((1, 2), np.float32), "names": [b"n"]}
     answer = json.loads(bytes(codec.encode(columns, None, "7", {"stop": "length"}).body))  # type: ignore[arg-type]
     assert list(answer) == ["id", "model_name", "model_version", "parameters", "outputs"]
@@ -514,7 +515,7 @@ def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:
 
 
 def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
-    codec = ModelCodec(add.config(), add.signature("add"))
+    codec = ModelCodec(ModelTensors(add.config(), add.signature("add")))
     columns: Columns = {"names": [b"n"]}
     wanted = [WantedOutput(output, binary=True, classes=0) for output in codec.outputs.values()]
     for body in (codec.encode(columns).body, codec.encode(columns, wanted[:1]).body):
@@ -524,7 +525,7 @@ def test_an_output_that_the_model_did_not_give_is_left_out() -> None:
 
 def test_a_class_has_its_label() -> None:
     labels = {"total": ["left", "right"]}
-    codec = ModelCodec(add.config(), add.signature("add"), labels=labels)
+    codec = ModelCodec(ModelTensors(add.config(), add.signature("add"), labels))
     wanted = [WantedOutput(codec.outputs["total"], binary=False, classes=1)]
     body = codec.encode({"total": np.array([[1, 2]], np.float32)}, wanted).body
     assert json.loads(bytes(body))["outputs"][0]["data"] == ["2.000000:1:right"]  # type: ignore[arg-type]
