@@ -244,3 +244,21 @@ class SecondTimeUnlucky(wherry.Model):
 
     def execute(self, text: list[str]) -> list[str]:
         return obedient(text)
+
+
+class Spelled(wherry.StepModel):
+    """One letter of its text a step; for ever, once there is none left."""
+
+    max_batch_size = 4
+
+    def start(self, text: str) -> list[str]:
+        return list(text)
+
+    def step(self, active: list[list[str]]) -> list[wherry.Step[str]]:
+        return [
+            wherry.Step([letters.pop(0)], done=len(letters) == 0) if letters else wherry.Step()
+            for letters in active
+        ]
+
+    def stop(self, state: list[str]) -> None:
+        pass
