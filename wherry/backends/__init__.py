@@ -1,1 +1,1 @@
-"""How does a foreign model (a file, a folder, an ensemble) become a wherry Model?"""
+"""How does a model file or folder of another framework become a wherry Model?"""

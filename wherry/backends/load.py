@@ -1,7 +1,7 @@
-"""Which class runs a model of a repository?
+"""Which backend runs a model of a repository?
 
-A backend is imported when the first model needs it, by its name: that of ensembles lies in a
-higher layer, and most need an optional library.
+A backend is imported by name when the first model needs it: most need an optional library, and the
+one of ensembles is in a higher layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BACKENDS: Final = {
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
 
-#: What older configurations say in place of a backend.
+#: The backends of the older field `platform`.
 PLATFORMS: Final = {
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
@@ -37,7 +37,7 @@ PLATFORMS: Final = {
     "ensemble": "ensemble",
 }
 
-#: A model that says nothing is run by what its file is called.
+#: The backend by the model's file, if the configuration names none.
 FILES: Final = {"model.py": "python", "model.onnx": "onnxruntime", "model.pt": "pytorch"}
 
 
@@ -49,10 +49,10 @@ def backend_for(
     auto_complete: bool = True,
     backend_directory: str | None = None,
 ) -> RepositoryModel:
-    """One version of a model, not loaded yet; its configuration completed by its backend.
+    """One version of a model, not loaded yet, with its configuration completed by its backend.
 
-    `backend_directory` has Python-based backends in folders of their names. Blocks: completing
-    may read the model's file, or run its code in a process.
+    Python-based backends are in `backend_directory`, in folders of their names. Blocks: completing
+    may read the model's file or run its code in a process. ConfigError says what is wrong.
     """
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
@@ -70,7 +70,7 @@ def backend_for(
 
 
 def backend_name(config: TritonConfig, version_folder: str) -> str:
-    """What the configuration says, or else what the model's file is called."""
+    """The backend that the configuration names, else the one of the model's file."""
     if is_ensemble(config):
         return "ensemble"
     if config.backend:
@@ -91,14 +91,14 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
 
 
 def unknown_backend(name: str) -> str:
-    """What is wrong with this backend, and what may have been meant."""
+    """The error message for an unknown backend, with the closest known names."""
     close = difflib.get_close_matches(name, BACKENDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(BACKENDS)}"
     return f"unknown backend {name!r}; {hint}"
 
 
 def _program(backend: str, backend_directory: str | None) -> str | None:
-    # A client may say the backend: it must not lead out of the folder.
+    # A client may name the backend in a load request: it must not leave the directory.
     if backend_directory is None or backend in BACKENDS or not is_name(backend):
         return None
     program = os.path.join(backend_directory, backend, "model.py")

@@ -1,9 +1,8 @@
 """How does an ONNX file of a repository run?
 
-In threads that share one session for each device: ONNX Runtime lets go of the GIL while it
-computes and may be called from several threads, so one copy of the weights serves all instances.
-An operator gets one thread unless the configuration says otherwise: instances fill the cores, at
-about half the CPU time for a row.
+In threads that share one session for each device: ONNX Runtime releases the GIL while it computes
+and is thread-safe, so one copy of the weights serves all instances. An operator uses one thread
+unless configured otherwise: instances fill the cores, at about half the CPU time for each row.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from wherry.values.request import Array, Column, Columns
 
 FILE: Final = "model.onnx"
 
-#: ONNX Runtime's names of types, as a config.pbtxt names them.
+#: The datatypes of config.pbtxt by ONNX Runtime's type names.
 TYPES: Final[Mapping[str, TritonDataType]] = {
     "tensor(bool)": "TYPE_BOOL",
     "tensor(uint8)": "TYPE_UINT8",
@@ -54,12 +53,12 @@ TYPES: Final[Mapping[str, TritonDataType]] = {
     "tensor(string)": "TYPE_STRING",
 }
 
-#: Most rows of a model that takes any number and whose configuration says nothing: Triton's.
+#: Triton's default of max_batch_size for a file with an open batch dimension.
 DEFAULT_MAX_BATCH_SIZE: Final = 4
-#: Instances on the CPU where the configuration says nothing: Triton's, too.
+#: Triton's default number of instances on the CPU.
 DEFAULT_INSTANCES: Final = 2
 
-#: What a config.pbtxt calls an execution provider.
+#: Execution providers by their names in config.pbtxt.
 ACCELERATORS: Final = {
     "cuda": "CUDAExecutionProvider",
     "openvino": "OpenVINOExecutionProvider",
@@ -68,7 +67,7 @@ ACCELERATORS: Final = {
 
 
 class OnnxModel(RepositoryModel):
-    """An ONNX file; its instances on one device are threads around one session."""
+    """A model in an ONNX file. Its instances on one device are threads that share one session."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,7 +76,8 @@ class OnnxModel(RepositoryModel):
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
-        """Names, types and shapes as the file has them; its batch dimension, if all have one."""
+        """Add names, types and shapes from the file, and its batch dimension if all tensors have
+        one."""
         path = model_file(folder, version, config)
         options = _onnxruntime().SessionOptions()
         options.log_severity_level = 3
@@ -92,7 +92,8 @@ class OnnxModel(RepositoryModel):
         return {**settings, "isolation": "thread"}
 
     def take(self) -> bool:
-        """This very object serves all instances, if they are on one device."""
+        """True if all instances are on one device: they share this object. Else as for any
+        model."""
         return len({group.device for group in self.config().instances}) == 1 or super().take()
 
     def load(self, device: Device) -> None:
@@ -102,7 +103,7 @@ class OnnxModel(RepositoryModel):
         self._session.give_back()
 
     def signature(self, name: str = "") -> Signature:
-        """Rows that are cut as an input was have its shapes: each its own."""
+        """The signature. Rows of an output that is split like an input have different shapes."""
         signature = super().signature(name)
         cut = ragged.scattered_outputs(self.triton)
         outputs = [
@@ -128,7 +129,7 @@ class OnnxModel(RepositoryModel):
         except Exception as error:  # its errors have no base class of their own
             if type(error).__name__ != "InvalidArgument":
                 raise
-            # The shapes do not go together: only the caller can mend that.
+            # The inputs' shapes contradict each other, which is the caller's mistake.
             raise InvalidRequest(f"model {self.triton.name!r}: {error}") from None
         model, cut = self.triton.name, ragged.scattered_outputs(self.triton)
         return {
@@ -151,7 +152,7 @@ class OnnxModel(RepositoryModel):
 
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:
-    """`config` with what ONNX Runtime says of a file's inputs and outputs."""
+    """`config` completed by ONNX Runtime's descriptions of the file's inputs and outputs."""
     ragged.check(config)
     made = ragged.made_inputs(config)
     inputs = _of_callers(inputs, inside(config).input, config.input)
@@ -176,7 +177,7 @@ def _of_callers(
     all_of_them: Sequence[TritonInput | TritonOutput],
     given: Sequence[TritonInput | TritonOutput],
 ) -> list[Any]:
-    """What the file has, without what is between the server and the model only."""
+    """The file's tensors without those that only server and model exchange."""
     added = {tensor.name for tensor in all_of_them} - {tensor.name for tensor in given}
     return [tensor for tensor in found if tensor.name not in added]
 
@@ -188,7 +189,8 @@ def _complete(
     kind: type[TritonInput] | type[TritonOutput],
     batched: bool,
 ) -> list[Any]:
-    """What the configuration says, checked, or what the file says where it says nothing."""
+    """The configured tensors after a check against the file, or the file's if none are
+    configured."""
     where = f"model {config.name!r}"
     by_name = {tensor.name: tensor for tensor in found}
     side = kind.__name__.lower()
@@ -248,7 +250,7 @@ def _tensor(
 
 
 def _any_batch(tensors: list[Any]) -> bool:
-    """Do all have a first dimension of any size? Then it is the batch."""
+    """Whether all tensors have an open first dimension, which then is the batch."""
     return all(tensor.shape and not isinstance(tensor.shape[0], int) for tensor in tensors)
 
 
@@ -259,7 +261,7 @@ def _compatible(given: list[int], found: list[int]) -> bool:
 
 
 def model_file(folder: str, version: str, config: TritonConfig) -> str:
-    """The file of a version, or the folder that holds one with its weights beside it."""
+    """The path of a version's file, or of the folder with a file and its external weights."""
     path = os.path.join(folder, version, config.default_model_filename or FILE)
     if os.path.isdir(path):
         path = os.path.join(path, FILE)
@@ -288,13 +290,13 @@ def session_options(config: TritonConfig) -> Any:
         by_number = {-1: levels.ORT_DISABLE_ALL, 1: levels.ORT_ENABLE_EXTENDED}
         level = config.optimization.graph.level
         options.graph_optimization_level = by_number.get(level, levels.ORT_ENABLE_ALL)
-    # A thread that waits for work by turning round takes a core from the other instances.
+    # A spinning thread would take a core from the other instances.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
 
 
 def providers(config: TritonConfig, device: Device) -> list[Any]:
-    """Execution providers, the best first; ConfigError for one that this build does not have."""
+    """Execution providers in order of preference. ConfigError for one that this build lacks."""
     wanted: list[Any] = []
     if config.optimization is not None and config.optimization.execution_accelerators is not None:
         accelerators = config.optimization.execution_accelerators
@@ -340,7 +342,7 @@ def _session(path: str, options: Any, wanted: list[Any], model: str) -> Any:
 
 
 def _texts(array: Array) -> Array:
-    """ONNX Runtime takes strings as str."""
+    """The array with its strings as str, which ONNX Runtime expects."""
     if array.dtype != np.object_:
         return array
     try:
@@ -355,5 +357,5 @@ def _texts(array: Array) -> Array:
 def _onnxruntime() -> Any:
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()  # nothing is sent to others
+    onnxruntime.disable_telemetry_events()
     return onnxruntime

@@ -1,8 +1,8 @@
-"""What does a model see of a batch whose rows have different shapes, and whose outputs are they?
+"""How are rows of different shapes batched into one tensor, and the outputs split again?
 
-`allow_ragged_batch`: the elements of all rows one after the other, in one dimension. `batch_input`:
-tensors that say where a row ends, made here. `batch_output`: one dimension again, cut as the rows
-of an input were. A row counts as one item, whether it came alone or with others in its request.
+`allow_ragged_batch`: the elements of all rows, concatenated in one dimension. `batch_input`:
+generated tensors that say where each row ends. `batch_output`: a flat output, split like the rows
+of an input. A row counts as one item, whether it came alone or in a larger request.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 def ragged_inputs(config: TritonConfig) -> set[str]:
-    """The inputs whose rows arrive as a list of arrays."""
+    """The names of inputs whose rows arrive as a list of arrays."""
     return {tensor.name for tensor in config.input if tensor.allow_ragged_batch}
 
 
 def made_inputs(config: TritonConfig) -> set[str]:
-    """The model's inputs that no client sends: they are made of others."""
+    """The names of the inputs that the server generates from others."""
     return {name for one in config.batch_input for name in one.target_name}
 
 
 def scattered_outputs(config: TritonConfig) -> dict[str, str]:
-    """The outputs that are cut as an input was, and that input."""
+    """The outputs that are split like an input's rows, with that input."""
     return {name: one.source_input[0] for one in config.batch_output for name in one.target_name}
 
 
 def check(config: TritonConfig) -> None:
-    """ConfigError for a source that is no ragged input of the model."""
+    """Raise ConfigError if a source is not a ragged input of the model."""
     ragged = ragged_inputs(config)
     sources = [(f"batch_input[{i}]", one.source_input) for i, one in enumerate(config.batch_input)]
     sources += [
@@ -53,7 +53,7 @@ def check(config: TritonConfig) -> None:
 
 
 def joined(column: Column) -> Array:
-    """All elements of all rows."""
+    """The elements of all rows, concatenated."""
     rows = cast(Sequence[Array], column)
     return np.concatenate([row.ravel() for row in rows])
 
@@ -67,11 +67,11 @@ def shapes_of(columns: Columns, names: set[str]) -> dict[str, Shapes]:
 
 
 def batch_inputs(config: TritonConfig, shapes: Mapping[str, Shapes]) -> Iterator[tuple[str, Array]]:
-    """The tensors that the model has beside those of its clients."""
+    """The generated input tensors by name."""
     for one in config.batch_input:
         source = shapes.get(one.source_input[0])
         if source is None:
-            continue  # it is optional, and was not sent
+            continue  # an optional input that was not sent
         values = _MADE[one.kind](source)
         array = np.asarray(values, datatype_of(one.data_type).dtype)
         for name in one.target_name:
@@ -79,7 +79,7 @@ def batch_inputs(config: TritonConfig, shapes: Mapping[str, Shapes]) -> Iterator
 
 
 def scattered(result: Array, shapes: Shapes, output: str, model: str) -> list[Array]:
-    """A flat output in rows of these shapes."""
+    """Split a flat output into rows of these shapes."""
     ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
     flat = result.ravel()
     if len(flat) != ends[-1]:

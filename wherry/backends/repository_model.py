@@ -1,4 +1,4 @@
-"""What do all models of a repository have in common, whatever runs them?
+"""What do all models of a repository have in common, whatever their backend?
 
     class OnnxModel(RepositoryModel):
         @classmethod
@@ -8,9 +8,9 @@
         def execute(self, **columns):                     # a mapping of columns out
             return self.outward(self.run(self.inward(columns)))
 
-A column of numbers is an array, rows first; of strings a list with a row each: the bytes of its
-elements, flat (a ShapedRow where the configuration leaves more than one size open). Without a batch
-dimension (max_batch_size 0) execute() gets and gives the one row.
+A column of numbers is an array, rows first. A column of strings is a list with an entry a row: the
+elements as bytes, flat (a ShapedRow where the configuration leaves several sizes open). Without a
+batch dimension (max_batch_size 0) execute() takes and returns a single row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from wherry.values.request import Column, Columns, ShapedRow
 class RepositoryModel(Model):
     """A model of a repository: its signature and settings come from its TritonConfig.
 
-    `folder` is the model's, with its versions inside; `config` is complete: `completed()` has
-    been asked. All arguments can be pickled: a worker process builds the same model of them.
+    `folder` is the model's, with the versions inside; `config` was completed by `completed()`. All
+    arguments can be pickled: a worker process builds the same model from them.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class RepositoryModel(Model):
         self.folder = folder
         self.version = version
         self.triton = config
-        #: The model.py of a Python-based backend, which is not in the model's own folder.
+        #: The model.py of a Python-based backend, outside of the model's folder.
         self.program = program
-        #: For outputs with a label_filename: the label of each index. Read here, where it may
-        #: block: frontends ask for it on their event loops.
+        #: The labels of outputs with a label_filename, by index. Read here, as frontends use them
+        #: on their event loops, which must not block.
         self.output_labels: dict[str, list[str]] = {
             output.name: _lines(os.path.join(folder, output.label_filename))
             for output in config.output
@@ -57,15 +57,15 @@ class RepositoryModel(Model):
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
-        """`config` with what the model's own files say where it is silent. Must not change its
-        argument; blocks; ConfigError if the two do not go together."""
+        """`config` with the missing fields filled in from the model's files. Returns a copy;
+        blocks. ConfigError if the two contradict each other."""
         return config
 
     @classmethod
     def opened(
         cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
     ) -> RepositoryModel:
-        """The model of a completed configuration: for a backend that keeps what it has opened to
+        """The model with its configuration completed. For backends that keep what they open to
         complete it."""
         return cls(folder, version, cls.completed(folder, version, config), program=program)
 
@@ -75,12 +75,13 @@ class RepositoryModel(Model):
 
     @functools.cached_property
     def inside(self) -> TritonConfig:
-        """The configuration with the inputs and outputs that are between server and model only."""
+        """The configuration including the inputs and outputs that only server and model
+        exchange."""
         return inside(self.triton)
 
     @functools.cached_property
     def variable_strings(self) -> list[str]:
-        """Inputs of strings whose rows must have one shape in a batch, as in Triton."""
+        """String inputs whose rows must have the same shape within a batch, as in Triton."""
         return [
             tensor.name
             for tensor in self.triton.input
@@ -94,11 +95,11 @@ class RepositoryModel(Model):
         return model_config(name, {**self.settings(), **overrides})
 
     def settings(self) -> dict[str, Any]:
-        """The TritonConfig as settings of a ModelConfig; a backend may add its own."""
+        """The TritonConfig as fields of ModelConfig. A backend may add its own."""
         return {"version": self.version, **mapping.settings(self.triton, self.folder)}
 
     def inward(self, columns: Columns) -> Columns:
-        """Columns as clients send them (`dims`) in the shape the model takes (`reshape`)."""
+        """Reshape input columns from the clients' shape (`dims`) to the model's (`reshape`)."""
         return self._in_shape(
             columns,
             {
@@ -109,7 +110,7 @@ class RepositoryModel(Model):
         )
 
     def outward(self, columns: Columns) -> Columns:
-        """`inward` for what the model gives."""
+        """Reshape output columns from the model's shape to the clients'."""
         return self._in_shape(
             columns,
             {
@@ -120,11 +121,11 @@ class RepositoryModel(Model):
         )
 
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
-        """The batches of model_warmup and their rows, in the order in which to run them."""
+        """The batches of model_warmup with their numbers of rows, in the order to run them."""
         for sample in self.triton.model_warmup:
             columns, rows = warmup_batch(sample, self.folder, mapping.signature(self.triton))
             if (batching := self.config().sequence) is not None:
-                # What a client does not send must be there, too.
+                # The inputs that the server adds to a sequence must be present too.
                 inputs = SequenceInputs(self.triton.name, batching, self.signature())
                 columns = inputs.for_warm_up(columns, rows)
             yield from [(columns, rows)] * max(1, sample.count)
@@ -141,15 +142,16 @@ class RepositoryModel(Model):
         }
 
     def signature(self, name: str = "") -> Signature:
-        """As the model sees it; the runtime hides from callers what the server adds and keeps."""
+        """The signature as the model sees it. The runtime hides from callers what the server adds
+        and keeps."""
         return mapping.signature(self.inside)
 
 
 def _reshaped(column: Column, given: Sequence[int], wanted: Sequence[int], batched: bool) -> Column:
-    """Sizes that the configuration leaves open (-1) go from the one shape to the other in order."""
+    """Reshape a column. Open sizes (-1) of `given` become those of `wanted`, in order."""
     if isinstance(column, ShapedRow):
         return ShapedRow(column, _sizes(column.shape, given, wanted))
-    if isinstance(column, list):  # other rows of strings are flat in any shape
+    if isinstance(column, list):  # other rows of strings are flat whatever their shape
         return [
             ShapedRow(row, _sizes(row.shape, given, wanted)) if isinstance(row, ShapedRow) else row
             for row in column

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Shared(Generic[T]):
-    """What the first user makes and the last one lets go. Any thread."""
+    """A value made by its first user and dropped by its last one. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,7 +18,7 @@ class Shared(Generic[T]):
         self._value: T | None = None
 
     def take(self, make: Callable[[], T]) -> T:
-        """The value; the first caller makes it, the others wait."""
+        """The value; the first caller makes it while others wait."""
         with self._lock:
             if self._value is None:
                 self._value = make()
@@ -27,7 +27,7 @@ class Shared(Generic[T]):
 
     @property
     def value(self) -> T:
-        """For those who have taken it."""
+        """The value, for a user between `take` and `give_back`."""
         assert self._value is not None
         return self._value
 

@@ -1,7 +1,7 @@
-"""What is between a column as the core keeps it and a tensor as a framework takes it?
+"""How does a column of the core become a tensor of a framework, and the other way round?
 
-Strings are lists of rows in the core and arrays of objects in a framework; `reshape` in a
-configuration says that the model's own shape is another than its clients'.
+Strings are lists of rows in the core and arrays of objects in a framework. With `reshape` in the
+configuration the model's shape differs from its clients'.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from wherry.values.request import Array, Column, ShapedRow
 
 
 def to_model(column: Column | str | bytes, tensor: TritonInput, batched: bool) -> Array:
-    """A column (a row, for a model without a batch dimension) as one array of its full shape."""
+    """The array for a column, in its full shape (rows first). Without a batch dimension `column` is
+    the one row."""
     dims = tensor.reshape.shape if tensor.reshape is not None else tensor.dims
-    if isinstance(column, str | bytes):  # the only element of a tensor without dimensions
+    if isinstance(column, str | bytes):  # the only element of a scalar tensor
         column = [column]
     if isinstance(column, list):
         rows = [len(column)] if batched else []
@@ -37,7 +38,7 @@ def to_model(column: Column | str | bytes, tensor: TritonInput, batched: bool) -
 
 
 def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) -> Column:
-    """What the model gave as a column (a row, without a batch dimension)."""
+    """The column for a model's output (the one row without a batch dimension)."""
     if tensor.reshape is not None:
         rows = [len(array)] if batched else []
         try:
@@ -53,7 +54,7 @@ def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) ->
     if not batched and array.ndim:
         return ShapedRow(flat, array.shape) if array.ndim > 1 else flat
     if not batched:
-        return cast(Column, flat[0])  # a row of one element
+        return cast(Column, flat[0])
     if not tensor.dims:
         return flat
     width = len(flat) // max(1, len(array))
@@ -62,7 +63,7 @@ def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) ->
 
 
 def _sizes(dims: Sequence[int]) -> list[int]:
-    """`dims` for so many elements, if they leave more than one dimension open: the last is filled,
+    """`dims` for this number of elements. If several dimensions are open, the last one is filled,
     as in a request without a shape."""
     unknown = [index for index, size in enumerate(dims) if size == -1]
     return [1 if index in unknown[:-1] else size for index, size in enumerate(dims)]

@@ -1,8 +1,8 @@
 """How does a TorchScript or torch.export file of a repository run?
 
-In threads that share one module for each device. The file's inputs are those of its forward():
-named as there, or `NAME__0`, `NAME__1` by their place. Pickled modules are refused: to read one is
-to run whatever it says.
+In threads that share one module for each device. The inputs are the parameters of forward(), named
+as there, or `NAME__0`, `NAME__1` by position. Pickled modules are refused: reading one runs
+arbitrary code.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from wherry.repository.triton_config import TritonConfig, TritonDynamicBatching,
 from wherry.values.errors import BadModelOutput, ConfigError
 from wherry.values.request import Array, Column, Columns
 
-#: The names of a version's file: TorchScript, and an exported program.
+#: The file names of TorchScript and of an exported program.
 FILES: Final = ("model.pt", "model.pt2")
 
-#: torch.export.load keeps what it reads in a global: two models may not be read at the same time.
+#: torch.export.load uses a global while it reads: one file at a time.
 _reading = threading.Lock()
 
 
 class TorchModel(RepositoryModel):
-    """A module in a file; its instances on one device are threads around one copy of it."""
+    """A model in a TorchScript or torch.export file. Its instances on one device are threads that
+    share one copy."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +42,8 @@ class TorchModel(RepositoryModel):
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
-        """A file has no names and shapes that could be trusted: they must be in config.pbtxt."""
+        """Require inputs and outputs in config.pbtxt: the file's own names and shapes are not
+        reliable."""
         if config.platform == "torch_aoti":
             raise ConfigError(
                 f"model {config.name!r}: platform 'torch_aoti': what AOTInductor has compiled is"
@@ -68,7 +70,8 @@ class TorchModel(RepositoryModel):
         return {**super().settings(), "isolation": "thread"}
 
     def take(self) -> bool:
-        """This very object serves all instances, if they are on one device."""
+        """True if all instances are on one device: they share this object. Else as for any
+        model."""
         return len({group.device for group in self.config().instances}) == 1 or super().take()
 
     def load(self, device: Device) -> None:
@@ -96,7 +99,7 @@ class TorchModel(RepositoryModel):
 
 
 class _Module:
-    """A loaded file, called with arrays by name. Several threads may call it."""
+    """A loaded file, called with arrays by name. Any thread, also several at once."""
 
     def __init__(self, folder: str, version: str, config: TritonConfig, device: str) -> None:
         import torch
@@ -123,7 +126,7 @@ class _Module:
         return [cast(Array, tensor.cpu().numpy()) for tensor in self._tensors(result)]
 
     def _tensors(self, result: Any) -> list[Any]:
-        """The outputs in the order of the configuration."""
+        """The outputs as tensors, in the order of the configuration."""
         outputs = self._config.output
         where = f"model {self._config.name!r}"
         if isinstance(result, Mapping):
@@ -152,7 +155,7 @@ def model_file(folder: str, version: str, config: TritonConfig) -> str:
 def _load(
     torch: Any, path: str, device: Any, model: str
 ) -> tuple[Callable[..., Any], Sequence[str]]:
-    """The function of a file, and the names of its arguments if it says them."""
+    """The file's function, and its parameter names if the file has them."""
     try:
         if path.endswith(".pt2"):
             with _reading:
@@ -160,7 +163,7 @@ def _load(
             names = list(program.graph_signature.user_inputs)
             return program.module().to(device), names
         module = torch.jit.load(path, map_location=device).eval()
-    except Exception as error:  # of many kinds, by what is in the file
+    except Exception as error:  # of any type, by what is in the file
         raise ConfigError(
             f"model {model!r}: {os.path.basename(path)} cannot be loaded: {error}; it must be"
             " TorchScript (torch.jit.save) or an exported program (torch.export.save, as"
@@ -170,7 +173,7 @@ def _load(
 
 
 def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> list[str]:
-    """The inputs in the order of forward()'s arguments."""
+    """The inputs in the order of forward()'s parameters."""
     given = [tensor.name for tensor in inputs]
     if set(given) <= set(names):
         return [name for name in names if name in given]
@@ -184,6 +187,6 @@ def _places(model: str, inputs: Sequence[TritonInput], names: Sequence[str]) -> 
 
 
 def _place(name: str, number: int) -> int:
-    """NAME__2 is the third; other names count as they come."""
+    """The position of NAME__2 is 2; other names keep their position in the configuration."""
     match = re.fullmatch(r".+__(\d+)", name)
     return int(match.group(1)) if match else number

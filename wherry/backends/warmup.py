@@ -1,4 +1,4 @@
-"""What does a model run before it is ready, by the model_warmup of its configuration?"""
+"""Which batches does a model run before it is ready, by its configuration's model_warmup?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from wherry.values.request import Column, Columns, ShapedRow
 
 
 def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tuple[Columns, int]:
-    """One sample's columns and rows. Its files are read from the model's `warmup` folder.
+    """The columns of one sample, and their number of rows. Its files are read from the model's
+    `warmup` folder.
 
     ConfigError if it does not fit the model's inputs.
     """
@@ -46,7 +47,7 @@ def warmup_batch(sample: TritonWarmup, folder: str, signature: Signature) -> tup
 def _column(
     given: TritonWarmupInput, datatype: Datatype, rows: int, folder: str, where: str
 ) -> Column:
-    """The same data in each row."""
+    """A column with the same data in each row."""
     count = math.prod(given.dims)
     if given.input_data_file is not None:
         data = _read(os.path.join(folder, "warmup", given.input_data_file), where)
@@ -65,7 +66,7 @@ def _zeros(datatype: Datatype, count: int) -> Column:
 
 
 def _random(datatype: Datatype, count: int) -> Column:
-    """Any values, the same at each start; strings are empty, as in Triton."""
+    """Arbitrary values, the same at each start; strings are empty, as in Triton."""
     random = np.random.default_rng(0)
     if datatype is BYTES:
         return [b""] * count
@@ -87,7 +88,8 @@ def _read(path: str, where: str) -> bytes:
 
 
 def _from_bytes(data: bytes, datatype: Datatype, count: int, where: str) -> Column:
-    """One row from a file: little-endian numbers, or strings each behind its length."""
+    """One row from a file's bytes: little-endian numbers, or strings with their lengths before
+    them."""
     if datatype is BYTES:
         elements = _strings(data)
         if elements is None or len(elements) != count:
@@ -98,8 +100,8 @@ def _from_bytes(data: bytes, datatype: Datatype, count: int, where: str) -> Colu
     size = count * datatype.itemsize
     if len(data) < size:
         raise ConfigError(f"{where}: the file has {len(data)} bytes, its dims need {size}")
-    data = data[:size]  # as Triton: a file may hold more, for a larger batch
-    if datatype is BF16:  # float32 in Python: a bfloat16 is its upper half
+    data = data[:size]  # as in Triton: the file may hold data for a larger batch
+    if datatype is BF16:  # a bfloat16 is the upper half of a float32
         return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32)
     return np.frombuffer(data, datatype.dtype)
 

@@ -1,4 +1,4 @@
-"""How does a program call a running server as it would call a Runtime?"""
+"""How does a program call a running server with the interface of a Runtime?"""
 
 from wherry.client.client import Client
 

@@ -1,4 +1,4 @@
-"""How does one call become one HTTP exchange? (The standard library's http.client.)"""
+"""How does a call become an HTTP exchange? Uses the standard library's http.client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wherry.client.wire import (
 from wherry.values.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
 from wherry.values.request import Columns
 
-#: What the server gets on top of a request's own timeout to say that it has passed.
+#: Seconds beyond a request's timeout for the server to report that it has passed.
 GRACE = 5.0
 
 
@@ -73,13 +73,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that wait for their next use."""
+        """Close idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    # Calls. A model is "name", or "name:version"; `version` says the same.
+    # Calls. `model` is "name" or "name:version"; `version` is an alternative.
 
     def infer(
         self,
@@ -91,9 +91,10 @@ class Client:
         priority: int = 0,
         **inputs: Any,
     ) -> Any:
-        """Run one row: the value, or a dict of several outputs. `timeout` in seconds.
+        """Run one row. Returns the value, or a dict of several outputs. `timeout` in seconds.
+        Blocks.
 
-        An input that is called like one of these arguments is given by its place.
+        An input with the name of one of these arguments must be given by position.
         """
         model = _versioned(model, version)
         described = self.describe(model)
@@ -110,7 +111,7 @@ class Client:
         priority: int = 0,
         **columns: Any,
     ) -> Columns:
-        """Run many rows: columns in, columns out by output name."""
+        """Run many rows: columns in, columns out by output name. Blocks."""
         model = _versioned(model, version)
         return self._infer(model, self.describe(model), columns, timeout, priority)
 
@@ -123,7 +124,7 @@ class Client:
         timeout: float | None = None,
         **inputs: Any,
     ) -> Iterator[Any]:
-        """The responses of a generator model as they come; closing the iterator cancels."""
+        """Yield the responses of a generator model; closing the iterator cancels the request."""
         model = _versioned(model, version)
         described = self.describe(model)
         body: dict[str, Any] = {
@@ -140,22 +141,22 @@ class Client:
                     yield _streamed(described, msgspec.json.decode(line[5:]))
 
     def models(self) -> list[dict[str, Any]]:
-        """Name, version, state, inputs and outputs of each model that the server has."""
+        """Name, version, state, inputs and outputs of each model on the server."""
         found: list[dict[str, Any]] = self._json("GET", "/v2/models")["models"]
         return found
 
     def metadata(self, model: str) -> dict[str, Any]:
-        """Inputs and outputs as the V2 protocol describes them."""
+        """A model's inputs and outputs as the V2 protocol describes them."""
         found: dict[str, Any] = self._json("GET", _path(model))
         return found
 
     def batching(self, model: str) -> dict[str, Any]:
-        """What the model's batcher has learnt and did."""
+        """What the model's batcher has learnt and done."""
         found: dict[str, Any] = self._json("GET", f"{_path(model)}/batching")
         return found
 
     def describe(self, model: str) -> ModelDescription:
-        """What is needed to call the model; asked for once."""
+        """What is needed to call the model; requested once and kept."""
         described = self._described.get(model)
         if described is None:
             described = describe(self._json("GET", f"{_path(model)}/config"))
@@ -163,7 +164,7 @@ class Client:
         return described
 
     def ready(self, model: str | None = None) -> bool:
-        """Would the server (or this model) answer now? False too if it cannot be reached."""
+        """Whether the server (or this model) is ready. False also if it cannot be reached."""
         path = "/v2/health/ready" if model is None else f"{_path(model)}/ready"
         try:
             with self._exchange("GET", path) as response:
@@ -190,7 +191,7 @@ class Client:
         try:
             return self._answer(model, described, columns, parameters, timeout)
         except InvalidRequest:
-            # The model may have been replaced by another one of its name: look again, next time.
+            # The model may have been replaced: request its description again next time.
             self._described.pop(model, None)
             raise
 
@@ -226,7 +227,7 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request and yield its good answer; WherryError for any other."""
+        """Send a request and yield a successful response; WherryError for any other."""
         send = {**self._headers, **(headers or {})}
         if body is not None:
             send.setdefault(
@@ -253,8 +254,7 @@ class Client:
         else:
             reusable = response.isclosed()
         finally:
-            # An answer that was not read to its end leaves the connection in the middle of it;
-            # closing it is also how a stream is cancelled.
+            # A connection with an unread rest cannot be reused; closing it also cancels a stream.
             if reusable and not response.will_close:
                 with self._lock:
                     self._idle.append(connection)
@@ -276,7 +276,7 @@ class Client:
             try:
                 return connection, self._sent(connection, method, path, body, headers, wait)
             except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                pass  # the server closed it while it was idle, which it may: it took no request
+                pass  # the server closed an idle connection: the request did not reach it
         connection = self._connect()
         return connection, self._sent(connection, method, path, body, headers, wait)
 
@@ -289,7 +289,7 @@ class Client:
         headers: Mapping[str, str],
         timeout: float,
     ) -> http.client.HTTPResponse:
-        """The head of the answer; the connection is closed if none comes."""
+        """Send the request. The head of the response; closes the connection if none arrives."""
         try:
             connection.timeout = timeout
             if not connection.sock:
@@ -315,7 +315,7 @@ class Client:
 
 
 class UnixConnection(http.client.HTTPConnection):
-    """A connection to a unix socket, with TLS if `tls` is given."""
+    """A connection to a Unix socket, with TLS if `tls` is given."""
 
     def __init__(self, path: str, timeout: float, tls: ssl.SSLContext | None = None) -> None:
         super().__init__("localhost", timeout=timeout)

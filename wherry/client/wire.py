@@ -1,8 +1,7 @@
-"""What does a client write into a V2 infer request, and read out of the answer? (No I/O.)
+"""How does a client encode a V2 infer request and decode the response? Without I/O.
 
-Numbers travel as binary tensors, in both directions; text goes out as JSON. Kept apart from the
-server's half on purpose: the two only share the protocol, and each one's mistakes show in the
-other's tests.
+Numbers are binary tensors in both directions; text is sent as JSON. Deliberately independent of the
+server's code, so that a mistake in one shows in the tests of the other.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from wherry.values.errors import (
 )
 from wherry.values.request import Array, Columns
 
-#: The class behind a status. What the message says is the server's own.
+#: The error class of a status. The message is the server's.
 ERRORS: Final[dict[int, type[WherryError]]] = {
     400: InvalidRequest,
     404: ModelNotFound,
@@ -52,23 +51,22 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output as the server describes it; `shape` is one row's."""
+    """An input or output as the server describes it; `shape` is that of one row."""
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    #: What BYTES are in Python. The protocol does not say; a wherry server does.
+    #: The Python form of BYTES, which wherry servers add to the protocol.
     form: Form | None = None
 
     @property
     def is_scalar(self) -> bool:
-        """One element a row."""
+        """Whether a row is one element."""
         return self.shape in ((), (1,))
 
     def shape_of(self, rows: int, elements: int) -> list[int]:
-        """The shape of `rows` rows that are a list, as it travels: Triton wants the very
-        dimensions that it names, [1] too. An open or another number of elements is one dimension.
-        """
+        """The wire shape of `rows` rows given as lists. Triton requires exactly the dimensions it
+        names, also [1]; an open or different number of elements is one dimension."""
         width = elements // max(1, rows)
         fits = -1 not in self.shape and math.prod(self.shape) == width
         return [rows, *self.shape] if fits else [rows, width]
@@ -76,24 +74,24 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What a client must know of a model to call it."""
+    """What a client needs to know to call a model."""
 
     name: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    #: Tensors have the rows as their first dimension.
+    #: Whether the first dimension is the rows.
     batched: bool
-    #: One request, any number of responses.
+    #: Whether a request has any number of responses.
     streams: bool = False
 
     @property
     def returns_one_value(self) -> bool:
-        """A function that returns no named outputs: its result has no name to be asked by."""
+        """Whether the result is a single value without a name."""
         return len(self.outputs) == 1 and self.outputs[0].name == "output"
 
 
 def describe(config: Mapping[str, Any]) -> ModelDescription:
-    """From the answer of GET /v2/models/M/config."""
+    """The description from the response to GET /v2/models/M/config."""
     forms = config.get("wherry", {})
     return ModelDescription(
         config["name"],
@@ -113,7 +111,8 @@ def _tensor(member: Mapping[str, Any], forms: Mapping[str, str]) -> Tensor:
 
 
 def by_place(model: ModelDescription, row: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """A row as arguments, by place as far as that goes: an input may have any name."""
+    """A row as positional and keyword arguments. Positional as far as possible: an input may have
+    any name."""
     names = [tensor.name for tensor in model.inputs]
     args = [row[name] for name in itertools.takewhile(row.__contains__, names)]
     return args, {name: value for name, value in row.items() if name not in names[: len(args)]}
@@ -122,7 +121,7 @@ def by_place(model: ModelDescription, row: Mapping[str, Any]) -> tuple[list[Any]
 def infer_body(
     model: ModelDescription, columns: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> tuple[bytes, int]:
-    """The body of an infer request, and the length of the JSON in front of its tensors."""
+    """The body of an infer request, and the length of the JSON before its tensors."""
     known = {tensor.name: tensor for tensor in model.inputs}
     inputs: list[dict[str, Any]] = []
     buffers: list[bytes] = []
@@ -179,7 +178,8 @@ def _input(
 
 
 def _as_datatype(array: Array, datatype: Datatype) -> Array:
-    """Python's numbers have no width: what fits is welcome in any datatype of its kind."""
+    """Convert Python numbers, which have no width: a value that fits is accepted for any datatype
+    of its kind."""
     wanted = datatype.dtype
     if array.dtype.kind in "iu" and wanted.kind in "iu" and array.size:
         limits = np.iinfo(wanted.name)
@@ -190,7 +190,7 @@ def _as_datatype(array: Array, datatype: Datatype) -> Array:
 
 
 def _shape(shape: list[int], model: ModelDescription) -> list[int]:
-    """Without a batch dimension the one row's own shape; a scalar is one element."""
+    """The shape on the wire: without a batch dimension the row's own, where a scalar is [1]."""
     return shape if model.batched else shape[1:] or [1]
 
 
@@ -199,13 +199,13 @@ def _element(value: Any, form: Form | None) -> str | bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    return msgspec.json.encode(value).decode()  # a row of JSON
+    return msgspec.json.encode(value).decode()
 
 
 def outputs_of(
     model: ModelDescription, head: Mapping[str, Any], tail: memoryview
 ) -> tuple[Columns, int]:
-    """The columns, and the number of rows, of an infer answer."""
+    """The columns and the number of rows of an infer response."""
     columns: Columns = {}
     rows = 1
     known = {tensor.name: tensor for tensor in model.outputs}
@@ -237,7 +237,7 @@ def _from_binary(datatype: Datatype, raw: memoryview) -> Sequence[Any] | Array:
         return _unpacked(raw)
     if datatype is BF16:
         return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(raw, datatype.dtype).copy()  # the answer's buffer is not to be kept
+    return np.frombuffer(raw, datatype.dtype).copy()  # a view would keep the whole response alive
 
 
 def _unpacked(raw: memoryview) -> list[bytes]:
@@ -251,8 +251,8 @@ def _unpacked(raw: memoryview) -> list[bytes]:
 
 
 def _python(element: str | bytes, form: Form | None) -> Any:
-    """An element of BYTES as the model's code returned it, if the server says what that was;
-    else text, which it nearly always is, or bytes."""
+    """A BYTES element in the form that the server states; else text, or bytes if it is not
+    UTF-8."""
     raw = element.encode() if isinstance(element, str) else element
     if form is Form.BYTES:
         return raw
@@ -274,7 +274,7 @@ def _rows(flat: Sequence[Any] | Array, shape: list[int]) -> Any:
 
 
 def row_of(model: ModelDescription, columns: Columns) -> Any:
-    """One row's outputs as the caller wants them: the value, or a dict of several."""
+    """One row's outputs as returned to the caller: the value, or a dict of several."""
     row = {name: _value(column[0]) for name, column in columns.items()}
     return row["output"] if model.returns_one_value and set(row) == {"output"} else row
 
@@ -284,14 +284,14 @@ def _value(value: Any) -> Any:
 
 
 def _to_bf16(array: Array) -> bytes:
-    """Round to nearest even, as hardware does; a NaN must not become an infinity."""
+    """Round float32 to bfloat16 (to nearest even); a NaN must not become an infinity."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(array), np.uint16(0x7FC0), rounded).astype(np.uint16).tobytes()
 
 
 def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
-    """The error that the server's answer stands for."""
+    """The error that a response stands for."""
     try:
         message = str(msgspec.json.decode(body)["error"])
     except (msgspec.DecodeError, KeyError, TypeError):
@@ -300,6 +300,6 @@ def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
     if retry_after is not None:
         try:
             error.retry_after = float(retry_after)
-        except ValueError:  # a date
+        except ValueError:  # an HTTP date
             error.retry_after = None
     return error

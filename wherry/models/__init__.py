@@ -1,1 +1,1 @@
-"""What does a user write, and what can be set?"""
+"""How does a user write and configure a model?"""

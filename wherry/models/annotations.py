@@ -1,8 +1,7 @@
-"""What does an annotation say, once the names that stand for others are replaced?
+"""Which type does an annotation mean, once aliases are resolved?
 
-A name may be one of Python 3.12's `type Vector = ...`, or typing_extensions' TypeAliasType before
-it. numpy's own `NDArray` is one where numpy 2.5 runs (Python 3.12 and later); before, it is a plain
-generic.
+An alias is Python 3.12's `type Vector = ...`, or TypeAliasType of typing_extensions before it.
+numpy's `NDArray` is one with numpy 2.5 (Python 3.12 and later), else a plain generic.
 """
 
 import types
@@ -11,18 +10,18 @@ from typing import Any, get_args, get_origin
 
 
 def hints_of(annotated: Any) -> dict[str, Any]:
-    """The annotations of a function or class by name, all their aliases replaced.
+    """The annotations of a function or class by name, with all aliases resolved.
 
-    Errors are those of typing.get_type_hints().
+    Raises what typing.get_type_hints() raises.
     """
     hints = typing.get_type_hints(annotated, include_extras=True)
     return {name: without_aliases(hint) for name, hint in hints.items()}
 
 
 def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
-    """The annotation that `hint` stands for, down to its last argument.
+    """`hint` with all aliases in it resolved.
 
-    An alias inside of its own definition stays: JSON's values are described like that.
+    An alias within its own definition stays: recursive types such as JSON values use that.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     alias = hint if origin is None else origin
@@ -35,7 +34,7 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
     if all(new is old for new, old in zip(replaced, arguments, strict=True)):
         return hint
     if origin is typing.Annotated:
-        # get_args() has the metadata behind the type; a nested Annotated becomes flat here.
+        # get_args() has the metadata after the type; nested Annotated become flat.
         return typing.Annotated[replaced[0], *arguments[1:]]
     if origin in (typing.Union, types.UnionType):
         return typing.Union[replaced]  # noqa: UP007 - a union of any number
@@ -45,12 +44,12 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
 
 
 def _with_arguments(alias: Any, arguments: tuple[Any, ...]) -> Any:
-    """What `alias[arguments]` stands for."""
+    """The value of `alias[arguments]`."""
     value = alias.__value__
     given = dict(zip(alias.__type_params__, arguments, strict=False))
     if value in given:  # `type Itself[T] = T`
         return given[value]
     parameters = getattr(value, "__parameters__", ())
-    if isinstance(value, type) or not parameters:  # a class stands for itself
+    if isinstance(value, type) or not parameters:  # a class is no alias
         return value
     return value[tuple(given.get(parameter, parameter) for parameter in parameters)]

@@ -1,7 +1,7 @@
-"""How is a model to be run: what can be set, what are the defaults, and what is refused?
+"""How is a model run: which settings exist, what are their defaults, and which values are refused?
 
-The same fields may be class attributes or decorator arguments, a table in wherry.toml, or
-overrides of `Runtime.load`; times are seconds.
+The same fields may be class attributes, decorator arguments, a table in wherry.toml, or overrides
+of `Runtime.load`. Times are seconds.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class InstanceGroup:
 class QueuePolicy:
     """How many requests of one priority level may wait for an instance, and how long."""
 
-    #: The level it is for; 0: every level that has no policy of its own.
+    #: The priority level; 0: all levels without a policy of their own.
     level: int = 0
-    #: Seconds that a request may wait for an instance; None: for ever.
+    #: Seconds that a request may wait for an instance; None: no limit.
     timeout: float | None = None
-    #: What becomes of it then: "reject", or "delay": it waits on behind all others of its level.
+    #: What happens then: "reject", or "delay": it goes on waiting behind all others of its level.
     timeout_action: str = "reject"
-    #: May a request's own timeout shorten that? If not, it is ignored.
+    #: Whether a request's own timeout may shorten it; otherwise that is ignored.
     allow_timeout_override: bool = True
-    #: Requests that may wait; None: no bound but the model's.
+    #: Requests that may wait; None: only the model's limit.
     max_queue_size: int | None = None
-    #: As Triton does it: a request's own timeout, too, is only for its wait, and who is refused
-    #: gets 503 and Triton's words.
+    #: Triton's behaviour: a request's own timeout limits only its wait, and refusals have status
+    #: 503 and Triton's message.
     triton: bool = False
 
     def __post_init__(self) -> None:
@@ -63,24 +63,24 @@ class QueuePolicy:
             raise ConfigError("queue_policies: max_queue_size must be at least 1, or None")
 
 
-#: What the server can tell a model of a request's place in its sequence.
+#: Kinds of sequence control inputs.
 CONTROLS = ("start", "end", "ready", "id")
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceControl:
-    """An input that the server fills: which step of its sequence a row is.
+    """An input that the server fills: the position of a row in its sequence.
 
-    `kind`: "start", "end" and "ready" are no or yes, "id" is the sequence's own.
+    `kind`: "start", "end" and "ready" are flags, "id" is the sequence's id.
     """
 
     kind: str
-    #: The input's name; "": as the kind.
+    #: The input's name; "": the kind.
     input: str = ""
-    #: What stands for no and for yes.
+    #: The values of the flag.
     false: float = 0
     true: float = 1
-    #: For an input that the model's signature does not have: its datatype ("FP32").
+    #: The datatype ("FP32") of an input that the model's signature does not have.
     datatype: str = ""
 
     def __post_init__(self) -> None:
@@ -94,34 +94,33 @@ class SequenceControl:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """A tensor that the server keeps from one step of a sequence to the next: what the model gave
-    as `output` it is given as `input` the next time, its callers see neither."""
+    """A tensor that the server keeps between the steps of a sequence. The model's `output` becomes
+    its `input` in the next step; callers see neither."""
 
     input: str
     output: str
-    #: Of one row.
+    #: One row's.
     datatype: str = "FP32"
     shape: tuple[int, ...] = ()
-    #: At the START: little-endian data of one row; None: zeros.
+    #: The value at the sequence's start, one row in little-endian; None: zeros.
     initial: bytes | None = None
-    #: The callers get the output, too.
+    #: Whether callers get the output as well.
     returned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceBatching:
-    """Requests with one sequence id run one after the other, on one instance."""
+    """Runs requests with one sequence id in order on one instance."""
 
     #: "direct": a sequence owns a row of the batch; "oldest": more sequences than rows.
     strategy: str = "direct"
-    #: Seconds without a request after which a sequence is forgotten.
+    #: Seconds without a request after which a sequence ends.
     max_sequence_idle: float = 1.0
-    #: Sequences that each instance has open at a time ("oldest"); 0: max_batch_size. Further
-    #: ones wait.
+    #: Open sequences of each instance ("oldest"); further ones wait. 0: max_batch_size.
     max_candidate_sequences: int = 0
-    #: A batch need not wait for `max_queue_delay` if this share of the rows is there ("direct").
+    #: Share of occupied rows from which a batch does not wait for `max_queue_delay` ("direct").
     minimum_slot_utilization: float = 0.0
-    #: Each request is a sequence that the model runs again until it is done.
+    #: The model runs each request again until it is done.
     iterative: bool = False
     controls: tuple[SequenceControl, ...] = ()
     states: tuple[SequenceState, ...] = ()
@@ -140,7 +139,7 @@ class SequenceBatching:
 
     @property
     def hidden_inputs(self) -> set[str]:
-        """Inputs of the model that no caller sends."""
+        """Inputs of the model that callers do not send."""
         return {one.name for one in self.controls} | {state.input for state in self.states}
 
     @property
@@ -150,78 +149,78 @@ class SequenceBatching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Everything that can be set for one model."""
+    """All settings of one model."""
 
     name: str
     version: str = "1"
     description: str = ""
 
-    #: Most rows in one call of the model; 0: the model takes its inputs without a batch dimension.
+    #: Maximum number of rows in one call of the model; 0: its inputs have no batch dimension.
     max_batch_size: int = 1
-    #: Seconds that a batch which is not full may wait for more; 0: never wait; None: the
-    #: batcher finds out by itself whether, how long and for how many waiting pays.
+    #: Seconds that a partial batch may wait for more requests; 0: it never waits; None: the batcher
+    #: learns whether and how long waiting pays.
     max_queue_delay: float | None = None
-    #: Leave as soon as the first requests have one of these sizes together, or the next one would
-    #: exceed the largest, else after `max_queue_delay`.
+    #: A batch leaves as soon as it has one of these sizes or the next request would exceed the
+    #: largest, at the latest after `max_queue_delay`.
     preferred_batch_sizes: tuple[int, ...] = ()
-    #: False: a batch that waits for `max_queue_delay` leaves as soon as a request comes that cannot
-    #: join it (another shape, other optional inputs), as in Triton.
+    #: False: a waiting batch leaves as soon as a request arrives that cannot join it (another
+    #: shape, other optional inputs), as in Triton.
     wait_when_mixed: bool = True
-    #: False: a request is a batch of its own, however many rows it has.
+    #: False: each request is a batch of its own, whatever its number of rows.
     share_batches: bool = True
-    #: Requests that may wait; one more is refused (429). None: no bound.
+    #: Requests that may wait; further ones are refused (429). None: no limit.
     max_queue_size: int | None = 1024
-    #: Seconds that a request without a timeout may have to wait; one that would have to wait
-    #: longer, by what was learnt, and longer than for 8 batches, is refused (429), and so is one
-    #: that waits already when the model turns out to be that slow. 0 or None: no bound.
+    #: Longest predicted wait in seconds of a request without a timeout. A request predicted to wait
+    #: longer (and longer than 8 batches) is refused (429), also while it waits, if the model turns
+    #: out to be slower. 0 or None: no limit.
     max_queue_wait: float | None = 30.0
-    #: Bytes that the inputs of its waiting and running requests may hold; one more is refused
-    #: (503). None: no bound but the server's.
+    #: Bytes of the inputs of waiting and running requests; further ones are refused (503). None:
+    #: only the server's limit.
     max_queue_bytes: int | None = None
-    #: Default timeout of a request, seconds; None: none.
+    #: Default timeout of a request in seconds; None: none.
     request_timeout: float | None = None
-    #: Answers leave in the order in which their requests came.
+    #: Send answers in the order of their requests' arrival.
     preserve_ordering: bool = False
-    #: How many may wait and how long, by priority level.
+    #: Limits of waiting requests by priority level.
     queue_policies: tuple[QueuePolicy, ...] = ()
-    #: Answer the same question from memory, if the server has a cache.
+    #: Answer repeated requests from the server's response cache, if it has one.
     response_cache: bool = False
-    #: Priorities are 1 (first) to `priority_levels`; 0 in a request means the default level. With 0
-    #: levels nobody takes notice of them.
+    #: Priorities are 1 (highest) to `priority_levels`; 0 in a request is the default level. With 0
+    #: levels priorities are ignored.
     priority_levels: int = 10
     default_priority: int = 5
 
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
-    #: What each batch needs of what the models of a runtime share, by name; None: nothing.
+    #: Amounts of shared resources that a batch needs, by name; None: none.
     resources: Mapping[str, int] | None = None
-    #: With 2 its requests count as waiting half as long as with 1, where models share.
+    #: Weight in sharing resources: with 2 its requests count as waiting half as long as with 1.
     resource_priority: int = 1
     #: "thread", "process", or "auto": thread in-process, process when served.
     isolation: str = "auto"
-    #: A batch that runs longer (seconds) fails and its worker is replaced; None: no limit.
+    #: Seconds after which a running batch fails and its worker is replaced; None: no limit.
     execution_timeout: float | None = None
-    #: A model whose every instance has been in one batch for longer (seconds) is not ready.
+    #: Seconds after which a model is not ready if all its instances are still in the same batch.
     stall_timeout: float = 30.0
-    #: Seconds that a worker may take for the model's unload() (a model.py's finalize()), unless the
-    #: server stops earlier; then it is killed. None: as long as it takes.
+    #: Seconds for the model's unload() (finalize() of a model.py) until its worker is killed; less
+    #: if the server stops earlier. None: no limit.
     unload_timeout: float | None = 30.0
-    #: When a batch raises, run its halves, so that a bad row fails alone.
+    #: After a failed batch run its halves, so that only bad rows fail.
     isolate_errors: bool = True
-    #: A local call that finds an idle thread instance may run in the caller's own thread.
+    #: A local call may run in the caller's thread if a thread instance is idle.
     run_in_caller: bool = True
-    #: Crashes within `crash_window` seconds after which an instance is away, and is tried again at
+    #: Crashes within `crash_window` seconds after which an instance is taken out. It is retried at
     #: growing intervals of at most `max_restart_delay` seconds.
     crash_budget: int = 5
     crash_window: float = 60.0
     max_restart_delay: float = 30.0
     #: The model's requests are steps of sequences.
     sequence: SequenceBatching | None = None
-    #: A streaming request fails at this number of unread responses.
+    #: Unread responses at which a streaming request fails.
     max_unread_responses: int = 4096
 
-    #: Rows that every instance runs before it is ready; `examples` are used if there are none.
+    #: Rows that every instance runs before it is ready; empty: `examples`.
     warmup: tuple[Mapping[str, Any], ...] = ()
-    #: Rows shown in the metadata, on the start page and run by `wherry check`.
+    #: Rows shown in the metadata and on the start page, and run by `wherry check`.
     examples: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
@@ -233,7 +232,7 @@ class ModelConfig:
             self._fail("version", "must be a whole number from 1 up, as a string")
         for field in ("max_batch_size", "max_queue_delay", "max_queue_wait", "crash_budget"):
             value = getattr(self, field)
-            if value is not None and not value >= 0:  # nan too
+            if value is not None and not value >= 0:  # also refuses nan
                 self._fail(field, "must not be negative")
         times = ("request_timeout", "execution_timeout", "stall_timeout", "unload_timeout")
         for field in ("crash_window", "max_restart_delay", *times):
@@ -267,7 +266,7 @@ class ModelConfig:
                 self._fail(field, "must be a list of rows, each a dict of the inputs by name")
 
     def queue_policy(self, level: int) -> QueuePolicy | None:
-        """What holds for waiting requests of this priority."""
+        """The policy of a priority level; None if there is none."""
         policies = {policy.level: policy for policy in self.queue_policies}
         return policies.get(level) or policies.get(0)
 
@@ -283,9 +282,9 @@ SEQUENCE_FIELDS = {field.name: field for field in fields(SequenceBatching)}
 
 
 def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
-    """Build a configuration from loosely typed settings; unknown or mistyped ones are errors.
+    """Build a configuration from loosely typed settings. ConfigError for unknown and mistyped ones.
 
-    `instances` may be a number or a list of groups, `device` a shorthand for one group's device.
+    `instances` may be a number or a list of groups; `device` is the device of the only group.
     """
     settings = {"name": name, **settings}
     device = settings.pop("device", None)
@@ -293,7 +292,7 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     settings["instances"] = _groups(name, settings.get("instances", 1), device)
     if isinstance(settings.get("version"), int):
         settings["version"] = str(settings["version"])
-    # Samples hold arrays and other values of the user's own: they are kept as they are.
+    # Samples may hold arrays and other values, which msgspec must not convert.
     warmup, examples = (_samples(settings.pop(field, ())) for field in ("warmup", "examples"))
     policies = settings.get("queue_policies")
     if isinstance(policies, Iterable) and not isinstance(policies, str | Mapping):
@@ -309,13 +308,13 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        # "Expected `int`, got `str` - at `$.max_batch_size`", as all other messages say it.
+        # "Expected `int`, got `str` - at `$.max_batch_size`" becomes our form of message.
         problem, _, field = str(error).replace("`", "").partition(" - at $.")
         raise ConfigError(f"model {name!r}: {field}: {problem[0].lower()}{problem[1:]}") from None
 
 
 def _groups(name: str, instances: Any, device: Any) -> list[Any]:
-    """Instance groups as msgspec reads them, from a number, a group or several."""
+    """Instance groups as msgspec reads them, from a number, a group or a list."""
     if isinstance(instances, int) and not isinstance(instances, bool):
         instances = [{"count": instances}]
     elif isinstance(instances, InstanceGroup | Mapping):
@@ -345,7 +344,7 @@ def _policy(name: str, policy: Any) -> Any:
 
 
 def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
-    """A control may be given as its kind alone."""
+    """Sequence settings, in which a control may be given as its kind alone."""
     _refuse_unknown(settings, SEQUENCE_FIELDS, f"model {name!r}: sequence: unknown setting")
     controls = [
         {"kind": control} if isinstance(control, str) else control
@@ -362,7 +361,7 @@ def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
 
 
 def _samples(rows: Any) -> tuple[Any, ...]:
-    # What is no list of rows becomes one bad row, which ModelConfig refuses with its reason.
+    # Anything but a list of rows becomes one invalid row, which ModelConfig refuses with a reason.
     return (rows,) if isinstance(rows, str) or not isinstance(rows, Iterable) else tuple(rows)
 
 

@@ -1,7 +1,7 @@
-"""What does a user write, and what is one caller's view of it?
+"""What does a user write for a model, and how does a caller use it?
 
-A decorated function stays the function it was; `infer`, `ainfer`, `map` and `stream` go through
-the batcher of the Runtime that has the model loaded.
+A decorated function remains callable; `infer`, `ainfer`, `map` and `stream` go through the batcher
+of the Runtime that has loaded it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Where an instance should put its weights: `str(device)` is "cpu" or "cuda:1"."""
+    """The device for an instance's weights: `str(device)` is "cpu" or "cuda:1"."""
 
     kind: str = "cpu"
     index: int = 0
-    #: "auto" has chosen it: if what the model needs cannot use it, the CPU will do.
+    #: Chosen by "auto": a model that cannot use it may use the CPU instead.
     automatic: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Device:
 
 
 class Caller(Protocol):
-    """What a model needs of the Runtime that has it loaded."""
+    """The calls of a Runtime that a model uses."""
 
     def infer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
     async def ainfer(self, model: str, /, *args: Any, **inputs: Any) -> Any: ...
@@ -51,17 +51,17 @@ class Caller(Protocol):
     def astream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]: ...
 
 
-#: What infer() takes beside the inputs: no input may have such a name.
+#: Arguments of infer() beside the inputs, which therefore cannot be names of inputs.
 RESERVED = ("version", "timeout", "priority", "sequence_step")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The request that a pipeline works on: what its calls have of it."""
+    """The pipeline's request that the current task works on. Its calls inherit from it."""
 
-    #: The Runtime that runs it: the models it calls are that Runtime's.
+    #: The Runtime that runs it, which also runs its calls.
     caller: Caller
-    #: When it must be finished, by the runtime's clock; None: no deadline.
+    #: Its deadline by the runtime's clock; None: none.
     deadline: float | None
     #: The tenant of the request.
     tenant: str
@@ -72,48 +72,46 @@ current_call: ContextVar[Call | None] = ContextVar("wherry_current_call", defaul
 
 
 class Model:
-    """Subclass this where there is something to load.
+    """A model with state to load: subclass this.
 
-    Class attributes named like the fields of ModelConfig configure it. `load` and `execute` run
-    in the instance's thread or process; `execute` may run in any thread there, one at a time.
-    It may write to its inputs, and returns arrays of its own each time: they go to the callers
-    as they are.
+    Class attributes named like fields of ModelConfig configure it. `load` and `execute` run in the
+    instance's thread or process; `execute` may run in different threads there, one call at a time.
+    It may write to its inputs. The arrays it returns go to the callers without a copy, so return
+    new ones each time.
 
-    A model that pads its rows to the longest may say what a row weighs, by a method
-    `cost(self, *row) -> float` with the inputs in their order (tokens, characters, pixels): rows
-    of similar cost then go together. It runs in the caller's process and must be quick.
+    A model that pads rows to the longest may have a method `cost(self, *row) -> float`, with the
+    inputs in order, that returns a row's size (tokens, characters, pixels): rows of similar cost
+    are then batched together. It runs in the caller's process and must be fast.
     """
 
-    # Hooks: what a model may have beside `load`, `execute` and `unload`. All but `cost` are for
-    # backends.
+    # Optional hooks. All but `cost` are for backends.
 
-    #: What a row weighs; see above.
+    #: A row's cost; see above.
     cost: Callable[..., float] | None = None
-    #: For classification: the name of each class of an output, by output.
+    #: For classification: the class names of each output.
     output_labels: Mapping[str, Sequence[str]] = {}
-    #: What the model counts itself, over all its instances.
+    #: Metrics that the model itself defines, over all its instances.
     custom_metrics: CustomMetrics | None = None
-    #: The model's code may call other models: they have to end after it.
+    #: Whether the model's code may call other models, which must then be unloaded after it.
     calls_others: bool = False
-    #: Makes an instance that is none of the usual ones, from its name, device, configuration and
-    #: the Runtime.
+    #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
     make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 
     @property
     def variable_strings(self) -> Sequence[str]:
-        """Inputs of strings whose rows must have one shape in a batch."""
+        """String inputs whose rows must have the same shape within a batch."""
         return ()
 
     def warmup_batches(self) -> Iterator[tuple[Columns, int]]:
-        """Batches with their rows that each instance runs before it is ready, before the
-        configuration's `warmup`."""
+        """Batches with their numbers of rows, which each instance runs before `warmup` and before
+        it is ready."""
         return iter(())
 
-    # What the package sets.
+    # Set by the package.
 
-    #: The constructor's arguments: a worker process needs them to build the same model.
+    #: The constructor's arguments, from which a worker process builds the same model.
     constructed_with: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    #: The Runtime that loaded the model last.
+    #: The Runtime that last loaded the model.
     _caller: Caller | None = None
     _settings: Mapping[str, Any] = {}
 
@@ -123,30 +121,31 @@ class Model:
         return self
 
     def load(self, device: Device) -> None:
-        """Load weights; runs once in each instance before it is ready."""
+        """Load weights. Runs once in each instance before it is ready; may block."""
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
-        """Columns in, columns out: exactly one row out for each row in."""
+        """Compute one batch: columns in, columns out, one output row for each input row."""
         raise NotImplementedError
 
     def unload(self) -> None:
-        """Free what `load` took."""
+        """Free what `load` allocated."""
 
     def take(self) -> bool:
-        """For an instance: may it load this very object? One at a time may, others make a copy."""
+        """Reserve this object for one instance. False if it is in use: then the instance makes a
+        copy."""
         mine = object()
         return self.__dict__.setdefault("_taken", mine) is mine  # atomic
 
     def give_back(self) -> None:
-        """The instance that took it has unloaded it."""
+        """End the reservation of `take`."""
         self.__dict__.pop("_taken", None)
 
     def serve_through(self, caller: Caller) -> None:
-        """A Runtime has it loaded: `infer` and the like go there from now on."""
+        """Direct `infer` and the other calls to this Runtime, which has loaded the model."""
         self._caller = caller
 
     def serve_no_more_through(self, caller: Caller) -> None:
-        """That Runtime has it unloaded."""
+        """Undo `serve_through`, unless another Runtime has followed."""
         if self._caller is caller:
             self._caller = None
 
@@ -155,7 +154,8 @@ class Model:
         return self.config().name
 
     def config(self, **overrides: Any) -> ModelConfig:
-        """The model's configuration: its class attributes or decorator arguments, overridden."""
+        """The model's configuration: class attributes or decorator arguments, then `overrides`.
+        ConfigError."""
         settings = {
             key: getattr(type(self), key)
             for key in [*FIELDS, "device"]
@@ -170,7 +170,7 @@ class Model:
         return config
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
-        """Do the code and its configuration go together? ConfigError if not."""
+        """Raise ConfigError if the code and its configuration contradict each other."""
         _check_signature(signature, config)
 
     def signature(self, name: str = "") -> Signature:
@@ -179,27 +179,28 @@ class Model:
             raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
         return read_signature(self.execute, name)
 
-    # One caller's view: a row in, a row out, through the batcher.
+    # For callers: one row in, one row out, through the batcher.
 
     def infer(self, *args: Any, **inputs: Any) -> Any:
-        """Run one row, in a batch with other callers' rows. Blocks; safe from any thread."""
+        """Run one row, batched with other callers' rows. Blocks; any thread. Raises WherryError."""
         return self._loaded().infer(self.name, *args, **inputs)
 
     async def ainfer(self, *args: Any, **inputs: Any) -> Any:
-        """`infer` for asyncio; cancelling the task cancels the request."""
+        """Run one row from asyncio, as `infer` does. Cancelling the task cancels the request."""
         return await self._loaded().ainfer(self.name, *args, **inputs)
 
     def map(self, rows: Iterable[Any], *, version: str | int | None = None) -> Iterator[Any]:
-        """Results for many rows in their order, many in flight at a time. A row is the value of
-        the only input, or a dict with the inputs by name."""
+        """Yield results for many rows in order, with many in flight at a time. A row is the value
+        of the only input, or a dict of inputs by name."""
         return self._loaded().map(self.name, rows, version=version)
 
     def stream(self, *args: Any, **inputs: Any) -> Iterator[Any]:
-        """The responses of a generator model, as they come. Close the iterator to cancel."""
+        """Yield the responses of a generator model. Blocks; closing the iterator cancels the
+        request."""
         return self._loaded().stream(self.name, *args, **inputs)
 
     def astream(self, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
-        """`stream` for asyncio."""
+        """Yield the responses of a generator model in asyncio, as `stream` does."""
         return self._loaded().astream(self.name, *args, **inputs)
 
     def _loaded(self) -> Caller:
@@ -229,7 +230,7 @@ class FunctionModel(Model, Generic[P, R]):
 
 
 class Pipeline(FunctionModel[P, R]):
-    """An async function that calls models: one row at a time, many at a time in flight."""
+    """An async function that calls models, once for each row and for many rows concurrently."""
 
 
 @overload
@@ -237,10 +238,10 @@ def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
 @overload
 def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
 def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
-    """Make a function a model; the settings are the fields of ModelConfig, and `cost`: what a
-    row weighs when it is padded to the longest (`cost=len` for texts; see Model).
+    """Make a function a model. `settings` are fields of ModelConfig, and `cost`: a function that
+    returns a row's size (`cost=len` for texts; see Model).
 
-    Mistakes in the annotations or settings are ConfigErrors here, at import.
+    ConfigError for mistakes in annotations or settings, at import.
     """
 
     def decorate(function: Callable[P, R]) -> FunctionModel[P, R]:
@@ -256,7 +257,11 @@ def pipeline(function: Callable[P, R], /) -> Pipeline[P, R]: ...
 @overload
 def pipeline(**settings: Any) -> Callable[[Callable[P, R]], Pipeline[P, R]]: ...
 def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
-    """Make an `async def` function that calls other models a model of its own."""
+    """Make an `async def` function that calls other models a model. `settings` are fields of
+    ModelConfig.
+
+    ConfigError for mistakes in annotations or settings, at import.
+    """
 
     def decorate(function: Callable[P, R]) -> Pipeline[P, R]:
         name = function.__name__
@@ -275,7 +280,6 @@ def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
 
 
 def _check_signature(signature: Signature, config: ModelConfig) -> None:
-    """Do the code and its configuration go together?"""
     where = f"model {config.name!r}"
     for spec in signature.inputs:
         if spec.name in RESERVED:

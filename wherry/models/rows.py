@@ -1,4 +1,4 @@
-"""How does a caller's Python row become columns, and what is wrong with it if it does not?"""
+"""How does a caller's Python row become columns, and which error says that it cannot?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wherry.values.request import Array, Column, Columns, ShapedRow
 
 
 def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, Any]) -> Columns:
-    """One caller's row as columns of one row; InvalidRequest names what is wrong."""
+    """A caller's row as columns of one row. InvalidRequest names what is wrong."""
     columns: Columns = {}
     for spec in signature.inputs:
         if spec.name not in row:
@@ -32,7 +32,7 @@ def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, 
 def columns_of_rows(
     signature: Signature, config: ModelConfig, columns: Mapping[str, Any]
 ) -> tuple[Columns, int]:
-    """One caller's columns as the core keeps them, and how many rows they have."""
+    """A caller's columns in the form of the core, and their number of rows. InvalidRequest."""
     checked: Columns = {}
     rows: int | None = None
     for name, values in columns.items():
@@ -68,7 +68,7 @@ def columns_of_rows(
 
 
 def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
-    """A column of one row from a caller's Python value."""
+    """A column of one row from a caller's Python value. InvalidRequest."""
     form = spec.form
     if form is Form.TEXT:
         if not isinstance(value, str):
@@ -93,13 +93,13 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
         )
     column = array[np.newaxis]
     column.flags.writeable = (
-        False  # it may be the caller's own array: a model that changes it copies
+        False  # may be the caller's array: a model that writes to it gets a copy
     )
     return [column[0]] if form is Form.ARRAYS else column
 
 
 def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
-    """A row of several strings, flat, from a list or an array of any shape."""
+    """The elements of a row of strings, flat, from a list or array of any shape."""
     array = np.asarray(value, np.object_)
     elements = array.ravel().tolist()
     if not all(isinstance(element, bytes) for element in elements):
@@ -116,15 +116,16 @@ def _elements(spec: TensorSpec, value: Any, model: str) -> list[bytes]:
 
 
 def as_array(value: Any, spec: TensorSpec) -> Array:
-    """`value` in the datatype of `spec`; TypeError, ValueError or OverflowError if it cannot be.
+    """`value` as an array with the datatype of `spec`. Raises TypeError, ValueError or
+    OverflowError.
 
-    Python numbers have no width: a value that fits is welcome in any datatype of its kind.
+    Python numbers have no width: a value that fits is accepted for any datatype of its kind.
     """
     array = np.asarray(value)
     wanted = spec.datatype.dtype
     if array.dtype == wanted:
         return array
-    if not array.size:  # of an empty list numpy cannot know the kind
+    if not array.size:  # numpy cannot infer the type of an empty list
         return array.astype(wanted)
     if array.dtype.kind in "iu" and wanted.kind in "iu":
         limits = np.iinfo(wanted.name)

@@ -6,10 +6,10 @@
     Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
     Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
 
-An alias (`type Vector = ...`) is read as what it stands for. Several parameters are several inputs;
-one with a default is optional. A TypedDict, NamedTuple or dataclass as the return type names
-several outputs; a tuple numbers them. Without `list[...]` (`text: str`) the function takes one row
-at a time. A generator streams.
+Aliases (`type Vector = ...`) are resolved. Each parameter is an input; one with a default is
+optional. A TypedDict, NamedTuple or dataclass as the return type names several outputs; a tuple
+numbers them. Without `list[...]` (`text: str`) the function takes one row at a time. A generator
+streams.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ STREAMS = (Iterator, Iterable, Generator, *ASYNC_STREAMS)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a model takes and gives."""
+    """The inputs and outputs of a model, and how its code takes them."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    #: The code takes one row, not columns.
+    #: The code takes single values, not columns.
     row_wise: bool
-    #: The code yields: one request has many responses.
+    #: The code is a generator: one request has any number of responses.
     streams: bool
     #: The code is a coroutine function or an asynchronous generator.
     is_async: bool
@@ -66,9 +66,10 @@ class Signature:
 
 
 def read_signature(function: Callable[..., Any], model: str, *, returns: Any = None) -> Signature:
-    """Read a function's (bound method's) annotations; ConfigError says what is missing.
+    """The signature from the annotations of a function or bound method. ConfigError says what is
+    missing.
 
-    `returns` stands in for its own return annotation.
+    `returns` replaces its return annotation.
     """
     try:
         hints = hints_of(function)
@@ -130,7 +131,7 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
 
 
 def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
-    """What each response is, whether there is more than one, and whether they are awaited."""
+    """The annotation of one response, whether the code streams, and whether it is async."""
     origin = get_origin(hint)
     if origin in STREAMS and get_args(hint):
         return get_args(hint)[0], True, origin in ASYNC_STREAMS
@@ -172,14 +173,15 @@ def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
             )
         )
     if by_row is False and row_wise and spec.form is not Form.ARRAYS:
-        # One row in, a list out: a row of any length.
+        # One row in, a list out: the row has any length.
         form = Form.ARRAYS if spec.form is Form.SCALARS else spec.form
         return replace(spec, form=form, shape=(-1,))
     return spec
 
 
 def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpec, bool | None]:
-    """The tensor an annotation describes, and whether it is one row (None: an array is both)."""
+    """The tensor that an annotation describes, and whether it is a single row (None: an array can
+    be both)."""
     hint = _not_none(hint, where)
     marker: TensorType | None = None
     if get_origin(hint) is Annotated:
@@ -222,7 +224,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
 
 
 def _not_none(hint: Any, where: str) -> Any:
-    """The X of `X | None`, or `hint` itself. ConfigError: there is more than one."""
+    """The X of `X | None`, else `hint`. ConfigError for other unions."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
     choices = [arg for arg in get_args(hint) if arg is not type(None)]

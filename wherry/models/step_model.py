@@ -1,7 +1,7 @@
-"""What does a user write for a model that works in steps, which requests join and leave between?
+"""What does a user write for a model with iteration-level batching?
 
-A decoder, a diffusion loop, a recogniser that eats audio piece by piece: each answer takes many
-calls of the network, and every call may serve all answers that are under way.
+A decoder, a diffusion loop, a streaming speech recogniser: each answer takes many calls of the
+network, and each call (step) computes all active requests. Requests join and leave between steps.
 
     class Countdown(wherry.StepModel):
         max_batch_size = 8
@@ -30,49 +30,48 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Step(Generic[T]):
-    """What one step did for one request."""
+    """The result of one step for one request."""
 
-    #: For its caller, now: none, one or several.
+    #: Responses to send to its caller now.
     responses: Sequence[T] = ()
-    #: The request is finished. The model has let go of its state; `stop` does not come.
+    #: Whether the request is finished. The model has dropped its state; `stop` is not called.
     done: bool = False
-    #: The request has failed: its caller gets this, its neighbours go on.
+    #: The error of this request, if it has failed. Others go on.
     error: Exception | None = None
 
 
 class StepModel(Model):
-    """Subclass this for a model that works in steps.
+    """A model that works in steps: subclass this.
 
-    `max_batch_size` is how many requests may be active; more wait. All methods run in one thread
-    of the instance, one at a time. What `step` raises ends every active request, so report what
-    concerns one request as its `Step.error`. A model that cannot go on at all raises
-    `wherry.WorkerDied`: it is loaded anew, in a new worker if it has one.
+    `max_batch_size` is the number of requests that may be active; more wait. All methods run in one
+    thread of the instance. An exception from `step` ends every active request, so report errors of
+    a single request as its `Step.error`. A model that cannot continue raises `wherry.WorkerDied`:
+    it is loaded again, in a new worker if it has one.
     """
 
     def start(self, *args: Any, **inputs: Any) -> Any:
-        """One request's row joins: its state, which `step` gets from now on.
+        """Add a request. Returns its state, which is passed to `step` from now on.
 
-        The parameters' annotations are the model's inputs, one row each. What it raises ends this
-        request only.
+        The parameters are the model's inputs, one row each. An exception ends only this request.
         """
         raise NotImplementedError
 
     def step(self, active: list[Any]) -> Sequence[Step[Any]]:
-        """One step of all that are active: what it did for each, in their order.
+        """Compute one step of all active requests. Returns a Step for each, in their order.
 
-        The return annotation, `list[wherry.Step[str]]`, says what a response is.
+        The return annotation, `list[wherry.Step[str]]`, is the type of a response.
         """
         raise NotImplementedError
 
     def stop(self, state: Any) -> None:
-        """The caller of this one has left: let go of its state. It is not stepped again."""
+        """Drop the state of a request that was cancelled. It is not stepped again."""
 
     def gauges(self) -> Mapping[str, float]:
-        """Numbers to show in statistics and metrics, asked for after a step. Must be quick."""
+        """Numbers for statistics and metrics, called after a step. Must be fast."""
         return {}
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
-        """An instance starts a request through this, as it calls any model."""
+        """Start a request: instances call this for any model."""
         return self.start(*args, **inputs)
 
     def signature(self, name: str = "") -> Signature:
@@ -89,13 +88,14 @@ class StepModel(Model):
         return signature
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
-        """Its requests are of one row each: `max_batch_size` counts those."""
+        """Raise ConfigError if the code and its configuration contradict each other. Each request
+        is one row; `max_batch_size` counts requests."""
         if not config.max_batch_size:
             raise ConfigError(f"model {config.name!r}: max_batch_size must be at least 1")
         super().check_signature(signature, replace(config, max_batch_size=1))
 
     def _responses(self, name: str) -> Any:
-        """What a request's answer is: an iterator of step()'s responses."""
+        """The type of the answer: an iterator over step()'s responses."""
         try:
             hint = hints_of(self.step).get("return")
         except (NameError, AttributeError, TypeError) as error:

@@ -1,6 +1,6 @@
-"""Which numbers does a model count itself, beside those that a server counts of it?
+"""Which metrics does a model define itself?
 
-One store for all instances of a model: they report what they add, set and observe, so that a
+One store for all instances of a model: they report additions, settings and observations, so that a
 counter survives a worker that dies.
 """
 
@@ -21,7 +21,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Kind(IntEnum):
-    """As Triton numbers them."""
+    """The kinds of metrics, with Triton's numbers."""
 
     COUNTER = 0
     GAUGE = 1
@@ -30,16 +30,16 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class Line:
-    """One metric of a family: the labels are its name."""
+    """One metric of a family, identified by its labels."""
 
     value: float = 0.0
-    #: Of a histogram: how many values lie up to each bound, and above the last.
+    #: Of a histogram: the number of values up to each bound, and above the last.
     counts: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class CustomFamily:
-    """Metrics of one name."""
+    """The metrics of one name."""
 
     name: str
     description: str
@@ -65,7 +65,8 @@ class CustomMetrics:
         action: str,
         value: float,
     ) -> None:
-        """`action` is "add", "set" or "observe". The first call for a family defines it."""
+        """Apply `action`: "add", "set" or "observe". The first call for a name defines the
+        family."""
         with self._lock:
             family = self._families.get(name)
             if family is None:
@@ -89,7 +90,7 @@ class CustomMetrics:
             return 0.0 if line is None else line.value
 
     def families(self) -> list[CustomFamily]:
-        """Copies of all of them."""
+        """Copies of all families."""
         with self._lock:
             return [
                 CustomFamily(
@@ -107,9 +108,9 @@ class CustomMetrics:
 
 
 def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:
-    """Families of several models; those of one name are one family, with the sums of what has the
-    same labels. A model that uses a name for another kind is left out, and so are names of the
-    server's own."""
+    """The families of several models. Families of one name are merged, with sums for equal labels.
+    Left out: a family whose kind or bounds differ from the first of its name, and names of the
+    server's own metrics."""
     families: dict[str, CustomFamily] = {}
     for store in stores:
         for family in store.families():
@@ -129,7 +130,7 @@ def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:
 
 
 def as_prometheus(family: CustomFamily) -> Metric:
-    """A family as prometheus_client shows it."""
+    """A family in prometheus_client's form."""
     from prometheus_client.core import (
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -146,7 +147,7 @@ def as_prometheus(family: CustomFamily) -> Metric:
     if family.kind is Kind.COUNTER and family.name.endswith("_total"):
         metric = CounterMetricFamily(family.name, family.description)
     elif family.kind is Kind.COUNTER:
-        # Triton's counters may have other names, which stay: Prometheus then calls them untyped.
+        # Counters without `_total` keep their names: as untyped.
         metric = Metric(family.name, family.description, "unknown")
     else:
         metric = GaugeMetricFamily(family.name, family.description)

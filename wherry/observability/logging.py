@@ -22,22 +22,22 @@ from typing import Any, TextIO
 
 import msgspec
 
-#: What every record has; anything else in it came from `extra`.
+#: Attributes of every record; others came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
-#: Control characters, which could draw on a terminal or forge a line of the log.
+#: Control characters, which could control a terminal or forge a log line.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`, in its order."""
+    """The fields given as `extra`, in order."""
     return {key: value for key, value in record.__dict__.items() if key not in _STANDARD}
 
 
 class HumanFormatter(logging.Formatter):
-    """One line for a person: time, level, event, fields; a traceback beneath it."""
+    """Formats a record as one line for people: time, level, event, fields; a traceback below."""
 
     def __init__(self, *, colour: bool = False, iso: bool = False) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class HumanFormatter(logging.Formatter):
         level = f"{record.levelname:<5}"
         if self.colour:
             level = f"\033[{_COLOURS.get(record.levelname, '0')}m{level}\033[0m"
-        # Our own events say it all; a line of another library says whose it is.
+        # Lines of other libraries are prefixed with the logger's name.
         own = record.name == "wherry" or record.name.startswith("wherry.")
         message = _one_line(record.getMessage())
         line = f"{clock} {level} {message if own else f'{record.name}: {message}'}"
@@ -65,7 +65,7 @@ class HumanFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for machines."""
+    """Formats a record as one JSON object in a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -76,12 +76,16 @@ class JsonFormatter(logging.Formatter):
             "msg": record.getMessage(),
         }
         for key, value in fields_of(record).items():
-            line.setdefault(key, value)  # a field never replaces what every line has
+            line.setdefault(key, value)  # a field never replaces a standard key
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         try:
             return msgspec.json.encode(line, enc_hook=str).decode()
-        except (ValueError, TypeError, UnicodeError):  # a lone surrogate, a key that is no string
+        except (
+            ValueError,
+            TypeError,
+            UnicodeError,
+        ):  # a lone surrogate, a key that is not a string
             plain = {str(key): repr(value) for key, value in line.items()}
             return msgspec.json.encode(plain).decode()
 
@@ -89,7 +93,7 @@ class JsonFormatter(logging.Formatter):
 def configure(
     level: str = "info", format: str = "human", stream: TextIO | None = None
 ) -> logging.Handler:
-    """Send this program's log to `stream` (stderr). For a program, not for a library."""
+    """Send this program's log to `stream` (default stderr). For programs, not for libraries."""
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
     if format == "json":
@@ -99,7 +103,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # asyncio tells of each closed connection at debug level, and of its selector at each start.
+    # At debug level asyncio logs each closed connection.
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
@@ -110,7 +114,7 @@ def _colour_is_welcome(stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 
 def _text(value: object) -> str:
-    """A field's value: bare where that is unambiguous, quoted where it is not."""
+    """A field's value, quoted if it would be ambiguous."""
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
@@ -121,5 +125,5 @@ def _text(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """The text without anything that could start a new line or move the cursor."""
+    """The text with control characters escaped."""
     return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), text)

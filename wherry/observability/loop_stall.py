@@ -1,8 +1,8 @@
-"""How long was the event loop held up, so that no request was answered?
+"""How long was the event loop blocked?
 
-Measured by how late a timer of the loop runs: it waited for a turn of the loop that took as
-long. It costs nothing for a request, but a wake-up each INTERVAL while something is open, and one a
-second while nothing is. A turn is seen to within an INTERVAL.
+Measured by the delay of a periodic timer: it is as late as the callback that blocked the loop was
+long. It costs nothing for a request, but a wake-up every INTERVAL while connections are open and
+one a second otherwise. The resolution is one INTERVAL.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final
 
 from wherry.observability.statistics import Histogram
 
-#: Seconds between two wake-ups.
+#: Seconds between wake-ups.
 INTERVAL: Final = 0.02
 IDLE_INTERVAL: Final = 1.0
-#: The longest stall is that of the last one to two of these.
+#: Seconds of a window: the longest stall covers the last one to two windows.
 WINDOW: Final = 60.0
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class LoopStall:
-    """The stalls of one loop, from `start` to `stop`. `clock` may be a test's own."""
+    """The stalls of one loop between `start` and `stop`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -37,11 +37,11 @@ class LoopStall:
 
     @property
     def longest(self) -> float:
-        """Seconds; of the last one to two minutes. Any thread."""
+        """The longest stall of the last one to two minutes in seconds. Any thread."""
         return max(self._longest)
 
     def start(self, loop: asyncio.AbstractEventLoop, idle: Callable[[], bool]) -> None:
-        """Watch this loop, in its own thread; `idle` says whether nothing is open."""
+        """Watch this loop, from its own thread. `idle` returns whether no connection is open."""
         self._loop, self._idle = loop, idle
         self._window_ends = self._clock() + WINDOW
         self._schedule()

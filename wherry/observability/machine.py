@@ -1,7 +1,7 @@
-"""How busy is the machine that the server runs on: its processors and its memory?
+"""How much CPU and memory does the server's machine use?
 
-From /proc, without waiting: what was used since the question before this one. Elsewhere than on
-Linux nothing is known.
+From /proc, without waiting: CPU use is measured since the previous read. Only Linux is supported;
+elsewhere values are None.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What is known of the machine; None: nothing."""
+    """The machine's usage; None where unknown."""
 
-    #: 0 to 1, of all processors, since the last question (the first time: since the start).
+    #: 0 to 1 over all processors, since the previous read (at first: since the machine's start).
     cpu_utilization: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
 
 
 class Machine:
-    """Reads files: not for an event loop. One scraper at a time: each question begins a span."""
+    """Reads the machine's usage from files: not for an event loop. For one reader, as CPU use is
+    measured since the previous read."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
@@ -38,18 +39,18 @@ class Machine:
         )
 
     def available_bytes(self) -> int | None:
-        """Memory that programs may still take, the cache of files among it; None: not known."""
+        """Memory that programs may still allocate, including caches of files; None: unknown."""
         return self._memory()[1]
 
     def memory_limit_bytes(self) -> int | None:
-        """What this process and its children may take: the machine's memory, or less if a control
-        group of theirs says so; None: not known."""
+        """The memory limit of this process and its children: the machine's memory or a control
+        group's limit; None: unknown."""
         total = self._memory()[0]
         limits = [*self._group_limits(), *([] if total is None else [total])]
         return min(limits, default=None)
 
     def _group_limits(self) -> Iterator[int]:
-        """Memory limits of this process's control groups, outer ones too (v1 and v2)."""
+        """The memory limits of this process's control groups and their parents (v1 and v2)."""
         for line in self._lines("self/cgroup"):
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
@@ -58,7 +59,7 @@ class Machine:
             root = self._cgroups / "memory" if controllers else self._cgroups
             file = "memory.limit_in_bytes" if controllers else "memory.max"
             group = PurePosixPath(path)
-            # A container sees its own group as the root, whatever the path says.
+            # In a container the group's own directory may be the root, whatever the path says.
             for folder in (group, *group.parents):
                 text = _text(root / str(folder).lstrip("/") / file).strip()
                 if text.isdigit():
@@ -80,7 +81,7 @@ class Machine:
         return min(1.0, max(0.0, busy_since / total_since))
 
     def _memory(self) -> tuple[int | None, int | None]:
-        """Total and available, in bytes."""
+        """Total and available memory in bytes."""
         found: dict[str, int] = {}
         for line in self._lines("meminfo"):
             name, _, rest = line.partition(":")
@@ -94,7 +95,7 @@ class Machine:
 
 
 def _text(path: Path) -> str:
-    """A file's text; "" if there is none."""
+    """A file's text; "" if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Which numbers does a server show to Prometheus, and under which names?
+"""Which metrics does a server expose to Prometheus, and under which names?
 
-Every instrument is declared here; the counters themselves are in `statistics.py`, and read when
-they are scraped. Beside our own names stand Triton's, with its units, for existing dashboards.
+Every metric is declared here. The counters are in `statistics.py` and are read at each scrape.
+Triton's metrics, with its units, are exposed besides our own for existing dashboards.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LABELS: Final = ("model", "version")
-#: Triton's four reasons for a failed request.
+#: Triton's reasons of failed requests.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-#: Why a batch left as it was: see the policies in scheduler/.
+#: Why a batch ended: see the policies in scheduler/.
 CUT_REASONS: Final = (
     "full", "idle", "waited", "part", "slots", "preferred", "delay", "no_arrivals_expected",
     "mixed", "deadline",
 )  # fmt: skip
-#: Gauges of what was learnt, and their names in `GET /v2/models/NAME/batching`.
+#: Gauges of learnt values, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
     ("wherry_max_batch_rows", "max_batch_rows",
      "Rows of a batch at most: max_batch_size, or fewer after running out of memory."),
@@ -48,8 +48,8 @@ LEARNT: Final = (
 BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-#: Counters of Triton, and of models, need not be called `_total`, as OpenMetrics wants it: they are
-#: untyped there.
+#: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
+#: there.
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
 
 
@@ -65,13 +65,13 @@ class Gauged(Protocol):
 
 
 class Counting(Protocol):
-    """A model that may count things itself."""
+    """A model that may define metrics."""
 
     custom_metrics: CustomMetrics | None
 
 
 class Loaded(Protocol):
-    """What is counted of a loaded model."""
+    """The parts of a loaded model that are measured."""
 
     load_seconds: float
 
@@ -89,7 +89,7 @@ class Loaded(Protocol):
 
 
 class CacheNumbers(Protocol):
-    """What the response cache has counted."""
+    """The counters of the response cache."""
 
     lookups: int
     hits: int
@@ -107,7 +107,7 @@ class Cache(Protocol):
 
 
 class Source(Protocol):
-    """The Runtime."""
+    """The parts of the Runtime that are measured."""
 
     @property
     def cache(self) -> Cache | None: ...
@@ -115,7 +115,7 @@ class Source(Protocol):
 
 
 class Door(Protocol):
-    """The frontends' admission."""
+    """The counters of the frontends' admission."""
 
     in_flight: int
     refused: int
@@ -125,7 +125,7 @@ class Door(Protocol):
 
 
 class Metrics:
-    """One server's metrics; prometheus_client is loaded with the first scrape."""
+    """A server's metrics. prometheus_client is imported at the first scrape."""
 
     def __init__(
         self, source: Source, door: Door, version: str, loop_stall: LoopStall | None = None
@@ -138,9 +138,10 @@ class Metrics:
         self._registry: Any = None
 
     def scrape(self, *, openmetrics: bool) -> tuple[bytes, str]:
-        """The text, and its content type. Takes milliseconds and reads files: not for a loop.
+        """The metrics as text, and its content type. Takes milliseconds and reads files: not for an
+        event loop.
 
-        What the program itself registered with prometheus_client is shown too.
+        Includes the metrics that the program itself registered with prometheus_client.
         """
         from prometheus_client import REGISTRY, CollectorRegistry, exposition
         from prometheus_client.openmetrics import exposition as openmetrics_exposition
@@ -164,11 +165,11 @@ class Metrics:
         return _UNTYPED.sub(typed, text), PLAIN_TEXT
 
     def describe(self) -> Iterable[Metric]:
-        """For registering: no names, so that nothing is read for them."""
+        """Return no names: prometheus_client then does not call `collect` to register this."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: everything, now."""
+        """All metrics now, for prometheus_client."""
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -215,26 +216,26 @@ class Metrics:
         return merged(store for store in stores if store is not None)
 
 
-#: A language model's gauges: the metric, its name there, what it means.
+#: Gauges of a language model: the metric, its key in gauges(), the help text.
 GENERATION: Final = (
-    ("wherry_llm_requests_running", "running", "Sequences that are in the steps."),
-    ("wherry_llm_requests_waiting", "waiting", "Sequences that wait for room in the steps."),
-    ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Key-value blocks in use, of all."),
-    ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Tokens of prompts computed."),
+    ("wherry_llm_requests_running", "running", "Sequences that run."),
+    ("wherry_llm_requests_waiting", "waiting", "Sequences that wait."),
+    ("wherry_llm_kv_cache_usage_ratio", "kv_cache_usage", "Share of the KV cache's blocks in use."),
+    ("wherry_llm_prompt_tokens", "prompt_tokens_total", "Prompt tokens computed (prefill)."),
     ("wherry_llm_generation_tokens", "generation_tokens_total", "Tokens generated."),
     ("wherry_llm_prefix_cache_queries", "prefix_cache_queries_total",
-     "Tokens of prompts looked up among known prefixes."),
-    ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, those found there."),
+     "Prompt tokens looked up in the prefix cache."),
+    ("wherry_llm_prefix_cache_hits", "prefix_cache_hits_total", "Of these, tokens found there."),
     ("wherry_llm_preemptions", "preemptions_total",
-     "Sequences put back, since the key-value blocks ran out."),
+     "Sequences preempted since the KV cache was full."),
     ("wherry_llm_steps", "steps_total", "Steps of the engine."),
-    ("wherry_llm_step_seconds", "step_seconds_total", "What these took."),
+    ("wherry_llm_step_seconds", "step_seconds_total", "Seconds in steps."),
     ("wherry_llm_model_seconds", "model_seconds_total", "Of these, in the model itself."),
 )  # fmt: skip
 
 
 class ModelValues:
-    """The numbers of one model at one moment."""
+    """The values of one model at one moment."""
 
     def __init__(self, loaded: Loaded) -> None:
         self.labels = [loaded.name, loaded.version]
@@ -247,7 +248,7 @@ class ModelValues:
         self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
         self.load_seconds = loaded.load_seconds
         self.learnt = runner.explain()
-        #: What a model that works in steps says of itself, by instance.
+        #: The gauges() of a StepModel, by instance.
         self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
         counted = loaded.statistics
         with counted.lock:
@@ -276,7 +277,7 @@ class ModelValues:
 
 
 class Own(NamedTuple):
-    """A metric of every model: a number, or with a label one for each of its values."""
+    """A metric of every model. With a `label` the value is a dict by the label's value."""
 
     kind: str
     name: str
@@ -285,7 +286,7 @@ class Own(NamedTuple):
     label: str = ""
 
 
-#: Base units, `_total` for counters, bounded labels.
+#: In base units, with bounded labels.
 OWN: Final = (
     Own("Counter", "wherry_requests", "Requests answered, by outcome.",
         lambda v: {"success": v.success_count, **{r.lower(): n for r, n in v.failures.items()}},
@@ -328,7 +329,7 @@ OWN: Final = (
         lambda v: float(v.ready)),
 )  # fmt: skip
 
-#: Of models that work in steps; those of language models have vLLM's meanings.
+#: Metrics of StepModels; those of language models have vLLM's meanings.
 OF_STEPS: Final = (
     Own("Histogram", "wherry_first_response_seconds",
         "From a request's arrival to its first response, of models that work in steps.",
@@ -340,7 +341,7 @@ OF_STEPS: Final = (
 
 
 def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Wherry's own, of every model."""
+    """Wherry's own metrics of all models."""
     yield from (_family(models, *own) for own in OWN)
     yield from learnt_metrics(models)
     yield from (_family(models, *own) for own in OF_STEPS)
@@ -361,7 +362,7 @@ def _family(
     value: Callable[[ModelValues], Any],
     label: str = "",
 ) -> Metric:
-    """One metric of all models. With a label `value` gives a number for each of its values."""
+    """One metric of all models. With a `label`, `value` returns a dict by the label's value."""
     from prometheus_client import core
 
     labels = [*LABELS, label] if label else LABELS
@@ -372,7 +373,7 @@ def _family(
             for which, number in told.items():
                 made.add_metric([*values.labels, which], number)
         elif kind == "Histogram":
-            made.add_metric(values.labels, *told)  # the buckets, and the sum
+            made.add_metric(values.labels, *told)  # buckets and sum
         else:
             made.add_metric(values.labels, told)
     metric: Metric = made
@@ -380,7 +381,7 @@ def _family(
 
 
 def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """What the batchers have learnt, 0 until they have; a pipeline learns nothing."""
+    """The values that batchers have learnt; 0 until then. Pipelines have none."""
     from prometheus_client.core import GaugeMetricFamily
 
     for name, key, documentation in LEARNT:
@@ -391,7 +392,7 @@ def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         yield family
 
 
-#: Triton's names and units (microseconds, summed over requests). Counters are untyped here.
+#: Triton's metrics in its units (microseconds, summed over requests). Untyped here.
 TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
     ("nv_inference_request_success", "Number of successful inference requests.",
      lambda v: v.success_count),
@@ -428,7 +429,7 @@ TRITON_GAUGES: Final = ("nv_inference_pending_request_count", "nv_model_load_tim
 
 
 def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Triton's, of every model."""
+    """Triton's metrics of all models."""
     from prometheus_client.core import Metric
 
     for name, documentation, value in TRITON:
@@ -443,7 +444,7 @@ def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
         yield family
 
 
-#: Triton's gauges of the whole response cache.
+#: Triton's gauges of the response cache.
 CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
     ("num_lookups", "Number of response cache lookups.", lambda c: c.lookups),
     ("num_hits", "Number of response cache hits.", lambda c: c.hits),
@@ -458,13 +459,13 @@ CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
 
 
 def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
-    """0 if there is no cache."""
+    """The cache's gauges; 0 without a cache."""
     for name, documentation, value in CACHE:
         yield _gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
 
 
 def machine_metrics(use: Use) -> Iterator[Metric]:
-    """Triton's gauges of the machine; without a value where that is not known."""
+    """Triton's gauges of the machine; without a value where it is unknown."""
     yield _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
     yield _gauge(
         "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes
@@ -481,7 +482,7 @@ def _gauge(name: str, documentation: str, value: float | None) -> Metric:
 
 
 def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
-    """Buckets as Prometheus wants them: each holds all below it, too."""
+    """Prometheus' cumulative buckets, and the sum."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):

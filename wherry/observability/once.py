@@ -1,26 +1,27 @@
-"""Is this cause to be logged, or was it logged a moment ago?"""
+"""Is this cause to be logged now, or was it logged recently?"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-#: Seconds in which one cause is logged once.
+#: Seconds in which one cause is logged at most once.
 INTERVAL = 60.0
-#: Causes that are counted one by one; all others count as one.
+#: Causes counted separately; all others count as one.
 MOST = 64
 
 
 class OncePerCause:
-    """Pure: time comes in as an argument. Not for several threads at once."""
+    """Limits how often a cause is logged. Pure: time is an argument. Not thread-safe."""
 
     def __init__(self, interval: float = INTERVAL, most: int = MOST) -> None:
         self.interval = interval
         self._most = most
-        #: When each cause was logged, and how often it has come since.
+        #: When each cause was logged, and how often it has occurred since.
         self._told: dict[Hashable, tuple[float, int]] = {}
 
     def came(self, cause: Hashable, now: float) -> int | None:
-        """How many like it were not logged since one was; None: do not log this one either."""
+        """Count an occurrence. If it is to be logged, the number of occurrences since the last
+        logged one; else None."""
         if cause not in self._told and len(self._told) >= self._most:
             self._forget(now)
             if len(self._told) >= self._most:
@@ -33,13 +34,13 @@ class OncePerCause:
         return more
 
     def untold(self) -> dict[Hashable, int]:
-        """How many of each cause were not logged; counts from zero again."""
+        """The number of occurrences not logged, by cause; resets them."""
         left = {cause: more for cause, (_, more) in self._told.items() if more}
         self._told = {cause: (told_at, 0) for cause, (told_at, _) in self._told.items()}
         return left
 
     def _forget(self, now: float) -> None:
-        """Forget causes of which nothing is left to log."""
+        """Forget causes without occurrences left to log."""
         self._told = {
             cause: (told_at, more)
             for cause, (told_at, more) in self._told.items()

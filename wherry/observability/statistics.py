@@ -1,7 +1,7 @@
-"""What did we count on the way, for each model?
+"""Which counters does each model have?
 
 Counters only grow and are updated before the answer is sent, so that a client may subtract two
-snapshots (perf tools do). Durations are nanoseconds; compute durations count once for each
+snapshots (as perf tools do). Durations are nanoseconds. Compute durations count once for each
 request of a batch, as in the V2 statistics extension.
 """
 
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field
 
 from wherry.values.request import InferRequest
 
-#: Upper bounds in seconds; latency of a whole request and time in the queue share them.
+#: Upper bounds in seconds, of both request latency and queue time.
 SECONDS_BUCKETS = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
 )  # fmt: skip
 
 
-#: A stream may have any number of responses: so many are told apart.
+#: Responses of a stream with statistics of their own.
 MAX_RESPONSE_PLACES = 256
 
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened, and how long it took in all."""
+    """How often something happened, and its total duration."""
 
     count: int = 0
     ns: int = 0
@@ -40,7 +40,7 @@ class Duration:
 
 @dataclass(slots=True)
 class Histogram:
-    """Counts by upper bound; the last one is everything above."""
+    """Counts by upper bound; the last count is for everything above."""
 
     bounds: Sequence[float] = SECONDS_BUCKETS
     counts: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, values: Sequence[float]) -> float:
-        """Count values; what they are together."""
+        """Count values; return their sum."""
         counts, bounds = self.counts, self.bounds
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -65,7 +65,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Compute:
-    """How often something was computed, and how long each part of that took in all."""
+    """How often a batch was computed, and the total duration of each phase."""
 
     count: int = 0
     input_ns: int = 0
@@ -81,12 +81,12 @@ class Compute:
 
 @dataclass(slots=True)
 class ResponseStatistics:
-    """What became of all n-th responses of streaming requests."""
+    """Statistics of the n-th responses of all streaming requests."""
 
-    #: From the response before it, or the batch's start, until it came.
+    #: Time since the previous response or the batch's start.
     came: Duration = field(default_factory=Duration)
     fail: Duration = field(default_factory=Duration)
-    #: The request ended where this response would have been.
+    #: Requests that ended before this response.
     empty_response: Duration = field(default_factory=Duration)
     cancel: Duration = field(default_factory=Duration)
 
@@ -96,36 +96,36 @@ class ModelStatistics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        #: By the system's clock, in seconds.
+        #: Unix time in seconds.
         self.last_inference_at = 0.0
         self.inference_count = 0
         self.execution_count = 0
         self.success = Duration()
         self.fail = Duration()
-        #: Each request of a batch took what the batch took.
+        #: Each request counts the duration of its batch.
         self.compute = Compute()
-        #: Executions by their rows.
+        #: Executions by number of rows.
         self.batch_sizes: dict[int, Compute] = {}
         self.cut_reasons: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
         self.responses = 0
-        #: By their place in their request; the last one counts all that come after it.
+        #: By position in the stream; the last one counts all further responses.
         self.response_places: list[ResponseStatistics] = []
         self.cache_hit = Duration()
         self.cache_miss = Duration()
         self.worker_restarts = 0
-        #: By their cause: a signal's name, or one word.
+        #: By cause: a signal's name, or one word.
         self.worker_deaths: Counter[str] = Counter()
-        #: Requests refused because they kill workers.
+        #: Requests refused because they crash workers.
         self.poisoned = 0
-        #: Requests refused since they would have taken too long.
+        #: Requests refused because they were predicted to be late.
         self.predicted_late = 0
-        #: Whether requests were split: until then none is looked at for that.
+        #: Whether any request was split; avoids a check of each request before.
         self.has_parts = False
         self._inlined = Duration()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
-        #: Of streams in steps: until the first response, and from one to the next.
+        #: Of StepModels: until the first response, and between responses.
         self.first_response_seconds = Histogram()
         self.next_response_seconds = Histogram()
 
@@ -143,7 +143,8 @@ class ModelStatistics:
         infer_ns: int,
         output_ns: int,
     ) -> None:
-        """A batch has run, whatever became of its requests. `started` is the runtime's clock."""
+        """Count a batch that has run, with whatever outcomes. `started` is by the runtime's
+        clock."""
         executions = len(executed_rows)
         whole = _without_parts(requests) if self.has_parts else requests
         with self.lock:
@@ -162,7 +163,7 @@ class ModelStatistics:
             request.compute_ns = compute_ns
 
     def succeeded(self, requests: Sequence[InferRequest], now: float) -> None:
-        """These requests are about to be answered with their outputs."""
+        """Count requests about to be answered with outputs."""
         if self.has_parts:
             requests = _without_parts(requests)
         with self.lock:
@@ -173,9 +174,9 @@ class ModelStatistics:
             self.success.ns += int(seconds * 1e9)
 
     def joined(self, request: InferRequest, reason: str | None, now: float) -> None:
-        """A request that ran in parts is about to be answered, or has failed for this `reason`.
+        """Count a request that ran in parts, about to be answered or failed for this `reason`.
 
-        Of its parts only the batches were counted: it waited until the first of them ran.
+        Of the parts only the batches were counted. Its queue time ended when the first part ran.
         """
         ran = [part for part in request.parts if part.started_at is not None]
         started = min([part.started_at or 0.0 for part in ran], default=None)
@@ -195,26 +196,27 @@ class ModelStatistics:
             self.failed(reason, now - request.enqueued_at)
 
     def stepped(self, active_requests: int, ns: int) -> None:
-        """A model that works in steps has done one."""
+        """Count one step of a StepModel."""
         with self.lock:
             self.execution_count += 1
             self.batch_sizes.setdefault(active_requests, Compute()).add(0, ns, 0)
 
     def responded(self, seconds: float, *, first: bool) -> None:
-        """A stream goes on: `seconds` since its arrival, if it is the first one, or the last."""
+        """Count a response of a stream. `seconds` is the time since the request's arrival for the
+        first one, else since the previous one."""
         with self.lock:
             histogram = self.first_response_seconds if first else self.next_response_seconds
             histogram.observe([seconds])
 
     def finished(self, request: InferRequest, started: float, now: float) -> None:
-        """A request of a model that works in steps is about to be told that it is done."""
+        """Count a finished request of a StepModel, before it is answered."""
         with self.lock:
             self.queue_seconds.observe([started - request.enqueued_at])
             self.compute.add(0, int((now - started) * 1e9), 0)
         self.succeeded([request], now)
 
     def response_came(self, place: int, ns: int) -> None:
-        """A streaming request's response number `place` has come."""
+        """Count response number `place` of a streaming request."""
         with self.lock:
             self.responses += 1
             came = self._place(place).came
@@ -222,7 +224,7 @@ class ModelStatistics:
             came.ns += ns
 
     def stream_ended(self, place: int, ns: int, error_reason: str | None) -> None:
-        """It ended instead of giving response number `place`."""
+        """Count the end of a stream in place of response number `place`."""
         with self.lock:
             at = self._place(place)
             if error_reason is None:
@@ -241,7 +243,7 @@ class ModelStatistics:
         return places[place]
 
     def looked_up(self, ns: int, *, hit: bool, seconds: float) -> None:
-        """The response cache was asked; a hit is an answer, but no inference."""
+        """Count a lookup in the response cache. A hit is a success but no inference."""
         with self.lock:
             if not hit:
                 self.cache_miss.add(ns)
@@ -257,14 +259,15 @@ class ModelStatistics:
             self.fail.add(int(seconds * 1e9))
 
     def inlined(self, infer_ns: int) -> None:
-        """One row ran in its caller's own thread. Cheap: counted here, spread by `fold`."""
+        """Count one row that ran in its caller's thread. Cheap: `fold` spreads it to the
+        counters."""
         with self.lock:
             self._inlined.count += 1
             self._inlined.ns += infer_ns
             self.request_seconds.observe([infer_ns * 1e-9])
 
     def fold(self) -> ModelStatistics:
-        """Bring all counters up to date before they are read together."""
+        """Bring all counters up to date, before they are read."""
         with self.lock:
             count, ns = self._inlined.count, self._inlined.ns
             if count:
@@ -287,7 +290,7 @@ def _without_parts(requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
 
 
 class ResponseCount:
-    """Counts the responses of one streaming request as they come. For one thread."""
+    """Counts the responses of one streaming request. For one thread."""
 
     __slots__ = ("_place", "_since", "_statistics")
 
@@ -301,7 +304,7 @@ class ResponseCount:
         self._place += 1
 
     def go_on(self, now: float) -> None:
-        """The time since then was the reader's, not the model's."""
+        """Continue after a wait for the reader, which does not count as the model's time."""
         self._since = now
 
     def ended(self, now: float, error_reason: str | None = None) -> None:

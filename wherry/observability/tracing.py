@@ -1,4 +1,4 @@
-"""Where did the time of one request go, as a tree: the calls that it made, and theirs?"""
+"""Which models did a request call, and how long did each call take?"""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Whole trees that are kept of each model, the latest.
+#: Traces kept of each pipeline: the latest.
 KEPT = 8
-#: Calls of one request that its tree shows; a pipeline may make any number.
+#: Maximum number of calls in one span.
 MOST_CHILDREN = 200
 
 
 @dataclass(slots=True)
 class Span:
-    """One request of one model. Times are seconds; `started` is of the runtime's clock."""
+    """One request of one model. Times are seconds; `started` is by the runtime's clock."""
 
     model: str
     rows: int
     started: float
     seconds: float = 0.0
-    #: Waiting for an instance; the rest of `seconds` is the model's, or the way there and back.
+    #: Time in the queue, included in `seconds`.
     queue_seconds: float = 0.0
     error: str = ""
     children: list[Span] = field(default_factory=list)
-    #: Calls that are not among the children, which are too many.
+    #: Number of calls beyond MOST_CHILDREN.
     left_out: int = 0
 
     def add(self, child: Span) -> None:
@@ -35,7 +35,7 @@ class Span:
             self.left_out += 1
 
     def tree(self, origin: float | None = None) -> dict[str, Any]:
-        """For people and JSON: milliseconds, offsets from the first span's start."""
+        """The trace as JSON: milliseconds, as offsets from the first span's start."""
         origin = self.started if origin is None else origin
         shown: dict[str, Any] = {
             "model": self.model,
@@ -55,7 +55,7 @@ class Span:
 
 @dataclass(slots=True)
 class Stage:
-    """All calls of one model that requests of a pipeline made."""
+    """The totals of all calls of one model by a pipeline."""
 
     calls: int = 0
     failed: int = 0
@@ -65,9 +65,9 @@ class Stage:
 
 
 class CallTraces:
-    """What the requests of one pipeline did: sums by stage, and the latest trees.
+    """The calls of one pipeline's requests: totals by model, and the latest traces.
 
-    For the loop that runs the pipeline; others may read.
+    Written in the pipelines' loop; other threads may read.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class CallTraces:
             stage.queue_seconds += span.queue_seconds
 
     def stages(self) -> list[dict[str, Any]]:
-        """Each model that was called, in the order of the first calls; means in milliseconds."""
+        """Each called model in the order of first calls, with means in milliseconds."""
         return [
             {
                 "model": name,
@@ -99,7 +99,7 @@ class CallTraces:
         ]
 
     def latest(self) -> list[dict[str, Any]]:
-        """The latest trees, the last one first."""
+        """The latest traces, newest first."""
         return [span.tree() for span in reversed(list(self._latest))]
 
 

@@ -1,1 +1,1 @@
-"""Models that call models, in this process."""
+"""How does a model call other models in the same process?"""

@@ -1,11 +1,11 @@
-"""How does one request flow through the steps of an ensemble?
+"""How does one request pass through the steps of an ensemble?
 
-Each step starts as soon as its tensors are there, so steps that do not need each other run at the
-same time; each is a call through the batcher of its model, together with other callers'. An
-ensemble itself computes nothing and keeps no queue.
+Each step starts as soon as its tensors are there, so independent steps run concurrently. Each is a
+call through the batcher of its model, together with other callers' requests. An ensemble computes
+nothing itself and has no queue.
 
-A member that streams makes the ensemble stream: every response of it flows on by itself through
-the steps that need it.
+A member that streams makes the ensemble stream: each of its responses passes on its own through the
+steps that need it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import BadModelOutput, InvalidRequest, ModelNotReady, WherryError
 from wherry.values.request import Column, Columns, InferRequest, InferResponse, SequenceStep
 
-#: What flows between the steps: whole tensors as on the wire, with the batch dimension if any.
+#: The tensors between the steps, with the batch dimension if there is one.
 Tensors = dict[str, Column]
 
 
-#: What an ensemble says of its sequence if it is in none: Triton says that each time.
+#: The step of a request outside of a sequence: Triton passes it each time.
 NO_SEQUENCE = SequenceStep(0)
 
 
 class EnsembleModel(RepositoryModel):
-    """An ensemble to the runtime, which runs it by an Ensemble in its pipelines' loop."""
+    """An ensemble as the runtime loads it; an Ensemble runs its requests in the pipelines' loop."""
 
     def execute(self, **columns: Column) -> Columns:
         raise NotImplementedError("an ensemble runs in its members")
 
 
 class Members(Protocol):
-    """What an ensemble needs of the Runtime."""
+    """The Runtime's calls that an ensemble uses."""
 
     def model(self, name: str, version: str | None = None) -> Any: ...
     async def answer(
@@ -54,7 +54,7 @@ class Members(Protocol):
 
 
 class Ensemble:
-    """The body of a PipelineRunner: the steps of one config.pbtxt."""
+    """The Body of an ensemble: runs the steps of one config.pbtxt."""
 
     def __init__(self, model: EnsembleModel, members: Members) -> None:
         config = model.triton
@@ -65,7 +65,7 @@ class Ensemble:
         self._batched = config.max_batch_size > 0
         self._specs = {spec.name: spec for spec in model.signature().outputs}
         most = config.ensemble_scheduling.max_inflight_requests
-        #: Responses of one streaming member that are in the later steps at the same time.
+        #: Responses of one streaming member that may be in later steps at once.
         self._most_in_flight = most or 64
 
     async def answer(self, request: InferRequest) -> InferResponse:
@@ -79,13 +79,13 @@ class Ensemble:
                 yield self._response(tensors, request)
 
     def failure(self, error: BaseException) -> Failure:
-        """Nothing of the user's runs here: this is a mistake of ours."""
+        """The failure for an error of wherry itself: an ensemble runs no user code."""
         text = f"ensemble {self._config.name!r} failed: {type(error).__name__}: {error}"
         exception = error if isinstance(error, WherryError) else None
         return Failure("ModelFailed", text, exception=exception)
 
     def not_ready_reason(self) -> str:
-        """An ensemble is as ready as its members."""
+        """Why a member is not ready; "" if all are."""
         for step in self._steps:
             version = None if step.model_version == -1 else str(step.model_version)
             try:
@@ -96,12 +96,12 @@ class Ensemble:
                 return f"its member {step.model_name!r} is not ready: {reason}"
         return ""
 
-    # The flow
+    # Steps in order
 
     async def _flow(
         self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> Tensors:
-        """Run steps of which none streams: every tensor there is in the end."""
+        """Run steps of which none streams. Returns all tensors at the end."""
         loop = asyncio.get_running_loop()
         pending: dict[str, asyncio.Future[Column | None]] = {
             tensor: loop.create_future() for step in steps for tensor in step.output_map.values()
@@ -127,7 +127,7 @@ class Ensemble:
     async def _streamed(
         self, request: InferRequest, given: Tensors, steps: Sequence[TritonEnsemblingStep]
     ) -> AsyncGenerator[Tensors, None]:
-        """Run steps of which some stream: the tensors at the end of each way through them."""
+        """Run steps of which some stream. Yields the tensors at the end of each response's path."""
         source = next((step for step in self._in_order(steps) if self._streams(step)), None)
         if source is None:
             yield await self._flow(request, given, steps)
@@ -136,7 +136,7 @@ class Ensemble:
         later = [step for step in steps if step is not source and step not in first]
         tensors = await self._flow(request, given, first)
         responses = self._responses(source, tensors, request)
-        # In the order of the responses, some of them at the same time.
+        # Yields in the order of the responses, several of which run at once.
         running: list[asyncio.Task[list[Tensors]]] = []
         try:
             async with aclosing(responses):
@@ -162,7 +162,7 @@ class Ensemble:
         return [end async for end in self._streamed(request, tensors, steps)]
 
     def _in_order(self, steps: Sequence[TritonEnsemblingStep]) -> list[TritonEnsemblingStep]:
-        """The steps, each behind those it needs."""
+        """The steps in an order of their dependencies."""
         ordered: list[TritonEnsemblingStep] = []
         waiting = list(steps)
         while waiting:
@@ -175,7 +175,7 @@ class Ensemble:
     def _before(
         self, last: TritonEnsemblingStep, steps: Sequence[TritonEnsemblingStep]
     ) -> list[TritonEnsemblingStep]:
-        """The steps that `last` needs, directly or not."""
+        """The steps that `last` depends on, directly or not."""
         wanted = set(last.input_map.values())
         needed: list[TritonEnsemblingStep] = []
         for step in reversed(self._in_order(steps)):
@@ -185,7 +185,7 @@ class Ensemble:
         return needed
 
     def _needed(self, request: InferRequest) -> list[TritonEnsemblingStep]:
-        """Leave out steps that lead to no requested tensor."""
+        """The steps that lead to a requested tensor."""
         wanted = set(request.wanted or self._specs)
         end = TritonEnsemblingStep(input_map={name: name for name in wanted})
         return self._before(end, self._steps)
@@ -229,8 +229,8 @@ class Ensemble:
                 }
 
     def _options(self, step: TritonEnsemblingStep, request: InferRequest) -> dict[str, Any]:
-        """What a member's request has of the ensemble's; the deadline is kept by our runner,
-        which cancels what is under way."""
+        """The options that a member's request takes from the ensemble's. Not the deadline: the
+        runner cancels the calls when it passes."""
         return {
             "id": request.id,
             "priority": min(request.priority, self._member(step).config.priority_levels),
@@ -242,7 +242,8 @@ class Ensemble:
     def _columns(
         self, loaded: Any, step: TritonEnsemblingStep, inputs: Mapping[str, Column | None]
     ) -> tuple[Columns, int]:
-        """Tensors as the member takes them; those without a value are left out."""
+        """A step's tensors as the member's columns, and their rows; tensors without a value are
+        left out."""
         where = f"ensemble {self._config.name!r}: step {step.model_name!r}"
         columns: Columns = {}
         rows: set[int] = set()
@@ -265,7 +266,7 @@ class Ensemble:
             raise InvalidRequest(f"{where}: its inputs differ in their batch size: {sorted(rows)}")
         return columns, rows.pop()
 
-    # The ends
+    # Inputs and outputs
 
     def _given(self, request: InferRequest) -> Tensors:
         if self._batched:
@@ -288,7 +289,8 @@ def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
     """A tensor as a column of a model with or without a batch dimension."""
     if isinstance(tensor, np.ndarray):
         return tensor if batched else tensor[np.newaxis]
-    # Strings: a row is a list of its elements, or the only one; a tensor without rows is flat.
+    # Strings: a row is a list of elements or a single one; without a batch dimension the column is
+    # flat.
     flat = [e for row in tensor for e in (row if isinstance(row, list) else [row])]
     if not batched:
         return [flat]
@@ -297,7 +299,7 @@ def _column(tensor: Column, spec: TensorSpec, batched: bool) -> Column:
     if tensor and isinstance(tensor[0], list):
         return tensor
     width = math.prod(spec.shape)
-    if width <= 0:  # a dimension of any size: all of it is one row
+    if width <= 0:  # an open dimension: everything is one row
         return [flat]
     return [flat[start : start + width] for start in range(0, len(flat), width)]
 

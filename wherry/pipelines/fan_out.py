@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all calls; their results in order.
+    """Await all calls concurrently. Returns their results in order.
 
-    The first that raises cancels the others and is raised itself; cancelling the caller cancels
-    them all. None of them runs on when this returns or raises.
+    The first exception cancels the other calls and is raised; cancelling the caller cancels all
+    calls. When this returns or raises, no call is still running.
     """
     futures: list[asyncio.Future[T]] = []
     try:
@@ -26,14 +26,13 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
 
 @asynccontextmanager
 async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator[T]]:
-    """Start all calls at once, and give their results one by one in their order, for a pipeline
-    that streams:
+    """Start all calls at once and yield their results in order, for a pipeline that streams:
 
         async with wherry.in_order(read(line) for line in lines) as texts:
             async for text in texts:
                 yield text
 
-    None of them runs on when the block is left.
+    When the block is left, no call is still running.
     """
     futures: list[asyncio.Future[T]] = []
 
@@ -54,4 +53,4 @@ async def _stop(futures: Sequence[asyncio.Future[Any]]) -> None:
         await asyncio.wait(unfinished)
     for future in futures:
         if not future.cancelled():
-            future.exception()  # of those that were not awaited: asyncio would complain
+            future.exception()  # retrieved: else asyncio logs exceptions never retrieved

@@ -1,8 +1,8 @@
-"""How does an async function that calls models run as a model of its own?
+"""How does an async function that calls models run as a model?
 
-Its coroutines run in one event loop on a thread of the runtime, so that code which blocks for a
-moment never holds up a frontend. There is no queue: each row is a task, bounded in number, and
-the models it calls do the batching across all callers.
+Its coroutines run in one event loop on a thread of the runtime, so that blocking code does not
+delay a frontend. There is no queue: each row is a task, their number is limited, and the models it
+calls batch across all callers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wherry.values.request import Columns, InferRequest, InferResponse, concaten
 
 
 class LoopThread:
-    """An event loop on a thread of its own, started when it is first needed."""
+    """An event loop on a thread of its own, started on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -64,11 +64,11 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Is this call made in that thread?"""
+        """Whether the caller runs in that thread."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def close(self) -> None:
-        """Cancel what still runs there and end the thread."""
+        """Cancel the loop's tasks and end the thread. Blocks."""
         with self._lock:
             loop, thread, self._loop = self._loop, self._thread, None
         if loop is not None and thread is not None:
@@ -77,7 +77,7 @@ class LoopThread:
 
 
 class Body(Protocol):
-    """What a pipeline does with one request; everything here runs in the loop."""
+    """Answers one request of a pipeline. Runs in the loop unless noted."""
 
     async def answer(self, request: InferRequest) -> InferResponse: ...
 
@@ -86,19 +86,19 @@ class Body(Protocol):
     def failure(self, error: BaseException) -> Failure: ...
 
     def not_ready_reason(self) -> str:
-        """Why no request could be answered now; "" if it could. Any thread."""
+        """Why requests cannot be answered now; "" if they can. Any thread."""
         ...
 
 
 class RowByRow:
-    """The user's own async function: each row is a call, all of them at the same time."""
+    """Calls the user's async function once for each row, concurrently."""
 
     def __init__(self, executable: Executable) -> None:
         self._executable = executable
         self.failure = executable.failure
 
     def not_ready_reason(self) -> str:
-        """Which models it calls, only its code knows."""
+        """Always "": only the function's code knows which models it calls."""
         return ""
 
     async def answer(self, request: InferRequest) -> InferResponse:
@@ -116,13 +116,13 @@ class RowByRow:
         try:
             result = await self._executable.call(columns, 1)
         except (SystemExit, KeyboardInterrupt) as error:
-            # In a task either would end the loop. Ctrl-C comes to the main thread, not to this one.
+            # In a task either would end the loop. Ctrl-C reaches the main thread, not this one.
             raise self._executable.failure(error).as_exception() from error
         return self._executable.outputs(result, 1)
 
 
 class PipelineRunner(Runner):
-    """One loaded pipeline: its requests are tasks of an event loop."""
+    """Runs one loaded pipeline: its requests are tasks of an event loop."""
 
     def __init__(
         self,
@@ -138,11 +138,12 @@ class PipelineRunner(Runner):
         self._body = body
         self._caller = caller
         self._thread = thread
-        #: What is here: None until the loop has started it.
+        #: The requests here and their tasks: None until the loop has started it.
         self._tasks: dict[InferRequest, asyncio.Task[None] | None] = {}
-        #: Of these, the ones that the loop must start.
+        #: Requests that are to be started in the loop.
         self._new: list[InferRequest] = []
-        #: What is not answered yet. A caller that has its answer may be back before the task ends.
+        #: Requests without an answer yet. A caller may send again before the task of its answered
+        #: request ends.
         self._unanswered: set[InferRequest] = set()
         self._longest = config.max_queue_wait or None
         self._traces = CallTraces()
@@ -151,7 +152,7 @@ class PipelineRunner(Runner):
     # Life
 
     def start(self) -> None:
-        """There is nothing to load."""
+        """Do nothing: a pipeline has nothing to load."""
 
     def wait_ready(self, timeout: float | None = None) -> None:
         self.readiness.loaded()
@@ -159,7 +160,7 @@ class PipelineRunner(Runner):
     def close(self, timeout: float | None = 10.0) -> None:
         self.readiness.closing()
         self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
-        for request in list(self._tasks):  # those that were answered before, too
+        for request in list(self._tasks):  # also those whose task outlives their answer
             self._thread.loop.call_soon_threadsafe(self._stop, request)
         with self._changed:
             self._changed.wait_for(self._is_quiet, timeout)
@@ -241,10 +242,10 @@ class PipelineRunner(Runner):
         with self._changed:
             self._tasks.pop(request, None)
             self._changed.notify_all()
-        self.cancel(request)  # unless it has its outcome
+        self.cancel(request)  # no effect if it is settled
 
     def _leaves(self, request: InferRequest) -> None:
-        """It is about to be answered, or has been: it delays no other request any more."""
+        """Note that a request is answered or about to be, so that it no longer counts as load."""
         with self._lock:
             if request in self._unanswered:
                 self._unanswered.remove(request)
@@ -262,7 +263,7 @@ class PipelineRunner(Runner):
         try:
             outcome = await self._outcome(request)
         finally:
-            # Before the answer leaves: whoever has it may ask where the time went.
+            # Before the answer is delivered: its caller may read the trace at once.
             ended = getattr(request.reply, "outcome", outcome)
             span.seconds = self._clock() - span.started
             span.error = type(ended).__name__ if isinstance(ended, Exception) else ""
@@ -280,10 +281,12 @@ class PipelineRunner(Runner):
                 if isinstance(request.reply, StreamReply):
                     return await self._stream(request, request.reply)
                 return await self._body.answer(request)
-        except WherryError as error:  # of a model it called: its code is the caller's code
+        except WherryError as error:  # of a called model: its code becomes the pipeline's
             if isinstance(error, DeadlineExceeded) and self._remaining(request) == 0.0:
-                return self._late(request)  # they have its deadline, and may have seen it first
-            if isinstance(error, ModelFailed):  # its traceback, if it has one, is told of there
+                return self._late(
+                    request
+                )  # the called models share the deadline and may report it first
+            if isinstance(error, ModelFailed):  # the called model has logged the traceback
                 self.failures.tell(str(error), "", request_id=request.id)
             return error
         except model_errors() as error:
@@ -308,7 +311,7 @@ class PipelineRunner(Runner):
         async with aclosing(self._body.stream(request)) as responses:
             async for response in responses:
                 count.responded(self._clock())
-                # The loop must not block: a reader that lags too far behind ends its stream.
+                # The loop must not block: a reader too far behind ends its stream.
                 if not reply.send(response):
                     count.ended(self._clock(), Cancelled.reason)
                     raise Cancelled(f"model {self.config.name!r}: the caller does not read")

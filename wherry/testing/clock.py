@@ -1,4 +1,4 @@
-"""How does a test decide what time it is?"""
+"""How does a test control time?"""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from __future__ import annotations
 class ManualClock:
     """A clock that stands still until `advance`.
 
-    For whatever takes its clock as an argument and asks it, such as schedulers. A thread that
-    waits for a moment waits by the machine's clock and does not see this one move.
+    For objects that take a clock as an argument and read it, such as schedulers. A thread that
+    waits with a timeout uses the machine's clock and is not affected.
     """
 
     def __init__(self, now: float = 0.0) -> None:
@@ -17,7 +17,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Let time pass; the new time."""
+        """Move the clock by `seconds`; return the new time."""
         if seconds < 0:
             raise ValueError(f"time does not run backwards, not even by {-seconds} s")
         self._now += seconds

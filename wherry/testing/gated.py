@@ -1,4 +1,4 @@
-"""How does a test hold a batch while it runs, and see its requests?"""
+"""How does a test hold a running batch and see its requests?"""
 
 from __future__ import annotations
 
@@ -44,18 +44,19 @@ class GatedModel(Model):
         return list(text)
 
     def wait_started(self, timeout: float = 10.0) -> list[str]:
-        """Wait until the next batch has started; its rows. TimeoutError if none does."""
+        """Wait until the next batch has started and return its rows. TimeoutError after `timeout`
+        seconds."""
         if not self._started.acquire(timeout=timeout):
             raise TimeoutError(f"no batch of model {self.name!r} started within {timeout:g} s")
         self._seen += 1
         return self.batches[self._seen - 1]
 
     def let_finish(self, batches: int = 1) -> None:
-        """Let that many batches finish, those included that have not started yet."""
+        """Let this number of batches finish, including ones that have not started yet."""
         self._may_finish.release(batches)
 
     def open(self) -> None:
-        """From now on let every batch pass, also the one that waits."""
+        """Let every batch pass from now on, including a waiting one."""
         self._open = True
         self._may_finish.release()
 

@@ -1,4 +1,4 @@
-"""How does a test get a server that is ready when it starts, and gone when it ends?"""
+"""How does a test get a server that is ready at its start and gone at its end?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def local_server(*models: Model | type[Model], **options: Any) -> Iterator[Serve
 def running_server(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: str | None = None
 ) -> Iterator[str]:
-    """The URL of `python -m wherry serve ARGUMENTS` on a free port, once it is ready.
+    """Yield the URL of `python -m wherry serve ARGUMENTS` on a free port, once it is ready.
 
     RuntimeError with the server's log if it does not become ready.
     """
@@ -44,9 +44,9 @@ def running_server(
 class ServerProcess:
     """`python -m wherry serve ARGUMENTS --port 0` as a child process.
 
-    Readiness comes through a pipe (`--ready-fd`): no port is polled, and a server that dies
-    closes the pipe, so that nothing waits for a dead one. Entering the `with` block waits until it
-    is ready; leaving it stops the server. With `own_group` a Ctrl-C in the terminal is not for it.
+    Readiness is reported through a pipe (`--ready-fd`): no port is polled, and a server that dies
+    closes the pipe, so the wait ends. Entering the `with` block waits until the server is ready;
+    leaving it stops the server. With `own_group` a Ctrl-C in the terminal does not reach it.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class ServerProcess:
         self.stop()
 
     def start(self) -> ServerProcess:
-        """Start the process; it is not ready yet."""
-        # Not a pipe: one that is not read fills up. Closed by stop().
+        """Start the process without waiting for readiness."""
+        # Not a pipe, which would fill up. Closed by stop().
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._ready, write_fd = os.pipe()
         command = [sys.executable, "-m", "wherry", "serve"]
@@ -112,18 +112,19 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """What the server has written so far to stdout and stderr."""
+        """What the server has written to stdout and stderr so far."""
         size = os.fstat(self._log.fileno()).st_size
-        # pread: the child writes at the same file's position.
+        # pread: the file position is shared with the child.
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
 
     def wait_ready(self) -> str:
-        """The server's URL, when every model is ready. RuntimeError with the log if it is not."""
+        """Wait until every model is ready; return the server's URL. RuntimeError with the log
+        otherwise."""
         line = b""
         gives_up_at = time.monotonic() + self._ready_timeout
         while not line.endswith(b"\n"):
             left = gives_up_at - time.monotonic()
-            # A while at a time: a Ctrl-C that another thread was told of is raised in between.
+            # In short waits, so that a Ctrl-C delivered to another thread is raised in between.
             readable, _, _ = select.select([self._ready], [], [], max(0.0, min(left, 1.0)))
             if not readable and left > 0:
                 continue
@@ -138,20 +139,21 @@ class ServerProcess:
         return self.url
 
     def wait(self, timeout: float = 30.0) -> int:
-        """Wait for the process to end by itself; its exit code."""
+        """Wait until the process ends by itself; return its exit code."""
         return self.process.wait(timeout)
 
     def send(self, number: int) -> None:
-        """Send a signal to the server, not to its workers."""
+        """Send a signal to the server process, not to its workers."""
         self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
-        """Stop it unless it has ended, free what we hold; the exit code. The log is gone then."""
+        """Stop the server unless it has ended, and release resources including the log. Returns the
+        exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
             return self.process.wait(timeout)
-        except BaseException as error:  # a Ctrl-C, too, leaves no server behind
+        except BaseException as error:  # also on Ctrl-C
             self.process.kill()
             self.process.wait()
             if not isinstance(error, subprocess.TimeoutExpired):

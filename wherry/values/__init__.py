@@ -1,1 +1,1 @@
-"""What travels through wherry, and how does it fail?"""
+"""Which values pass through wherry, and which errors?"""

@@ -1,4 +1,4 @@
-"""How many bytes may be held at a time, and how many are?"""
+"""How many bytes are held, and how many may be?"""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 
 
 class Loan:
-    """Bytes taken of a budget, which are given back when this object is gone, in any thread.
+    """Bytes taken from a budget that are returned when this object is freed, in any thread.
 
-    For what changes hands: what is counted is then what is there.
+    For memory that changes owners: it is counted as long as it exists.
     """
 
     __slots__ = ("_budget", "count")
@@ -22,10 +22,10 @@ class Loan:
 
 
 class Budget:
-    """Counts the bytes that something holds against a limit.
+    """Counts held bytes against a limit.
 
-    Used by one thread (an event loop) or under one lock; only `return_later` is for any thread.
-    With `within`, what is taken here counts there, too.
+    For one thread (an event loop) or under one lock; only `return_later` is safe from any thread.
+    Bytes taken here count in `within` too.
     """
 
     __slots__ = ("_returned", "limit", "refused", "taken", "within")
@@ -33,9 +33,9 @@ class Budget:
     def __init__(self, limit: int, *, within: Budget | None = None) -> None:
         self.limit = limit
         self.within = within
-        #: What is held, and what was returned and is not counted yet.
+        #: Bytes held, including those returned by `return_later` but not subtracted yet.
         self.taken = 0
-        #: How often `take` said no.
+        #: Number of refused `take` calls.
         self.refused = 0
         self._returned: deque[int] = deque()
 
@@ -44,11 +44,11 @@ class Budget:
 
     @property
     def held(self) -> int:
-        """Bytes. Any thread."""
+        """Bytes held now. Any thread."""
         return self.taken - sum(list(self._returned))
 
     def take(self, count: int) -> bool:
-        """Hold `count` bytes more; False, and nothing is held, if that is beyond the limit."""
+        """Hold `count` more bytes. False, without a change, if that exceeds the limit."""
         if self._returned:
             self._count_returned()
         if self.taken + count > self.limit or (
@@ -60,13 +60,13 @@ class Budget:
         return True
 
     def give_back(self, count: int) -> None:
-        """Free `count` of the bytes taken."""
+        """Release `count` bytes."""
         self.taken -= count
         if self.within is not None:
             self.within.give_back(count)
 
     def return_later(self, count: int) -> None:
-        """`give_back` from any thread: it counts from the next `take` on."""
+        """Release `count` bytes from any thread; counted at the next `take`."""
         self._returned.append(count)
 
     def _count_returned(self) -> None:

@@ -1,3 +1,3 @@
-"""What may the bytes of a message lie in?"""
+"""Which types may hold the bytes of a message?"""
 
 Buffer = bytes | bytearray | memoryview

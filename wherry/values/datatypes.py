@@ -20,11 +20,11 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """A V2 datatype: its wire name, what it is in numpy, and its bytes for one element."""
+    """A datatype of the V2 protocol: its wire name, numpy dtype and bytes for one element."""
 
     name: str
     dtype: np.dtype[np.generic]
-    #: On the wire; 0 for BYTES, whose elements vary.
+    #: Bytes of an element on the wire; 0 for BYTES, whose elements vary.
     itemsize: int
 
     def __getitem__(self, shape: int | tuple[int | None, ...] | None) -> TensorType:
@@ -37,7 +37,7 @@ class Datatype:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A datatype with the shape of one row: the marker inside `Annotated[np.ndarray, ...]`."""
+    """A datatype with the shape of one row: the marker in `Annotated[np.ndarray, ...]`."""
 
     datatype: Datatype
     shape: Shape
@@ -89,7 +89,7 @@ DATATYPES: dict[str, Datatype] = {
 
 
 class Form(Enum):
-    """What one column of a tensor is in Python: the wire only knows its datatype."""
+    """The Python form of a column; the wire knows only the datatype."""
 
     TEXT = "list[str]"
     BYTES = "list[bytes]"
@@ -109,15 +109,15 @@ class TensorSpec:
 
     name: str
     datatype: Datatype
-    #: One row's shape; () for one element a row, (-1,) for a list of them.
+    #: One row's shape: () for a scalar, (-1,) for a list of any length.
     shape: Shape
     form: Form
     optional: bool = False
-    #: The type that JSON rows are validated against (a dataclass, TypedDict or msgspec Struct).
+    #: The type that validates JSON rows (a dataclass, TypedDict or msgspec Struct).
     json_type: object = None
 
     def fits(self, row_shape: Shape) -> bool:
-        """Is this the shape of one of our rows?"""
+        """Whether a row may have this shape."""
         return row_shape == self.shape or (
             len(row_shape) == len(self.shape)
             and all(want in (-1, got) for want, got in zip(self.shape, row_shape, strict=True))

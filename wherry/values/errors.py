@@ -36,13 +36,13 @@ from __future__ import annotations
 
 
 class WherryError(Exception):
-    """Base of everything wherry raises on purpose."""
+    """Base class of all errors that wherry raises deliberately."""
 
     http_status = 500
     grpc_code = "INTERNAL"
-    #: Seconds after which a retry makes sense (the Retry-After header), if that is known.
+    #: Seconds to wait before a retry (the Retry-After header); None: unknown.
     retry_after: float | None = None
-    #: Why a request counts as failed in the metrics: Triton's four reasons.
+    #: The reason of the failure in the metrics: one of Triton's four.
     reason = "OTHER"
 
 
@@ -54,14 +54,14 @@ class ConfigError(WherryError, ValueError):
 
 
 class InvalidRequest(WherryError, ValueError):
-    """The request is malformed. A model's own code may raise this too: the caller gets a 400."""
+    """The request is malformed. A model's own code may raise it too: its caller gets status 400."""
 
     http_status = 400
     grpc_code = "INVALID_ARGUMENT"
 
     def __init__(self, *args: object, field: str | None = None) -> None:
         super().__init__(*args)
-        #: The input or the parameter that is to blame, if it is one.
+        #: The input or parameter at fault, if it is a single one.
         self.field = field
 
 
@@ -76,13 +76,13 @@ class PromptTooLong(InvalidRequest):
 
 
 class AlreadyRegistered(InvalidRequest):
-    """A shared memory region of that name is registered: unregister it first."""
+    """A shared memory region of this name is registered; unregister it first."""
 
     grpc_code = "ALREADY_EXISTS"
 
 
 class AccessDenied(WherryError):
-    """This part of the server wants a header that the request does not have."""
+    """This part of the server requires a header that the request lacks."""
 
     http_status = 403
     grpc_code = "PERMISSION_DENIED"
@@ -110,7 +110,7 @@ class RegionNotFound(WherryError, LookupError):
 
 
 class Overloaded(WherryError):
-    """Refused at the door: the request was never queued."""
+    """The server or model is overloaded; the request was refused before it was queued."""
 
     http_status = 429
     grpc_code = "RESOURCE_EXHAUSTED"
@@ -122,7 +122,7 @@ class Overloaded(WherryError):
 
 
 class QueueFull(Overloaded):
-    """The model's queue is at `max_queue_size`: the request was never queued."""
+    """The model's queue has `max_queue_size` requests; this one was not queued."""
 
     def __init__(self, model: str, size: int, retry_after: float | None = None) -> None:
         super().__init__(
@@ -133,7 +133,7 @@ class QueueFull(Overloaded):
 
 
 class QueueLimitExceeded(QueueFull):
-    """The same for a model that refuses as Triton does."""
+    """The model's queue is full, with Triton's status and message."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -144,7 +144,7 @@ class QueueLimitExceeded(QueueFull):
 
 
 class TooManyBytes(Overloaded):
-    """The requests that are here hold as much memory as they may: this one was never queued."""
+    """Waiting and running requests hold as many bytes as allowed; this one was not queued."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -158,14 +158,14 @@ class TooManyBytes(Overloaded):
 
 
 class ServerBusy(Overloaded):
-    """Large bodies in work hold as many bytes as they may: retry this one later."""
+    """Large bodies being read or written hold as many bytes as allowed; retry later."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
 
 
 class QueueTimeout(Overloaded):
-    """The request waited as long as its `queue_policies` allow, and never ran."""
+    """The request waited as long as `queue_policies` allow and was not run."""
 
     def __init__(self, model: str, seconds: float) -> None:
         super().__init__(
@@ -175,7 +175,7 @@ class QueueTimeout(Overloaded):
 
 
 class RequestTimeoutExpired(QueueTimeout):
-    """The same for a model that refuses as Triton does."""
+    """The request waited too long, with Triton's status and message."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -186,11 +186,11 @@ class RequestTimeoutExpired(QueueTimeout):
 
 
 class ModelNotReady(WherryError):
-    """The model is loading, unloading, or could not be kept alive; the message says which."""
+    """The model is loading, unloading or has failed; the message says which."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
-    #: Unless something better is known: a load may end at any moment.
+    #: The default: a load may end at any moment.
     retry_after: float | None = 1.0
 
 
@@ -201,7 +201,8 @@ class LoadFailed(ModelNotReady):
 
 
 class SequenceLost(WherryError):
-    """An earlier request of the sequence was not run, or its worker is gone: start it again."""
+    """An earlier request of the sequence was not run, or its worker has died; start the sequence
+    again."""
 
     http_status = 503
     grpc_code = "UNAVAILABLE"
@@ -216,7 +217,7 @@ class DeadlineExceeded(WherryError, TimeoutError):
 
 
 class Cancelled(WherryError):
-    """The caller cancelled the request, or left."""
+    """The caller cancelled the request or disconnected."""
 
     http_status = 499
     grpc_code = "CANCELLED"
@@ -230,7 +231,7 @@ class ModelFailed(WherryError):
 
 
 class BadModelOutput(ModelFailed):
-    """The model returned something else than its signature declares."""
+    """The model returned something other than its signature declares."""
 
 
 class WorkerDied(WherryError):
@@ -239,14 +240,14 @@ class WorkerDied(WherryError):
     http_status = 503
     grpc_code = "UNAVAILABLE"
     reason = "BACKEND"
-    #: May the worker have seen the request? If not, trying it elsewhere is no second try.
+    #: Whether the worker may have received the request. If not, running it elsewhere is no retry.
     reached = True
-    #: The cause for the metrics: a signal's name, or one word.
+    #: The cause in the metrics: a signal's name, or one word.
     cause = "exit"
 
 
 class PoisonRequest(WorkerDied):
-    """The request has ended the workers that ran it, and is refused for a while."""
+    """The request has crashed the workers that ran it and is refused for a while."""
 
     http_status = 422
     grpc_code = "FAILED_PRECONDITION"
@@ -260,7 +261,7 @@ class ExecutionTimeout(WorkerDied):
     grpc_code = "DEADLINE_EXCEEDED"
 
 
-#: Errors that may cross from a worker process, by name; anything else arrives as ModelFailed.
+#: Errors that worker processes report by name; others arrive as ModelFailed.
 BY_NAME: dict[str, type[WherryError]] = {
     cls.__name__: cls
     for cls in (

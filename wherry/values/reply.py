@@ -1,7 +1,7 @@
-"""Where and how does a request end, exactly once?
+"""How does each request get exactly one outcome?
 
-The one that claims a reply gives it its outcome; all others are too late, which is normal: callers
-leave, deadlines pass and workers die while a batch runs. Nothing else ends a request.
+The first `claim` wins and delivers the outcome. Later ones are normal and have no effect: callers
+cancel, deadlines pass and workers die while a batch runs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-#: Unread responses of a stream, in bytes: beyond these it waits for its reader, or is failed.
+#: Bytes of unread responses at which a stream waits for its reader, or fails.
 WINDOW_BYTES: Final = 4 * 2**20
 LIMIT_BYTES: Final = 64 * 2**20
 
 
 class Reply(Generic[T]):
-    """The one outcome of one request. `on_done(reply)` is called once, in the settling thread."""
+    """The outcome of one request. `on_done(reply)` is called once, in the settling thread."""
 
     __slots__ = ("_on_done", "_token", "outcome")
 
@@ -35,7 +35,7 @@ class Reply(Generic[T]):
         return not self._token
 
     def first(self, callback: Callable[[Reply[T]], None]) -> None:
-        """Have `callback(reply)` called, too, just before on_done. Not after it was submitted."""
+        """Call `callback(reply)` before on_done. Only before the request is submitted."""
         then = self._on_done
 
         def both(reply: Reply[T]) -> None:
@@ -45,39 +45,39 @@ class Reply(Generic[T]):
         self._on_done = both
 
     def settle(self, outcome: T | Exception) -> bool:
-        """Give the request its outcome unless it has one; say whether we did. Any thread."""
+        """Set the outcome unless there is one; return whether it was set. Any thread."""
         if not self.claim():
             return False
         self.deliver(outcome)
         return True
 
     def claim(self) -> bool:
-        """Take the right to settle it, with `deliver`; False if it is taken. Any thread."""
+        """Reserve the right to set the outcome with `deliver`; False if it is taken. Any thread."""
         try:
             return self._token.pop()
         except IndexError:
             return False
 
     def deliver(self, outcome: T | Exception) -> None:
-        """Give the request its outcome. Only after a `claim` that returned True."""
+        """Set the outcome. Only after a `claim` that returned True."""
         self.outcome = outcome
         self._on_done(self)
 
     def result(self) -> T:
-        """The outcome, raised if it is an error. Only after it was settled."""
+        """The outcome, raised if it is an error. Only after settling."""
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
 
 
 class StreamReply(Reply[T]):
-    """A reply that also carries responses before its outcome.
+    """A reply with responses before its outcome.
 
-    `send` is called in the thread that runs the model, `on_response(reply, response)` too. The
-    reader says `consumed()` for each response it is done with. A lone reader that is `window`
-    responses or WINDOW_BYTES behind slows its own generation (`wait_for_room`); one that shares a
-    batch must not hold back the others and fails at `limit` or LIMIT_BYTES. Bytes are those that
-    `measure` says, if it is set, of responses sent while there were unread ones.
+    `send` and `on_response(reply, response)` run in the thread of the model. The reader calls
+    `consumed()` for each response it has processed. A reader that is alone in its batch slows the
+    generation when `window` responses or WINDOW_BYTES are unread (`wait_for_room`). A reader that
+    shares a batch must not delay the others: its stream fails at `limit` or LIMIT_BYTES. `measure`,
+    if set, returns the bytes of a response; it is called only while there are unread ones.
     """
 
     __slots__ = (
@@ -110,18 +110,17 @@ class StreamReply(Reply[T]):
         self.limit = limit
 
     def has_room(self) -> bool:
-        """Is the reader less than a window behind, or gone? Any thread."""
+        """Whether the reader is less than a window behind, or gone. Any thread."""
         return self._has_room(self.window, WINDOW_BYTES) or self.settled
 
     def wait_for_room(self, timeout: float) -> bool:
-        """Block until `has_room`, for `timeout` seconds at most; False if they are over."""
+        """Block until `has_room`, for at most `timeout` seconds; False after the timeout."""
         with self._changed:
             return self._changed.wait_for(self.has_room, timeout)
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Have `callback()` called once as soon as `has_room`, maybe at once: in this thread, the
-        reader's, or the one that settles the reply. A later callback takes the place of one that
-        was not called yet."""
+        """Call `callback()` once as soon as `has_room`: at once in this thread, or later in the
+        reader's or the settling thread. A later callback replaces one that was not called yet."""
         with self._changed:
             if not self.has_room():
                 self._on_room = callback
@@ -130,13 +129,13 @@ class StreamReply(Reply[T]):
 
     @property
     def unread(self) -> int:
-        """How many responses behind the reader is."""
+        """Number of unread responses."""
         return len(self._sizes)
 
     def send(self, response: T, *, lone: bool = False) -> bool:
-        """Hand on one response. False if the reader is gone or too far behind: by `window` if it is
+        """Pass on one response. False if the reader is gone or too far behind: by `window` if it is
         `lone` (alone in its batch), else by `limit`."""
-        # A reader that keeps up is not measured.
+        # Responses are measured only if the reader falls behind.
         size = 0 if self.measure is None or not self._sizes else self.measure(response)
         with self._changed:
             room = (
@@ -164,14 +163,15 @@ class StreamReply(Reply[T]):
 
     def deliver(self, outcome: T | Exception) -> None:
         super().deliver(outcome)
-        with self._changed:  # wake a sender that waits for a reader that has just left
+        with self._changed:  # wake a sender that waits for this reader
             self._changed.notify_all()
             told = self._taken_on_room()
         if told is not None:
             told()
 
     def _taken_on_room(self) -> Callable[[], None] | None:
-        """Under the lock: what must be called now that there may be room."""
+        """The callback to call after the lock is released, if there is room. Call under the
+        lock."""
         if self._on_room is None or not self.has_room():
             return None
         told, self._on_room = self._on_room, None

@@ -1,7 +1,7 @@
-"""What travels through the core: a request, its answer, and the batch they run in?
+"""What passes through the core: a request, its response, and the batch they run in?
 
-A column holds all rows of one tensor: a list (text, bytes, JSON, arrays of different shapes) or
-one array with the rows first. Row i of every output belongs to row i of every input.
+A column holds all rows of one tensor: a list (text, bytes, JSON, arrays of different shapes) or one
+array with the rows first. Row i of every output belongs to row i of every input.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Columns = dict[str, Column]
 
 
 class ShapedRows(list[Any]):
-    """Rows of strings whose tensor has another shape than [rows, elements of each]."""
+    """Rows of strings whose tensor's shape is not [rows, elements of a row]."""
 
     def __init__(self, rows: Sequence[Any], shape: Sequence[int]) -> None:
         super().__init__(rows)
@@ -31,7 +31,7 @@ class ShapedRows(list[Any]):
 
 
 class ShapedRow(list[Any]):
-    """One row of strings, flat, whose shape its elements alone do not tell."""
+    """One row of strings, flat, with a shape that its length does not determine."""
 
     def __init__(self, elements: Sequence[Any], shape: Sequence[int]) -> None:
         super().__init__(elements)
@@ -40,19 +40,19 @@ class ShapedRow(list[Any]):
 
 @dataclass(slots=True)
 class InferResponse:
-    """One answer (a stream has several): the rows of one caller."""
+    """One response (a stream has several): the output rows of one request."""
 
     outputs: Columns
     rows: int = 1
-    #: What the model says beside its outputs.
+    #: Parameters that the model returns with its outputs.
     parameters: Mapping[str, Any] | None = None
-    #: Of a stream: the model has said that nothing comes behind it.
+    #: Whether the model marked it as the last response of a stream.
     final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """Which of several requests of one conversation this is (Triton's correlation id)."""
+    """The position of a request in a sequence (Triton's correlation id)."""
 
     id: int | str
     start: bool = False
@@ -60,25 +60,25 @@ class SequenceStep:
 
 
 class Reader(Protocol):
-    """An event loop that waits for a reply, and can read what a worker answers itself."""
+    """An event loop that waits for a reply and can read it from a worker itself."""
 
     def watch(self, file: int, turn: Callable[[], None]) -> bool:
-        """Call `turn` in the loop whenever `file` can be read, until `forget`. Any thread.
+        """Call `turn` in the loop whenever `file` is readable, until `forget`. Any thread.
 
-        False: it cannot, or not yet.
+        False if that is not possible, or not yet.
         """
         ...
 
     def forget(self, file: int) -> None:
-        """Any thread; a `turn` that has begun goes on."""
+        """Stop watching. Any thread; a `turn` that has begun continues."""
         ...
 
 
 class InferRequest:
-    """One caller's rows on their way through one model.
+    """One caller's rows for one model.
 
-    The scheduler reads `rows`, `priority`, `tenant`, `deadline` and `shape_key`; the shell keeps
-    `queued` and `attempts`. Times are seconds of the runtime's clock.
+    The scheduler reads `rows`, `priority`, `tenant`, `deadline` and `shape_key`. Times are seconds
+    of the runtime's clock.
     """
 
     __slots__ = (
@@ -108,7 +108,7 @@ class InferRequest:
         "wait_until",
         "wanted",
     )
-    #: Of a Part: the request that it is one of, which is counted in its place.
+    #: The request that a Part belongs to, which is counted instead of it.
     whole: InferRequest | None = None
 
     def __init__(
@@ -130,45 +130,45 @@ class InferRequest:
         self.rows = rows
         self.reply = reply
         self.id = id
-        #: 1 runs first.
+        #: 1 is the highest.
         self.priority = priority
-        #: A moment, not a length of time.
+        #: Time by the runtime's clock.
         self.deadline = deadline
-        #: What its caller gave it, in seconds, whatever the model's policies made of that.
+        #: The caller's timeout in seconds, before the model's policies.
         self.timeout: float | None = None
-        #: Until when it may wait for an instance; None: for ever.
+        #: When its wait for an instance ends; None: no limit.
         self.wait_until: float | None = None
-        #: Requests with different keys never share a batch.
+        #: Requests with different keys are never batched together.
         self.shape_key = shape_key
         self.parameters = parameters
         self.sequence = sequence
-        #: The open sequence that it is a step of, once it runs.
+        #: The open sequence it belongs to, once it runs.
         self.run: object | None = None
-        #: Names of the outputs that are asked for; None: all.
+        #: Names of the requested outputs; None: all.
         self.wanted = wanted
-        #: On whose behalf: within a priority tenants are served in turns.
+        #: The tenant: within a priority tenants take turns.
         self.tenant = tenant
-        #: Work in one of its rows (tokens, pixels), if the model tells: padded to the longest.
+        #: Size of its largest row (tokens, pixels), if the model computes one.
         self.cost = 1.0
         self.enqueued_at = 0.0
-        #: When its batch was taken up, once that has run.
+        #: When its batch was started; set after the batch.
         self.started_at: float | None = None
-        #: What its batch then took: input, inference, output.
+        #: Durations of its batch: input, inference, output.
         self.compute_ns: tuple[int, int, int] = (0, 0, 0)
-        #: If a pipeline sent it: its branch in that pipeline's tree, a tracing.Span.
+        #: If a pipeline sent it: its tracing.Span in the pipeline's trace.
         self.span: object | None = None
-        #: The event loop that waits for its reply, if one does.
+        #: The event loop that awaits its reply, if one does.
         self.reader: Reader | None = None
-        #: The lane of the queue in which it waits.
+        #: The lane of the queue that it is in.
         self.queued: object | None = None
-        #: No bound of the queue holds for it: what it belongs to was let in already (the first part
-        #: of a request that was split, the request of the pipeline that sends it).
+        #: Exempt from queue limits: what it belongs to was admitted already (the first part of a
+        #: split request, a request of a pipeline).
         self.follows = False
-        #: If it has more rows than a batch holds: what it was split into, until all of that ended.
+        #: The parts of a request with more rows than a batch holds, until all have ended.
         self.parts: Sequence[Part] = ()
-        #: What it holds of budgets, as long as it is there.
+        #: Budgets that are charged as long as it exists.
         self.loans: tuple[Loan, ...] = ()
-        #: How often a worker died with this request in its batch.
+        #: Number of workers that died with it in their batch.
         self.attempts = 0
 
     @property
@@ -181,26 +181,26 @@ class InferRequest:
 
 
 class Part(InferRequest):
-    """Some rows of a request that has more of them than a batch holds."""
+    """Some rows of a request that has more rows than a batch holds."""
 
     __slots__ = ("whole",)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The requests that one instance executes together, and why the batch was cut there."""
+    """The requests that one instance executes together, and why the batch ended there."""
 
     requests: tuple[InferRequest, ...]
     rows: int
     reason: str
 
 
-#: What an object of Python costs besides its contents, roughly, and its place in a list.
+#: Approximate overhead of a Python object and its place in a list, in bytes.
 OBJECT_BYTES = 56 + 8
 
 
 def bytes_of(columns: Columns) -> int:
-    """The memory that the values of these columns take."""
+    """Approximate bytes of these columns' values."""
     return sum(
         [
             column.nbytes if isinstance(column, np.ndarray) else _bytes_of(column)
@@ -210,7 +210,7 @@ def bytes_of(columns: Columns) -> int:
 
 
 def _bytes_of(value: Any) -> int:
-    """Bytes of a Python value, with what is in it."""
+    """Approximate bytes of a Python value with its contents."""
     if isinstance(value, np.ndarray):
         return OBJECT_BYTES + value.nbytes
     size = 8 + getsizeof(value)
@@ -228,10 +228,10 @@ _FLAT = {str, bytes, int, float, bool, type(None)}
 
 
 def gather(parts: Sequence[Columns]) -> Columns:
-    """The rows of several requests after each other, in arrays that a model may write to.
+    """Concatenate the rows of several requests into arrays that a model may write to.
 
-    One request's arrays are copied only if they are foreign memory (a request's body, a
-    local caller's array) or not aligned.
+    A single request's arrays are copied only if they are read-only memory (a request's body, a
+    caller's array) or not aligned.
     """
     if len(parts) > 1:
         return concatenate(parts)
@@ -242,7 +242,7 @@ def gather(parts: Sequence[Columns]) -> Columns:
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Put the rows of several requests after each other."""
+    """Concatenate the rows of several requests."""
     return {name: concatenate_column([part[name] for part in parts]) for name in parts[0]}
 
 

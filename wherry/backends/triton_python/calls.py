@@ -1,9 +1,8 @@
-"""What happens when a model's code asks the server for something: to run another model, to load
-one, or to tell a metric?
+"""How does a model's code call other models, load or unload them, or read a metric?
 
-All of it goes the way of every caller: through the Runtime, and the batcher of the model that is
-called. Nothing here waits: answers come when they come, in whatever thread, and are handed to
-`post`, which sends them from the thread that serves the instance.
+Calls pass through the Runtime and the called model's batcher, as any caller's do. Nothing here
+waits: answers arrive in any thread and are passed to `post`, which sends them from the thread that
+serves the instance.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Host(Protocol):
-    """What is needed of the Runtime; `control` is its ModelControl, if it has one."""
+    """The parts of the Runtime that calls use; `control` is its ModelControl, if it has one."""
 
     control: Any
 
@@ -43,19 +42,20 @@ class Host(Protocol):
     def models(self) -> list[Any]: ...
 
 
-#: Sends an answer: call, whether it is the last one, and what makes its body (or None).
+#: Sends an answer: the call's key, whether it is the last, and a function that builds the body (or
+#: None).
 Post = Callable[[int, bool, Callable[[Outgoing], list[Any]] | None], None]
 
 
 @dataclass(slots=True)
 class _Ended:
-    """How a stream of responses ends."""
+    """How a stream of responses ended."""
 
     by_response: bool = False
 
 
 class Calls:
-    """The calls that one instance has made and that are not answered yet."""
+    """The unanswered calls of one instance."""
 
     def __init__(self, host: Host | None, model: str, post: Post) -> None:
         self._host = host
@@ -63,16 +63,16 @@ class Calls:
         self._post = post
         self._lock = threading.Lock()
         self._open: dict[int, tuple[Any, InferRequest]] = {}
-        #: Models whose answers the running execute() waits for, and by which call.
+        #: The models that the running execute() waits for, by call.
         self._awaited: dict[int, str] = {}
 
     @property
     def awaited(self) -> Counter[str]:
-        """Models that the running execute() waits for."""
+        """The models that the running execute() waits for, with counts."""
         with self._lock:
             return Counter(self._awaited.values())
 
-    # What the model asked for. In the thread that serves the instance.
+    # Requests of the model. In the thread that serves the instance.
 
     def begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
         """Run another model."""
@@ -86,7 +86,7 @@ class Calls:
     def control(
         self, key: int, what: str, model: str, version: str, files: Any, incoming: Incoming
     ) -> None:
-        """Load or unload a model, in a thread; or say whether one is ready."""
+        """Load or unload a model, in a thread, or answer whether one is ready."""
         if what == "ready":
             self.tell(key, self._is_ready(model, version))
             return
@@ -97,14 +97,14 @@ class Calls:
         thread.start()
 
     def cancel(self, key: int) -> None:
-        """The model wants this call to end, and to be told so."""
+        """Cancel a call; its last response reports that."""
         with self._lock:
             loaded, request = self._open.get(key, (None, None))
         if loaded is not None:
             loaded.cancel(request)
 
     def drop(self, key: int) -> None:
-        """The model wants no more of this call."""
+        """Cancel a call whose responses are not wanted any more."""
         with self._lock:
             self._awaited.pop(key, None)
             loaded, request = self._open.pop(key, (None, None))
@@ -112,7 +112,7 @@ class Calls:
             loaded.cancel(request)
 
     def drop_all(self) -> None:
-        """The instance is gone."""
+        """Cancel all calls: the instance has ended."""
         for key in list(self._open):
             self.drop(key)
 
@@ -179,9 +179,10 @@ class Calls:
         loaded.submit([request])
 
     def _can_answer(self, name: str) -> bool:
-        """Has this model, or will it have, an instance that does not wait for ever?
+        """Whether this model has an instance, now or later, that is not in a deadlock.
 
-        An instance waits for ever if each model that it waits for has no such instance.
+        An instance is in a deadlock if every model that it waits for has no instance that could
+        answer.
         """
         waiting: dict[str, list[Counter[str]]] = {}
         for loaded in self._of_host().models():
@@ -223,7 +224,7 @@ class Calls:
             self._fail(key, reply.outcome)
         elif ended.by_response:
             self._post(key, True, None)
-        else:  # as in Triton, a final flag that comes alone is a response without outputs
+        else:  # as in Triton, a final flag alone is a response without outputs
             self._post(key, True, lambda _: [None, "{}", []])
 
     def _done(
@@ -245,7 +246,7 @@ class Calls:
         self._post(key, True, lambda _: [[code_of(error), str(error)], "{}", []])
 
     def tell(self, key: int, value: Any) -> None:
-        """Answer what is no request."""
+        """Answer a call that is not an infer request."""
         self._post(key, True, lambda _: [None, value, []])
 
     def _control(
@@ -264,7 +265,7 @@ class Calls:
                 control.unload(model, dependents=bool(version))
         except WherryError as error:
             self._fail(key, error)
-        except Exception as error:  # noqa: BLE001 - the model that asked is told what went wrong
+        except Exception as error:  # noqa: BLE001 - reported to the calling model
             self._fail(key, ModelFailed(f"{type(error).__name__}: {error}"))
         else:
             self.tell(key, "")
@@ -284,8 +285,8 @@ class Calls:
 
 
 def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
-    """What each instance of a model waits for; nothing, if it waits for no model. An ensemble is
-    one that waits for all its members."""
+    """For each instance of a model the models that it waits for. An ensemble counts as one that
+    waits for its members."""
     model = loaded.model
     if isinstance(model, RepositoryModel) and model.triton.ensemble_scheduling is not None:
         yield Counter(step.model_name for step in model.triton.ensemble_scheduling.step)
@@ -297,7 +298,7 @@ def _waits_of(loaded: Any) -> Iterator[Counter[str]]:
 def _columns(
     loaded: Any, inputs: Sequence[Any], incoming: Incoming, batched: bool
 ) -> tuple[Columns, int]:
-    """A called model's inputs, checked as those of any caller."""
+    """The inputs of a called model, checked like those of any caller, and their rows."""
     signature: Signature = loaded.signature
     _check_names(loaded.name, signature, [descriptor[0] for descriptor in inputs])
     columns: Columns = {}
@@ -347,7 +348,7 @@ def _check_names(model: str, signature: Signature, names: Sequence[str]) -> None
 def _body(
     out: Outgoing, loaded: Any, response: InferResponse, wanted: Sequence[str] | None
 ) -> list[Any]:
-    """A response as the model's process reads it."""
+    """A response in the wire form of the model's process."""
     batched = loaded.config.max_batch_size > 0
     try:
         outputs = [
@@ -355,7 +356,7 @@ def _body(
             for spec in loaded.signature.outputs
             if spec.name in response.outputs and (wanted is None or spec.name in wanted)
         ]
-    except (ValueError, TypeError) as error:  # rows of different shapes are no tensor
+    except (ValueError, TypeError) as error:  # rows of different shapes do not form a tensor
         return [
             [code_of(error), f"model {loaded.name!r}: its outputs are no tensors: {error}"],
             "{}",

@@ -1,4 +1,4 @@
-"""Which of our errors is a Triton error code, and the other way round?"""
+"""Which wherry error corresponds to which Triton error code?"""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ _CODES: Final = {
 
 
 def error_of(code: int, message: str) -> WherryError:
-    """What a caller gets when a model says TritonError(message, code)."""
+    """The error that a caller gets for a model's TritonError(message, code)."""
     return ERRORS.get(code, ModelFailed)(message)
 
 
 def code_of(error: Exception) -> int:
-    """What a model gets when a call of it ended with this error."""
+    """The Triton error code that a model gets for this error of its call."""
     return _CODES.get(getattr(error, "grpc_code", ""), TritonError.INTERNAL)

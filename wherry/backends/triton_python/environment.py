@@ -1,8 +1,8 @@
-"""Which Python runs a model's file?
+"""Which Python interpreter runs a model's file?
 
-The server's own, or that of the environment which the model's EXECUTION_ENV_PATH names: a folder
-(a virtual environment, a conda environment) or an archive of one, as conda-pack makes it, which is
-unpacked once and kept for the next start.
+The server's own, or that of the environment in the model's EXECUTION_ENV_PATH: a folder (a virtual
+or conda environment) or an archive from conda-pack, which is unpacked once and kept for the next
+start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What to start, with which environment variables."""
+    """The program to start and its environment variables."""
 
     python: str
     environment: Mapping[str, str]
 
 
 def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter:
-    """The Python for a model in `folder`. ConfigError if there is none. Unpacking may take long."""
+    """The interpreter for a model in `folder`. ConfigError if there is none. Blocks: unpacking may
+    take minutes."""
     if not execution_env_path:
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         return Interpreter(sys.executable, {**os.environ, "PYTHONPATH": path})
@@ -56,7 +57,7 @@ def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter
 
 
 def _unpacked(model: str, archive: Path) -> Path:
-    """Where the archive lies unpacked: in a cache of this user, by what it is."""
+    """The folder of the unpacked archive, in the user's cache, named by its digest."""
     status = archive.stat()
     identity = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -69,7 +70,7 @@ def _unpacked(model: str, archive: Path) -> Path:
         whole = Path(unpacking) / "environment"
         try:
             with tarfile.open(archive) as tar:
-                # conda environments hold absolute links, which the filter "data" refuses.
+                # Not the filter "data", which refuses the absolute links in conda environments.
                 tar.extractall(whole, filter="tar")
         except (tarfile.TarError, OSError, EOFError) as error:
             raise ConfigError(
@@ -78,9 +79,9 @@ def _unpacked(model: str, archive: Path) -> Path:
         try:
             whole.rename(place)
         except OSError:
-            if not place.is_dir():  # else another process was quicker
+            if not place.is_dir():  # else another process has unpacked it
                 raise
     repair = place / "bin" / "conda-unpack"
-    if repair.exists():  # its scripts know the place where it was packed
+    if repair.exists():  # its scripts contain the path where it was packed
         subprocess.run([place / "bin" / "python", repair], check=False, stdin=subprocess.DEVNULL)
     return place

@@ -1,7 +1,7 @@
-"""How does a model.py written for Triton's Python backend become a wherry model?
+"""How does a model.py for Triton's Python backend become a wherry model?
 
-Unchanged: its code runs in a process of its own for each instance, with a module of Triton's name
-that gives what it knows. Here, in the server's process, none of it ever runs.
+Unchanged: its code runs in a separate process for each instance, with a module named like Triton's.
+None of it runs in the server's process.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from wherry.values.errors import ConfigError, LoadFailed
 
 
 class PythonBackendModel(RepositoryModel):
-    """A model.py with a class TritonPythonModel, of a model repository."""
+    """A model.py of a model repository, with a class TritonPythonModel."""
 
-    #: For the Runtime: it may call other models, which therefore end after it.
+    #: It may call other models, which are therefore unloaded after it.
     calls_others = True
 
     def __init__(
         self, folder: str, version: str, config: TritonConfig, *, program: str | None = None
     ) -> None:
         super().__init__(folder, version, config, program=program)
-        #: What the model counts itself, in all its instances.
+        #: The metrics that the model defines, over all its instances.
         self.custom_metrics = CustomMetrics()
         self._spare = _Spare()
-        # Whoever never loads it, and forgets it, leaves no process behind.
+        # If the model is never loaded, the process ends with this object.
         weakref.finalize(self, self._spare.close)
 
     @classmethod
@@ -55,7 +55,7 @@ class PythonBackendModel(RepositoryModel):
     def opened(
         cls, folder: str, version: str, config: TritonConfig, *, program: str | None = None
     ) -> PythonBackendModel:
-        """The model with what its auto_complete_config() says, and the process that said so."""
+        """The model as completed by its auto_complete_config(), with the process that ran it."""
         model = cls(folder, version, config, program=program)
         start = model._start(complete=True)
         worker = model._new_worker(f"{model._name}_0")
@@ -70,20 +70,21 @@ class PythonBackendModel(RepositoryModel):
         return model
 
     def settings(self) -> dict[str, Any]:
-        # A rerun of its execute() could do something twice: Triton's users do not expect it.
+        # Running execute() again for half a batch could repeat side effects, which Triton never
+        # does.
         return {**super().settings(), "isolation": "process", "isolate_errors": False}
 
     def make_instance(
         self, name: str, device: Device, config: ModelConfig, host: Host | None
     ) -> Instance:
-        """For the Runtime: this model's instances are none of the usual ones."""
+        """A PythonInstance, for the Runtime."""
         return PythonInstance(name, device, self, config, host)
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
-        raise NotImplementedError  # its instances do
+        raise NotImplementedError  # PythonInstance does
 
     def take_worker(self, instance: str) -> tuple[PythonWorker, dict[str, Any] | None]:
-        """For an instance: a process, and what to open it with if it is not open yet."""
+        """A process for an instance, and the message that opens it (None if it is open)."""
         refuse_while_importing(self._name)
         if instance.endswith("_0") and (spare := self._spare.take()) is not None:
             return spare, None
@@ -91,7 +92,7 @@ class PythonBackendModel(RepositoryModel):
         return self._new_worker(instance), start
 
     def arguments(self, instance: str, device: Device) -> dict[str, str]:
-        """What initialize() is given."""
+        """The arguments of initialize()."""
         kinds = {group.kind for group in self.triton.instance_group}
         kind = "MODEL" if kinds == {"KIND_MODEL"} else "CPU" if device.kind == "cpu" else "GPU"
         return {
@@ -105,7 +106,7 @@ class PythonBackendModel(RepositoryModel):
         }
 
     def instance_name(self, instance: str) -> str:
-        """Triton's name for an instance: its group's, and its number there."""
+        """Triton's name of an instance: the group's name and the number in it."""
         number = int(instance.rpartition("_")[2])
         for group in normalised(self.triton).instance_group:
             here = (group.count or 1) * max(1, len(group.gpus))
@@ -115,7 +116,7 @@ class PythonBackendModel(RepositoryModel):
         return instance
 
     def close(self) -> None:
-        """End the process that has completed the configuration, if no instance has taken it."""
+        """End the process that completed the configuration, unless an instance has taken it."""
         self._spare.close()
 
     @property
@@ -130,7 +131,7 @@ class PythonBackendModel(RepositoryModel):
         return PythonWorker(interpreter(self._name, self.folder, path), self._name, instance)
 
     def _start(self, *, complete: bool) -> dict[str, Any]:
-        """What the process needs to import the model's file."""
+        """The message that has a process import the model's file."""
         file_name = self.triton.default_model_filename or "model.py"
         file = os.path.join(self.version_folder, file_name)
         module = f"{self.version}.{os.path.splitext(file_name)[0]}"
@@ -154,7 +155,7 @@ class PythonBackendModel(RepositoryModel):
 
 
 class _Spare:
-    """A process that waits to become an instance. Safe from any thread."""
+    """A process that waits to become an instance's. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -165,7 +166,7 @@ class _Spare:
             self._worker = worker
 
     def take(self) -> PythonWorker | None:
-        """It is the caller's now; None if there is none, or it has ended."""
+        """Remove and return the process; None if there is none or it has ended."""
         with self._lock:
             worker, self._worker = self._worker, None
         if worker is not None and worker.exited():
@@ -181,6 +182,6 @@ class _Spare:
 
 
 def _close(worker: PythonWorker) -> None:
-    """Without being asked: it has nothing to finalize."""
+    """End a process without finalize(): it was not initialized."""
     worker.process.kill()
     worker.close()

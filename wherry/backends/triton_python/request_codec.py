@@ -1,4 +1,4 @@
-"""How does a request become what a Python model's process is sent, and a response an answer?"""
+"""How does a request become a message to a Python model's process, and its response an answer?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger("wherry")
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse(Failure):
-    """An error that the model has given to one request, with a code of its own."""
+    """An error that the model returned for one request, with its code."""
 
     @property
     def is_the_models(self) -> bool:
@@ -41,7 +41,7 @@ class ErrorResponse(Failure):
 
 
 class RequestCodec:
-    """The wire form of one model's requests and responses."""
+    """Encodes one model's requests and decodes its responses."""
 
     def __init__(self, model: Any, config: ModelConfig) -> None:
         self._model = model
@@ -53,17 +53,17 @@ class RequestCodec:
         dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
         self._inputs = [(spec, dims.get(spec.name, spec.shape)) for spec in signature.inputs]
         self._reshapes = bool(dims) or any(one.reshape is not None for one in triton.output)
-        #: Outputs that the server keeps for the next step of a sequence, named by a client or not.
+        #: Outputs that carry the state of a sequence, requested or not.
         states = () if config.sequence is None else config.sequence.states
         self._states = {state.output for state in states}
-        #: Outputs that the model gives and its configuration does not declare; each is logged once.
+        #: Outputs missing in the configuration; each is logged once.
         self._undeclared: set[str] = set()
         self._all_outputs = [name for name in self._outputs if name not in self._states]
         self.decoupled = is_decoupled(triton)
 
     def tensors(self, out: Outgoing, request: InferRequest) -> list[Any]:
-        """Put a request's inputs into a message. TypeError, ValueError or AttributeError: an input
-        is not what the configuration declares."""
+        """Add a request's inputs to a message. TypeError, ValueError or AttributeError for an input
+        that does not match the configuration."""
         columns = self._reshaped(request.inputs, self._model.inward)
         return [
             put(out, spec, columns[spec.name], dims, batched=self._batched)
@@ -72,7 +72,7 @@ class RequestCodec:
         ]
 
     def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
-        """A request as an execute message holds it."""
+        """A request in the form of an execute message."""
         step = request.sequence
         flags = 0
         if step is not None:
@@ -98,7 +98,7 @@ class RequestCodec:
     def outcome(
         self, request: InferRequest, body: Sequence[Any], incoming: Incoming
     ) -> InferResponse | Failure:
-        """A response of the model as an answer, checked."""
+        """The answer for a response of the model, checked."""
         error, parameters, outputs = body
         if error is not None:
             code, text = error
@@ -107,7 +107,7 @@ class RequestCodec:
         for descriptor in outputs:
             name = descriptor[0]
             spec = self._outputs.get(name)
-            if spec is None:  # as in Triton: no client can have asked for it
+            if spec is None:  # as in Triton: clients cannot request it
                 self._log_undeclared(name)
                 continue
             unasked = request.wanted is not None and name not in request.wanted
@@ -117,7 +117,7 @@ class RequestCodec:
                 columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
             except ValueError as wrong:
                 return self._bad(f"gave a wrong output {name!r}: {wrong}")
-            # Others go to the client in whatever shape they have, as in Triton.
+            # As in Triton, other outputs may have any shape.
             if name in self._states and rows != request.rows:
                 return self._bad(
                     f"gave a state {name!r} of shape {descriptor[2]} for a request of"

@@ -1,4 +1,4 @@
-"""What has become of each request of the batch that execute() has?"""
+"""What is the outcome of each request of the batch in execute()?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from wherry.values.request import InferRequest
 
 
 class RunningBatch:
-    """A batch and the outcomes of its requests, as far as they are known.
+    """A batch and the outcomes of its requests so far.
 
-    `members` are the places and numbers of the requests that were sent; `later` those that have no
-    outcome yet: after execute() these are answered by their response senders.
+    `members` are the positions and numbers of the requests that were sent; `later` those that have
+    no outcome after execute() and are answered by response senders.
     """
 
     __slots__ = ("later", "members", "outcomes", "parameters", "requests")
@@ -26,12 +26,12 @@ class RunningBatch:
         self.parameters: dict[InferRequest, Mapping[str, Any]] = {}
 
     def sent(self, index: int, number: int) -> None:
-        """The request at this place is to be sent under this number."""
+        """Note that the request at this position is about to be sent under this number."""
         self.members.append((index, number))
         self.later.add(self.requests[index])
 
     def settle(self, index: int, outcome: Outcome) -> None:
-        """The request at this place has its outcome."""
+        """Set the outcome of the request at this position."""
         self.outcomes[index] = outcome
         self.later.discard(self.requests[index])
 

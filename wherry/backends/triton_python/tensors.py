@@ -1,8 +1,7 @@
-"""How does a column become a tensor for a model's process, and a tensor a column again?
+"""How does a column become a tensor in a message to a model's process, and a tensor a column?
 
-A model sees whole tensors, with the batch dimension in front if it has one; the core keeps columns,
-whose form depends on the model. What is wrong with a tensor is a ValueError; who sent it decides
-what that means.
+A model sees whole tensors, with the batch dimension if it has one; the core keeps columns, whose
+form depends on the model. An invalid tensor is a ValueError; what that means depends on the sender.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from wherry.values.request import Array, Column, ShapedRow, ShapedRows
 def put(
     out: Outgoing, spec: TensorSpec, column: Column, dims: Sequence[int], *, batched: bool
 ) -> list[Any]:
-    """Send a column as a tensor: what stands for it in the message. `dims` is a row's shape as
-    the receiver knows it."""
+    """Add a column to a message as a tensor. Returns its descriptor in the head. `dims` is a row's
+    shape as the receiver knows it."""
     name = spec.name
     if spec.datatype is BYTES:
         return _put_elements(out, spec, column, dims, batched=batched)
@@ -44,16 +43,16 @@ def put(
 def get(
     descriptor: Sequence[Any], incoming: Incoming, spec: TensorSpec, *, batched: bool
 ) -> tuple[Column, int]:
-    """The column that a tensor of another process holds, and its rows. Always memory of our own.
+    """The column of a received tensor, copied, and its number of rows.
 
-    Its rows may have another shape than `spec` says.
+    The rows may have another shape than `spec`. ValueError if the tensor is invalid.
     """
     _, datatype, shape, where, offset, size = descriptor
     memory = incoming.get(where, offset, size)
     if batched and not shape:
         raise ValueError("it has no batch dimension")
     rows = shape[0] if batched else 1
-    if 0 in shape:  # of an empty list numpy cannot know the kind
+    if 0 in shape:  # numpy cannot infer the type of an empty list
         datatype = spec.datatype.name
     if (datatype == "BYTES") != (spec.datatype is BYTES):
         raise ValueError(f"it is {datatype}, declared is {spec.datatype}")
@@ -73,7 +72,7 @@ def get(
 
 
 def fits(column: Column, spec: TensorSpec) -> bool:
-    """Do the rows have the shape that was declared?"""
+    """Whether the rows have the declared shape."""
     if isinstance(column, np.ndarray):
         return spec.fits(column.shape[1:])
     if spec.datatype is BYTES:
@@ -88,14 +87,15 @@ def bf16_to_float32(bits: Array) -> Array:
 
 
 def float32_to_bf16(array: Array) -> Array:
-    """Rounded to nearest even; a NaN stays one."""
+    """Rounded to nearest even; a NaN stays a NaN."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
 def _array(memory: Array, datatype: str, shape: Sequence[int], *, shared: bool) -> Array:
-    """`shared`: it lies in the slab, which the next message writes over."""
+    """A received tensor as an array. Copied if it is `shared`: the next message overwrites the
+    shared memory."""
     known = DATATYPES.get(datatype)
     if known is None or known.itemsize * math.prod(shape) != memory.nbytes:
         raise ValueError(f"{memory.nbytes} bytes are no {datatype}{list(shape)}")
@@ -143,7 +143,7 @@ def _elements(
 
 
 def _row_shape(row: Sequence[Any], dims: Sequence[int]) -> list[int]:
-    """Where a row does not say it: the innermost size that is left open takes the rest."""
+    """A row's shape. If the row does not state it, the innermost open dimension takes the rest."""
     if isinstance(row, ShapedRow):
         return list(row.shape)
     size = len(row)

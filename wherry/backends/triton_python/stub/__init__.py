@@ -1,5 +1,5 @@
 """What runs in the process of a Python model?
 
-Everything here also runs on other Pythons (3.8 and later) than the server's, in environments that
-have numpy and nothing else: no other part of wherry is imported, and no syntax younger than that.
+This code also runs on other Pythons than the server's (3.8 and later), in environments that have
+only numpy: it imports no other part of wherry and uses no newer syntax.
 """

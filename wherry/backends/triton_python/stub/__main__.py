@@ -19,7 +19,7 @@ _NAME = "_wherry_stub"
 def _start() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path.remove(sys.path[0])  # this folder: its files are none of the model's business
+    sys.path.remove(sys.path[0])  # this folder, which the model must not import from
     try:
         if sys.version_info < (3, 8):  # noqa: UP036 - it may be any
             raise ImportError("Python 3.8 or later is needed, this is " + sys.version.split()[0])
@@ -35,7 +35,7 @@ def _start() -> None:
     except ImportError as error:
         traceback.print_exc()
         sys.stderr.write(
-            "\n%s cannot run a Python model: %s. It must be Python 3.8 or later with numpy.\n"  # noqa: UP031 - old ones must read it
+            "\n%s cannot run a Python model: %s. It must be Python 3.8 or later with numpy.\n"  # noqa: UP031 - must parse on old versions
             % (sys.executable, error)
         )
         sys.exit(3)

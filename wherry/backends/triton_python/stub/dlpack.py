@@ -1,7 +1,7 @@
-"""How do tensors reach torch, CuPy and others, and come back, without a copy?
+"""How are tensors exchanged with torch, CuPy and others without a copy?
 
-DLPack by its C structures: numpy's own has no bfloat16 and refuses the capsules that Triton's
-models hand around.
+By DLPack's C structures: numpy's own support lacks bfloat16 and refuses the capsules that Triton's
+models pass around.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 CPU = 1
 _CPU_PINNED = 3
 
-#: DLPack's (code, bits) of each datatype.
+#: DLPack's type (code, bits) of each datatype.
 TYPES = {
     "INT8": (0, 8),
     "INT16": (0, 16),
@@ -75,7 +75,7 @@ _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
-# Without the object's type: a capsule that is being freed must not be referred to again.
+# By address, not as an object: a capsule being freed must not get another reference.
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_IsValid", _api)
 )
@@ -83,7 +83,7 @@ _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char
     ("PyCapsule_GetPointer", _api)
 )
 
-#: What has been lent to others, by the address of its structure: they say when they are done.
+#: Exported memory by the address of its structure, until the consumer calls the deleter.
 _lent: dict[int, tuple[Any, ...]] = {}
 
 
@@ -94,13 +94,13 @@ def _given_back(managed: Any) -> None:
 
 @_CAPSULE_DELETER  # type: ignore[untyped-decorator]
 def _never_taken(capsule: int) -> None:
-    """A capsule that nobody has used goes: its tensor, too."""
+    """Free the tensor of a capsule that was never consumed."""
     if _raw_is_valid(capsule, b"dltensor"):
         _lent.pop(_raw_pointer(capsule, b"dltensor") or 0, None)
 
 
 def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any:
-    """A DLPack capsule of a contiguous array's memory, which lives, as its owner does, as long as
+    """A DLPack capsule of a contiguous array's memory. The array and `owner` are kept alive while
     it is used."""
     if datatype not in TYPES:
         raise TypeError(f"DLPack has no {datatype}")
@@ -117,11 +117,11 @@ def capsule_of(memory: Any, datatype: str, shape: Any, owner: Any = None) -> Any
 
 
 class _Owner:
-    """Memory of somebody else, given back when its last array goes."""
+    """Imported memory, returned to its producer when its last array is freed."""
 
     def __init__(self, managed: Any, capsule: Any) -> None:
         self._managed = managed
-        self._capsule = capsule  # its name is ours now: it frees nothing itself
+        self._capsule = capsule  # renamed as used: it frees nothing itself
         self.__array_interface__: dict[str, Any] = {}
 
     def __del__(self) -> None:
@@ -131,8 +131,8 @@ class _Owner:
 
 
 def memory_of(source: Any) -> tuple[str, list[int], Any]:
-    """The datatype, shape and memory (contiguous, uint8) of a capsule, or of an object with
-    `__dlpack__`. Only what is not contiguous, or on a GPU, is copied."""
+    """The datatype, shape and memory (contiguous, uint8) of a capsule or an object with
+    `__dlpack__`. Copied only if not contiguous or on a GPU."""
     if hasattr(source, "__dlpack__"):
         kind = source.__dlpack_device__()[0] if hasattr(source, "__dlpack_device__") else CPU
         if int(kind) not in (CPU, _CPU_PINNED):
@@ -170,7 +170,7 @@ def memory_of(source: Any) -> tuple[str, list[int], Any]:
 
 
 def _to_cpu(source: Any) -> Any:
-    """A tensor of a GPU, by the library that it is of."""
+    """A GPU tensor copied to the CPU by its own library."""
     if hasattr(source, "cpu"):
         return source.cpu()
     torch = sys.modules.get("torch")

@@ -1,7 +1,7 @@
-"""How do the threads of a worker share the reading of its one connection?
+"""How do the threads of a worker share the reading end of its connection?
 
-A thread that waits for something reads, for all others, too: there is no thread that only reads,
-and a model without threads pays for none. A running event loop reads as well when something comes.
+A thread that waits for a message reads on behalf of all others. There is no reader thread, so a
+model without threads needs none. A running event loop also reads when the connection is readable.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from .wire import Channel, Incoming
 
 
 class Inbox:
-    """The reading end. `take` is called with each message, under a lock that `Inbox` holds."""
+    """The reading end. `take` is called with each message, under this object's lock."""
 
     def __init__(self, channel: Channel, take: Callable[[list[Any], Incoming], None]) -> None:
         self._channel = channel
         self._take = take
         self._changed = threading.Condition(threading.Lock())
         self._reading = False
-        #: Threads that wait for what another one reads.
+        #: Number of threads waiting for another thread's reading.
         self._waiting = 0
-        #: Event loops that read, and for how many.
+        #: Event loops that read, with their number of `watch` calls.
         self._watchers: dict[int, int] = {}
 
     def wait_for(self, done: Callable[[], object]) -> None:
-        """Block until `done()`, reading if no other thread does."""
+        """Block until `done()`; read if no other thread does."""
         with self._changed:
             while not done():
                 if self._reading:
@@ -49,16 +49,16 @@ class Inbox:
                     self._take(*self._receive())
 
     def pump(self) -> None:
-        """Take what has come. Does not block."""
+        """Process the messages that have arrived. Does not block."""
         with self._changed:
             if self._reading:
-                return  # another thread does
+                return  # another thread reads
             while self._channel.readable():
                 self._take(*self._receive())
             self._changed.notify_all()
 
     def watch(self, loop: Any) -> None:
-        """Have an event loop read, until `unwatch` was called as often."""
+        """Have an event loop read, until `unwatch` is called as often."""
         count = self._watchers.get(id(loop), 0)
         self._watchers[id(loop)] = count + 1
         if not count:
@@ -75,4 +75,4 @@ class Inbox:
         try:
             return self._channel.receive()
         except (OSError, EOFError):
-            os._exit(1)  # the server is gone, and with it all work
+            os._exit(1)  # the server has ended

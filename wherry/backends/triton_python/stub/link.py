@@ -1,4 +1,4 @@
-"""What does a worker say to the server, and what does it hear of it?"""
+"""Which messages does a worker exchange with the server?"""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
 
 
 class Link:
-    """This process's end: requests come in, responses, calls and measurements go out."""
+    """The worker's end: receives requests, sends responses, calls and measurements."""
 
     def __init__(self, channel: Channel, model: str, model_dir: str) -> None:
         self.model = model
         self.model_dir = model_dir
-        #: Between initialize() and finalize(), when the model may call others.
+        #: Between initialize() and finalize(), where the model may call others.
         self.serving = False
         self.executing = False
-        #: Metrics that the model has named: a name means what it was given first.
+        #: Metric families by name, as first defined.
         self.families: dict[str, Any] = {}
-        #: What execute() is to get, and `stop`: for the main thread.
+        #: Batches for execute(), and `stop`: for the main thread.
         self.work: deque[tuple[list[Any], Incoming]] = deque()
-        #: Called (in any thread) when something was added to `work`, while a loop runs.
+        #: Called in any thread after an addition to `work`, while a loop runs.
         self.on_work: Callable[[], object] | None = None
         self.inbox = Inbox(channel, self._take)
         self.outbox = Outbox(channel)
         self._channel = channel
-        #: Where the slab begins in this process's memory.
+        #: Address of the slab in this process.
         self.address = 0
-        #: Weak, so that the server is told of a request that no object holds any more; it takes
-        #: itself out.
+        #: Weak references: an exchange that is freed without a last response reports that, and
+        #: removes itself.
         self.exchanges: dict[int, Callable[[], RequestExchange | None]] = {}
         self._calls: weakref.WeakValueDictionary[int, ServerCall] = weakref.WeakValueDictionary()
         self._call_keys = itertools.count()
-        #: Requests that were cancelled before they reached execute().
+        #: Requests cancelled before they reached execute().
         self._cancelled_early: set[int] = set()
 
     def use(self, slab: Any) -> None:
-        """The memory that both map: the first half for what comes, the second for what goes."""
+        """Set the shared memory: the first half is for receiving, the second for sending."""
         self._channel.memory = slab
         self.address = np.frombuffer(slab, np.uint8).ctypes.data
         self.outbox.use(slab)
@@ -64,7 +64,8 @@ class Link:
         return self.work.popleft()
 
     def _take(self, message: list[Any], incoming: Incoming) -> None:
-        """Under the inbox's lock. The second element says how much of our slab has been read."""
+        """Process a message, under the inbox's lock. Its second element is the number of our
+        messages that the server has read from the slab."""
         kind = message[0]
         if message[1]:
             self.outbox.sent_was_read(message[1])
@@ -98,11 +99,11 @@ class Link:
     def executed(
         self, started: int, ns: int, failure: list[str] | None, outcomes: list[Any]
     ) -> None:
-        """A batch has been run. An outcome is a response, None (it comes by itself, or has),
-        "again", or "failed".
+        """Report a finished batch. An outcome is a response, None (it was or will be sent
+        separately), "again", or "failed".
 
-        The list is emptied, so that the slab's part of the inputs is free again with this very
-        message, if nothing keeps them: the caller holds none of the requests, either.
+        Clears the list: then the inputs' part of the slab is released with this message unless the
+        model keeps arrays. The caller must not hold the requests either.
         """
 
         def build(tensors: Outgoing) -> list[Any]:
@@ -118,9 +119,9 @@ class Link:
     # Requests
 
     def requests(self, wanted: list[Any], incoming: Incoming) -> list[Any]:
-        """What execute() is given."""
+        """The request objects for execute()."""
         requests = [self._request(one, incoming) for one in wanted]
-        incoming.slab = None  # from now on only their arrays keep it in use
+        incoming.slab = None  # now only the arrays keep it in use
         return requests
 
     def _request(self, wanted: list[Any], incoming: Incoming) -> Any:
@@ -139,7 +140,8 @@ class Link:
         return request
 
     def _exchange(self, key: int, decoupled: bool) -> RequestExchange:
-        """The exchange of a request; of one that runs again the same, if a sender of it is held."""
+        """The exchange of a request; the same as before if it runs again and one of its senders is
+        held."""
         held = self.exchanges.get(key)
         exchange = None if held is None else held()
         if exchange is None or not exchange.resume():
@@ -147,12 +149,12 @@ class Link:
             self.exchanges[key] = exchange.handle
         return exchange
 
-    # Calls of the server
+    # Calls to the server
 
     def call(self, request: Any, decoupled: bool) -> ServerCall:
-        """Have another model run a request."""
+        """Send a request for another model."""
         self.outbox.check_process()
-        if not self.serving:  # others may not be loaded yet, or no more: it would work by chance
+        if not self.serving:  # other models may not be loaded yet, or not any more
             raise pb_utils.TritonModelException(
                 "BLS is only supported during the 'execute' function."
             )
@@ -181,7 +183,7 @@ class Link:
         return call
 
     def control(self, what: str, model: str, version: str, files: dict[str, Any]) -> Any:
-        """Load or unload a model, or ask whether it is ready."""
+        """Load or unload a model, or ask whether it is ready. Blocks until the answer."""
         self.outbox.check_process()
         call = self._new_call()
 
@@ -209,11 +211,11 @@ class Link:
         return call
 
     def ended(self, call: ServerCall) -> None:
-        """Its last response has come."""
+        """Forget a call after its last response."""
         self._calls.pop(call.key, None)
 
     def cancel(self, call: ServerCall) -> None:
-        """Have the server end it; its last response says so."""
+        """Cancel a call on the server; its last response reports that."""
         if call.key in self._calls:
             self.outbox.send(["cancel", call.key])
 
@@ -232,7 +234,7 @@ class Link:
 
 
 class Extent:
-    """A part of the slab, in which the tensors of one message lie."""
+    """The part of the slab with the tensors of one message."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -245,7 +247,7 @@ class Extent:
 
 
 class _Place:
-    """What numpy makes an array of, which keeps the extent in use as long as it lives."""
+    """The base object of a numpy array; keeps the extent in use while the array exists."""
 
     __slots__ = ("__array_interface__", "_extent")
 
@@ -260,7 +262,7 @@ class _Place:
 
 
 def _body(response: Any, tensors: Outgoing) -> list[Any]:
-    """A response as it is sent: error, parameters, outputs."""
+    """A response in wire form: error, parameters, outputs."""
     error = response.error()
     if error is not None:
         return [[error.code(), clean(error.message())], response.parameters(), []]

@@ -1,4 +1,4 @@
-"""How do the threads of a worker send over its one connection?"""
+"""How do the threads of a worker share the sending end of its connection?"""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .wire import Channel, Outgoing
 
 
 class Outbox:
-    """The sending end. Each message's second element says which parts of the slab are free again,
-    and what was measured, since the last one."""
+    """The sending end. The second element of each message reports the parts of the slab that were
+    released, and the measurements made, since the previous message."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._process = os.getpid()
         self._lock = threading.Lock()
-        #: From destructors, which may run in the middle of sending: they never wait for the lock.
+        #: From destructors, which may run during a send and must not wait for the lock.
         self._late: deque[list[Any]] = deque()
         self._slab: Any = None
         self._arena: Any = None
-        #: One for each part of the slab that no array lies in any more.
+        #: An entry for each released part of the slab.
         self._released: deque[int] = deque()
         self._measured: list[list[Any]] = []
 
     def use(self, slab: Any) -> None:
-        """The memory that both processes map: its second half is for what goes out."""
+        """Set the shared memory: the second half is for sending."""
         self._slab = slab
         self._arena = wire.Arena(len(slab) // 2, len(slab))
 
@@ -40,15 +40,15 @@ class Outbox:
             )
 
     def send(self, message: list[Any]) -> None:
-        """Send a message without tensors. Blocks until there is room. ValueError: it is too
-        large."""
+        """Send a message without tensors. Blocks while the connection is full. ValueError if it is
+        too large."""
         self.send_with_tensors(lambda _: message, in_slab=False)
 
     def send_with_tensors(
         self, build: Callable[[Outgoing], list[Any]], *, in_slab: bool = True
     ) -> None:
-        """Send the message that `build` makes, and the tensors that it puts into what it is
-        given: into the slab, if they are to."""
+        """Send the message that `build` returns, with the tensors that it adds to its argument:
+        into the slab if `in_slab`."""
         self.check_process()
         with self._lock:
             tensors = Outgoing(self._slab, self._arena if in_slab else None)
@@ -56,14 +56,14 @@ class Outbox:
         self._send_late()
 
     def post(self, message: list[Any]) -> None:
-        """`send` for a destructor: it may run while this very thread sends."""
-        if os.getpid() != self._process:  # the model's own process still has what goes here
+        """Send a message from a destructor, which may interrupt a send of this thread."""
+        if os.getpid() != self._process:  # in a forked child: the object belongs to the parent
             return
         self._late.append(message)
         self._send_late()
 
     def measure(self, measurement: list[Any]) -> None:
-        """Send a measurement at once: a scrape while execute() runs is to see it."""
+        """Send a measurement now, so that a scrape during execute() includes it."""
 
         def build(_: Outgoing) -> list[Any]:
             self._measured.append(measurement)
@@ -72,11 +72,11 @@ class Outbox:
         self.send_with_tensors(build, in_slab=False)
 
     def release(self) -> None:
-        """Called where an array is freed, which may be anywhere: only notes it."""
+        """Note that a part of the slab is free. Called from destructors: does nothing else."""
         self._released.append(1)
 
     def sent_was_read(self, count: int) -> None:
-        """The server has read tensors of this many messages out of the slab."""
+        """Note that the server has read the tensors of this many messages."""
         self._arena.release(count)
 
     def _send_late(self) -> None:
@@ -88,7 +88,7 @@ class Outbox:
                 self._lock.release()
 
     def _send(self, message: list[Any], tensors: Outgoing | None) -> None:
-        """Under the lock."""
+        """Send, under the lock."""
         released = len(self._released)
         for _ in range(released):
             self._released.popleft()
@@ -98,7 +98,7 @@ class Outbox:
                 self._arena.hold()
             self._channel.send([message[0], [released, measured], *message[1:]], tensors)
         except (OSError, EOFError):
-            os._exit(1)  # the server is gone
+            os._exit(1)  # the server has ended
         except ValueError:
             self._released.extend([1] * released)
             self._measured += measured

@@ -1,8 +1,8 @@
-"""What does `import triton_python_backend_utils as pb_utils` give a model?
+"""What does `import triton_python_backend_utils as pb_utils` provide to a model?
 
-What Triton's module of that name gives, as far as models use it. In a worker the calls of other
-models, the log and the metrics go to the server; elsewhere (a user's own tests) requests, responses
-and tensors work, and what needs a server says so.
+The interface of Triton's module of that name. In a worker, calls of other models, the log and
+metrics go to the server. Elsewhere (in a user's own tests) requests, responses and tensors work;
+what needs a server raises an error that says so.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 2
 
-#: The server, while this module is in a worker's process: a `link.Link`.
+#: The connection to the server in a worker process: a `link.Link`. None elsewhere.
 _server: Any = None
 
 
 class TritonModelException(Exception):
-    """What a model raises, and what this module raises when it is used wrongly."""
+    """Raised by models, and by this module when it is used incorrectly."""
 
 
-# Arguments: as in Triton's module, what is of another type is a TypeError, None too.
+# Arguments: as in Triton's module, a value of another type is a TypeError, None included.
 
 
 def _text(value: Any, what: str) -> str:
-    """Bytes are text, too: models pass on elements of string tensors, such as another's name."""
+    """A text. Bytes are accepted: models pass on elements of string tensors."""
     if isinstance(value, (bytes, bytearray)):
         return value.decode(errors="replace")
     if not isinstance(value, str):
@@ -102,7 +102,7 @@ class TritonError:
         return f"TritonError({self._message!r}, {self._code})"
 
 
-# Types: Triton numbers them, configurations name them
+# Datatypes: by Triton's numbers, or by name in configurations
 
 _NUMBERS = {
     "BOOL": 1,
@@ -145,7 +145,7 @@ _DATATYPES = {np.dtype(kind): name for name, kind in _NUMPY.items()}
 
 
 def triton_to_numpy_type(data_type: Any) -> Any:
-    """numpy's type for Triton's number (Tensor.triton_dtype()) or name ("TYPE_FP32")."""
+    """The numpy type for Triton's number (Tensor.triton_dtype()) or name ("TYPE_FP32")."""
     table: Any = TRITON_STRING_TO_NUMPY if isinstance(data_type, str) else TRITON_TO_NUMPY_TYPE
     return table[data_type]
 
@@ -157,12 +157,13 @@ def numpy_to_triton_type(data_type: Any) -> int:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """numpy's type for a configuration's name ("TYPE_FP32")."""
+    """The numpy type for a configuration's name ("TYPE_FP32")."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
 def serialize_byte_tensor(input_tensor: Any) -> Any:
-    """The elements of an array of objects or bytes, each behind its length; None for others."""
+    """The elements of an array of objects or bytes, each with its length before it; None for other
+    arrays."""
     if input_tensor.size == 0:
         return b""
     if input_tensor.dtype != np.object_ and input_tensor.dtype.type != np.bytes_:
@@ -171,7 +172,7 @@ def serialize_byte_tensor(input_tensor: Any) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-    """`serialize_byte_tensor` backwards: a flat array of bytes objects."""
+    """The inverse of `serialize_byte_tensor`: a flat array of bytes objects."""
     return _object_array(wire.unpack_elements(encoded_tensor))
 
 
@@ -194,7 +195,7 @@ def _object_array(elements: list[bytes]) -> Any:
 class Tensor:
     """A named tensor of one request or response.
 
-    An input's array may be written to, and kept: its memory is yours as long as you hold it.
+    The array of an input may be kept and written to: its memory is in use while the array exists.
     """
 
     def __init__(self, name: str, numpy_array: Any) -> None:
@@ -225,14 +226,14 @@ class Tensor:
 
     @classmethod
     def _of_memory(cls, name: str, datatype: str, shape: list[int], memory: Any) -> Tensor:
-        """A tensor of bytes as they are on the wire (an array of uint8)."""
+        """A tensor of wire-format bytes (an array of uint8)."""
         tensor = cls.__new__(cls)
         tensor._name, tensor._datatype, tensor._shape = name, datatype, shape
         tensor._array, tensor._memory = None, memory
         return tensor
 
     def _wire(self) -> tuple[str, list[int], Any]:
-        """Datatype, shape and bytes."""
+        """Datatype, shape and wire-format bytes."""
         if self._memory is not None:
             return self._datatype, self._shape, self._memory
         if self._datatype == "BYTES":
@@ -243,7 +244,8 @@ class Tensor:
         return self._name
 
     def as_numpy(self) -> Any:
-        """Without a copy; BYTES as an array of bytes objects. numpy has no BF16: use DLPack."""
+        """The array, without a copy. BYTES is an array of bytes objects. numpy has no BF16: use
+        DLPack."""
         if self._array is None:
             if self._datatype == "BF16":
                 raise TritonModelException(
@@ -269,7 +271,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """From a capsule or anything with `__dlpack__`. Memory of the CPU is not copied."""
+        """A tensor of a DLPack capsule or an object with `__dlpack__`. CPU memory is not copied."""
         name = _tensor_name(name)
         try:
             datatype, shape, memory = dlpack.memory_of(tensor)
@@ -286,7 +288,7 @@ class Tensor:
         return dlpack.capsule_of(memory, self._datatype, self._shape, self)
 
     def __dlpack__(self, *, stream: Any = None, copy: Any = None, **newer: Any) -> Any:
-        """`newer` is what younger consumers may ask for and older producers need not know."""
+        """A DLPack capsule. `newer` accepts arguments of later versions of the protocol."""
         if not copy:
             return self.to_dlpack()
         datatype, shape, memory = self._wire()
@@ -307,7 +309,7 @@ def _tensor_name(name: Any) -> str:
 
 
 class PreferredMemory:
-    """Where the outputs of a called model should lie. All of them lie on the CPU."""
+    """The preferred memory for the outputs of a called model. All outputs are on the CPU."""
 
     def __init__(
         self, preferred_memory_type: int = TRITONSERVER_MEMORY_CPU, preferred_device_id: int = 0
@@ -322,7 +324,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """A request's place in a trace: hand it to the requests that you make of it."""
+    """A request's trace context, to pass to requests made for it."""
 
     def __init__(self, context: str = "") -> None:
         self._context = context
@@ -359,7 +361,7 @@ class InferenceResponse:
 
 
 class InferenceRequest:
-    """A request to this model, or one that it makes of another model."""
+    """A request to this model, or one that it makes to another model."""
 
     _exchange: Any = None
     _version = -1
@@ -381,7 +383,7 @@ class InferenceRequest:
         trace: Any = None,
         parameters: Any = None,
     ) -> None:
-        """`inputs`, `requested_output_names` (may be empty) and `model_name` must be given."""
+        """`inputs`, `requested_output_names` (may be empty) and `model_name` are required."""
         where = "InferenceRequest"
         self._id = _text(request_id, f"{where}: request_id")
         if not isinstance(correlation_id, str):
@@ -416,7 +418,7 @@ class InferenceRequest:
         self._flags = int(flags)
 
     def timeout(self) -> int:
-        """Microseconds; 0: none."""
+        """Microseconds; 0 means none."""
         return self._timeout
 
     def parameters(self) -> str:
@@ -424,7 +426,7 @@ class InferenceRequest:
         return self._parameters
 
     def preferred_memory(self) -> PreferredMemory:
-        self._memory = self._memory or PreferredMemory()  # few models ask
+        self._memory = self._memory or PreferredMemory()  # rarely used
         found: PreferredMemory = self._memory
         return found
 
@@ -436,7 +438,7 @@ class InferenceRequest:
     # A request to this model
 
     def is_cancelled(self) -> bool:
-        """Has the client left, or has its time run out?"""
+        """Whether the client has cancelled, or the deadline has passed."""
         return self._exchange is not None and bool(self._exchange.is_cancelled())
 
     def get_response_sender(self) -> InferenceResponseSender:
@@ -447,7 +449,7 @@ class InferenceRequest:
         return InferenceResponseSender(self._exchange)
 
     def set_release_flags(self, flags: int) -> None:
-        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: execute() is to get this request again."""
+        """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: execute() gets this request again."""
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
         self._release = flags
@@ -455,8 +457,8 @@ class InferenceRequest:
     # A request to another model
 
     def exec(self, decoupled: bool = False) -> Any:
-        """Have the server run it, batched with whoever else asks: a response, or an iterator of
-        responses if decoupled. What goes wrong is an error in the response. Blocks."""
+        """Run the request on the server, batched with other callers'. Returns a response, or an
+        iterator of responses if `decoupled`. Errors are in the response. Blocks."""
         call = self._call(decoupled)
         if decoupled:
             return call
@@ -466,7 +468,8 @@ class InferenceRequest:
             call.drop()
 
     async def async_exec(self, decoupled: bool = False) -> Any:
-        """`exec` for `async def execute`: cancelling the task cancels the request."""
+        """Run the request as `exec` does, for `async def execute`. Cancelling the task cancels the
+        request."""
         call = self._call(decoupled)
         if decoupled:
             return call
@@ -485,14 +488,14 @@ class InferenceRequest:
 
 
 class InferenceResponseSender:
-    """Sends the responses of one request, from any thread, also after execute() has returned."""
+    """Sends the responses of one request, from any thread and also after execute() has returned."""
 
     def __init__(self, exchange: Any) -> None:
         self._exchange = exchange
 
     def send(self, response: Any = None, flags: int = 0) -> None:
-        """Send a response, the last one with TRITONSERVER_RESPONSE_COMPLETE_FINAL, or that flag
-        alone."""
+        """Send a response. The last one has TRITONSERVER_RESPONSE_COMPLETE_FINAL, which may also be
+        sent alone."""
         if response is not None and not isinstance(response, InferenceResponse):
             raise TritonModelException(
                 f"send() takes an InferenceResponse, not a {type(response).__name__}"
@@ -559,7 +562,8 @@ def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bo
 
 
 class ModelConfig:
-    """A configuration that auto_complete_config() completes. What it already says must hold."""
+    """A configuration that auto_complete_config() completes. It must not contradict what is
+    there."""
 
     def __init__(self, model_config: Any) -> None:
         self._model_config = (
@@ -654,13 +658,13 @@ class ModelConfig:
 
 
 def get_model_dir() -> str:
-    """The folder of the version that is loaded: where its own files lie."""
+    """The folder of the loaded version."""
     return str(_the_server("get_model_dir()").model_dir)
 
 
 def load_model(model_name: str, config: str = "", files: Any = None) -> None:
-    """Load a model of the server's repository; `config` and `files` as in its load request
-    (JSON text; {"file:1/model.onnx": bytes}). Blocks; raises TritonModelException."""
+    """Load a model of the server's repository; `config` and `files` as in its load request (JSON
+    text; {"file:1/model.onnx": bytes}). Blocks; raises TritonModelException."""
     given = dict(files or {})
     if config:
         given["config"] = config
@@ -683,7 +687,7 @@ class _LogLevel(enum.IntEnum):
 
 
 class Logger:
-    """Writes to the server's log; without a server to stderr."""
+    """Writes to the server's log, or to stderr without a server."""
 
     LogLevel = _LogLevel
     INFO, WARNING, ERROR, VERBOSE = _LogLevel
@@ -720,7 +724,7 @@ _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z")
 
 
 class Metric:
-    """One line of a family: its values are the server's, shared by all instances."""
+    """One metric of a family. Its value is on the server, shared by all instances."""
 
     def __init__(self, family: MetricFamily, labels: Any, buckets: Any) -> None:
         self._family = family
@@ -730,7 +734,7 @@ class Metric:
                 raise TritonModelException(f"metric {family.name!r}: {key!r} is no label")
         self._key = [family.name, family.description, family.kind, self._labels, buckets]
         if _server is not None:
-            _server.outbox.measure([*self._key, "add", "0"])  # it is there from now on
+            _server.outbox.measure([*self._key, "add", "0"])  # makes it visible
 
     def increment(self, value: float) -> None:
         """Add to a counter or gauge."""
@@ -750,7 +754,7 @@ class Metric:
         self._measure("observe", value)
 
     def value(self) -> float:
-        """The value of a counter or gauge, of all instances together."""
+        """The value of a counter or gauge over all instances."""
         self._check("value", (MetricFamily.COUNTER, MetricFamily.GAUGE))
         return float(_the_server("value()").measured(self._key))
 
@@ -765,12 +769,12 @@ class Metric:
             _server.outbox.measure([*self._key, what, repr(float(value))])
 
 
-#: Where the first versions of Triton's module had them.
+#: Aliases from early versions of Triton's module.
 COUNTER, GAUGE, HISTOGRAM = 0, 1, 2
 
 
 class MetricFamily:
-    """Metrics of one name, which the server shows among its own."""
+    """Metrics of one name, which the server exposes with its own."""
 
     COUNTER, GAUGE, HISTOGRAM = COUNTER, GAUGE, HISTOGRAM
 

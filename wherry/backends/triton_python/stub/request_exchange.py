@@ -1,4 +1,4 @@
-"""What do a request and its response senders know together?"""
+"""Which state do a request and its response senders share?"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from . import pb_utils
 
 
 class RequestExchange:
-    """One request's responses, for its request object and its response senders."""
+    """The responses of one request, for its request object and its response senders."""
 
     def __init__(self, link: Any, key: int, decoupled: bool) -> None:
         self._link = link
         self.key = key
         self.decoupled = decoupled
         self.cancelled = False
-        #: It has its last response.
+        #: Whether the last response was sent.
         self.ended = False
         self.responded = False
-        #: execute() has given its request back, and is to get it again.
+        #: Whether the request was returned by execute() to be run again.
         self.again = False
         self.handle = weakref.ref(self)
         self._lock = threading.Lock()
@@ -50,20 +50,20 @@ class RequestExchange:
             self.ended = final
 
     def end(self) -> bool:
-        """Take the right to send the last response; False if it has been sent."""
+        """Reserve the right to send the last response; False if it was sent."""
         with self._lock:
             mine = not self.ended
             self.ended = True
             return mine
 
     def give_back(self) -> bool:
-        """The request is to run again; a sender that is held may go on. False: it has its end."""
+        """Note that the request is to run again; its senders stay valid. False if it has ended."""
         with self._lock:
             self.again = not self.ended
             return self.again
 
     def resume(self) -> bool:
-        """The request runs again. False: not with this exchange."""
+        """Note that the request runs again. False if it needs a new exchange."""
         with self._lock:
             again, self.again = self.again and not self.ended, False
             return again
@@ -71,7 +71,7 @@ class RequestExchange:
     def __del__(self) -> None:
         if self._link.exchanges.get(self.key) is self.handle:
             del self._link.exchanges[self.key]
-        # No sender is left for the last response: the client must not wait for ever.
+        # No sender is left that could send the last response: the client must not wait for it.
         if not self.ended and not self.resume():
             self.ended = True
             failed: list[Any] | None = None

@@ -1,4 +1,4 @@
-"""How does a model read the responses of a call that the server runs for it?"""
+"""How does a model read the responses of a call to another model?"""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .wire import Incoming
 
 
 class ServerCall:
-    """A call of the server, and an iterator over its responses: from the first one again once it
-    has come to the last, as Triton's."""
+    """A call to the server, and an iterator over its responses. After the last one it starts again
+    from the first, as Triton's does."""
 
     def __init__(self, link: Any, key: int) -> None:
         self._link = link
@@ -20,11 +20,11 @@ class ServerCall:
         self._answers: list[tuple[list[Any], Incoming]] = []
         self._next = 0
         self._done = False
-        #: Wakes the coroutine that awaits it.
+        #: Wakes the awaiting coroutine.
         self._wake: Callable[[], None] | None = None
 
     def take(self, message: list[Any], incoming: Incoming) -> None:
-        """Under the link's lock."""
+        """Process a message, under the link's lock."""
         if message[4] is not None:
             self._answers.append((message, incoming))
         if message[3]:
@@ -34,11 +34,11 @@ class ServerCall:
             self._wake()
 
     def cancel(self) -> None:
-        """Have it end: the last response is then an error, CANCELLED. Safe to call at any time."""
+        """Cancel the call: its last response is then the error CANCELLED. Any time."""
         self._link.cancel(self)
 
     def drop(self) -> None:
-        """Want no more of it. Safe to call at any time."""
+        """Cancel the call and ignore its responses. Any time."""
         if not self._done:
             self._done = True
             self._link.forget(self)
@@ -51,7 +51,7 @@ class ServerCall:
         return _no_response()
 
     def told(self) -> Any:
-        """The answer to what is no request."""
+        """The answer to a call that is not an infer request. Blocks."""
         self._link.inbox.wait_for(self._ready)
         message, _ = self._answers[0]
         error, value, _ = message[4]
@@ -109,7 +109,7 @@ class ServerCall:
 
 
 def _wake(loop: Any, woken: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # that loop is closed
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(woken.set)
 
 

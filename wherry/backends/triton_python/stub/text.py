@@ -1,4 +1,4 @@
-"""Which text can be sent, and how does a record of the log go out?"""
+"""How are text and log records encoded for the server?"""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import os
 from typing import Any
 
-#: Begins a line of the worker's output that is a record of its log.
+#: Begins a line of the worker's output that is a log record.
 _LOG_MARK = b"\x1e"
 
 
 def clean(text: str) -> str:
-    """Text that can be sent: no half of a surrogate pair."""
+    """The text without lone surrogates, which UTF-8 cannot encode."""
     return str(text).encode("utf-8", "replace").decode("utf-8")
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """A record of the log among what the worker prints."""
+    """Write a log record to the worker's output."""
     os.write(2, _LOG_MARK + json.dumps(record).encode() + b"\n")

@@ -1,11 +1,11 @@
-"""How do a Python model's requests, answers and tensors get from one process to the other?
+"""How are messages with tensors exchanged with a Python model's process?
 
-Both ends use this file, so it needs nothing but the standard library and numpy. A message is a
-list whose first element says what it is. As JSON it is the head of a frame; its small tensors
-follow it there. Larger ones are written once, into memory that both processes map, or, if that
-is taken, into a memory file that is passed along and goes with its arrays.
+Both ends use this file, so it needs only the standard library and numpy. A message is a list whose
+first element is its kind. Encoded as JSON it is the head of a frame, followed by its small tensors.
+Larger tensors are written into memory that both processes map (the slab) or, if that is full, into
+a memory file whose descriptor is sent along.
 
-    12 bytes  length of the head, length of the tensors, flags, a mark that tells ours from garbage
+    12 bytes  length of the head, length of the tensors, flags, a mark that identifies a frame
     head      JSON; a tensor in it is [name, datatype, shape, where, offset, bytes]
     tensors   one after the other, each at a multiple of ALIGNMENT
 """
@@ -24,13 +24,12 @@ from typing import Any, Callable  # noqa: UP035 - for Python 3.8
 
 import numpy as np
 
-#: Virtual size of the memory that both map: half of it for each direction. Only what was written
-#: to takes memory.
+#: Virtual size of the slab: half for each direction. Only written pages take memory.
 SLAB_BYTES = 128 << 20
 #: Tensors up to this size are part of their frame.
 INLINE_BYTES = 8192
 ALIGNMENT = 64
-#: Longer ones are garbage.
+#: Longer heads are invalid.
 MAX_HEAD_BYTES = 64 << 20
 MAX_TENSORS_BYTES = 1 << 30
 
@@ -53,7 +52,7 @@ try:
     def decode_head(data: Any) -> Any:
         return msgspec.json.decode(data)
 
-except ImportError:  # an environment of the user's own: it speaks the same JSON, more slowly
+except ImportError:  # a user's environment without msgspec: the same JSON, slower
     import json
 
     def encode_head(message: Any) -> bytes:
@@ -64,25 +63,25 @@ except ImportError:  # an environment of the user's own: it speaks the same JSON
 
 
 class Garbage(Exception):
-    """What came is no frame of ours."""
+    """The received data is not a valid frame."""
 
 
 class Arena:
-    """A region of the slab, filled from its start; begun anew once nothing in it is in use."""
+    """A region of the slab, allocated from its start and reset when nothing in it is in use."""
 
     def __init__(self, start: int, stop: int) -> None:
         self._start = self._next = start
         self._stop = stop
-        # Two counters, since two threads count: one that sends, one that receives.
+        # Two counters, each written by one thread only (sending and receiving).
         self._held = self._released = 0
 
     def begin(self) -> None:
-        """A message is to be made: what the last one took without `hold` is free again."""
+        """Begin a message: frees what was taken since the last `hold`."""
         if self._held == self._released:
             self._next = self._start
 
     def take(self, size: int) -> int | None:
-        """The offset of `size` free bytes; None: they do not fit."""
+        """The offset of `size` free bytes; None if they do not fit."""
         offset = self._next
         if offset + size > self._stop:
             return None
@@ -90,7 +89,7 @@ class Arena:
         return offset
 
     def hold(self) -> None:
-        """What was taken since the last `hold` is in use, until it is released."""
+        """Mark what was taken since the last `hold` as in use until `release`."""
         self._held += 1
 
     def release(self, count: int = 1) -> None:
@@ -98,7 +97,7 @@ class Arena:
 
 
 class Outgoing:
-    """The tensors of one message, while it is made."""
+    """The tensors of a message being built."""
 
     def __init__(self, memory: Any = None, arena: Arena | None = None) -> None:
         self._memory = memory
@@ -107,13 +106,14 @@ class Outgoing:
             arena.begin()
         self.chunks: list[Any] = []
         self.size = 0
-        #: A memory file with those tensors that fit nowhere else.
+        #: A memory file with the tensors that do not fit elsewhere.
         self.file: int | None = None
         self._file_size = 0
         self.in_slab = False
 
     def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
-        """Take a tensor along: what stands for it in the head. `data` is an array, or bytes."""
+        """Add a tensor to the message. Returns its descriptor for the head. `data` is an array or
+        bytes."""
         size = data.nbytes if isinstance(data, np.ndarray) else len(data)
         if size <= INLINE_BYTES:
             offset = self.size
@@ -145,19 +145,19 @@ class Outgoing:
 
 
 class Incoming:
-    """The tensors of one message that came."""
+    """The tensors of a received message."""
 
     def __init__(self, inline: Any, file: Any, memory: Any, in_slab: bool) -> None:
         self._inline = inline
         self._file = file
         self._memory = memory
-        #: Some of it lies in the slab, until the other end is told that it was read.
+        #: Whether tensors are in the slab, to be released by telling the other end.
         self.in_slab = in_slab
-        #: Keeps the slab's part of this message in use as long as an array of it lives.
+        #: Returns an array over the slab that keeps this message's part in use.
         self.slab: Callable[[int, int], Any] | None = None
 
     def get(self, where: int, offset: int, size: int) -> Any:
-        """The bytes of a tensor as an array of uint8: of one in the slab, a view."""
+        """The bytes of a tensor as an array of uint8; for one in the slab a view."""
         if not size:
             return np.empty(0, np.uint8)
         if where == IN_SLAB and self.slab is not None:
@@ -169,10 +169,9 @@ class Incoming:
 
 
 class Channel:
-    """One end of the socketpair. Nothing here is safe from two threads at once but sending and
-    receiving at the same time.
+    """One end of the socket pair. One thread may send while another receives.
 
-    Our end in the server does not block: it calls `wait(events)` where it would.
+    The server's end is non-blocking and calls `wait(events)` where it would block.
     """
 
     def __init__(self, end: socket.socket, wait: Callable[[int], None] | None = None) -> None:
@@ -182,7 +181,7 @@ class Channel:
         self._read = self._filled = 0
         self._files: deque[int] = deque()
         self._poll: Any = None
-        #: The end of what `send_now` has sent: goes before all that comes after it.
+        #: The rest of a message that `send_now` sent in part; sent before anything else.
         self.unsent = b""
         self.memory: Any = None
 
@@ -197,13 +196,13 @@ class Channel:
     # Sending
 
     def send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
-        """Send a message with its tensors. Raises OSError if the other process is gone, and
-        ValueError if it is too large; then nothing was sent."""
+        """Send a message with its tensors. OSError if the other process has ended; ValueError if it
+        is too large, in which case nothing was sent."""
         self._send_all(*_framed(message, tensors))
 
     def send_now(self, message: list[Any], tensors: Outgoing) -> bool:
-        """`send`, but False, and nothing was sent, where it would wait. Of a message that went out
-        in part the next `flush` sends the rest."""
+        """Send without waiting. False, with nothing sent, where that is impossible. `flush` sends
+        the rest of a message that was sent in part."""
         data, ancillary = _framed(message, tensors)
         if ancillary or self.unsent:
             return False
@@ -218,7 +217,7 @@ class Channel:
         self._send_all(b"", [])
 
     def send_file(self, message: list[Any], file: int) -> None:
-        """Send a message and a descriptor with it, for `next_file`."""
+        """Send a message with a file descriptor, which `next_file` returns at the other end."""
         head = encode_head(message)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
         self._send_all(_HEADER.pack(len(head), 0, 0, _MARK) + head, rights)
@@ -240,26 +239,25 @@ class Channel:
     # Receiving
 
     def receive(self) -> tuple[list[Any], Incoming]:
-        """The next message and its tensors. Raises EOFError or OSError if the other process is
-        gone, and Garbage."""
+        """The next message and its tensors. Raises EOFError or OSError if the other process has
+        ended, and Garbage."""
         while (frame := self._frame()) is None:
             self._fill()
         return self._take(*frame)
 
     def receive_executed(self) -> tuple[list[Any], Incoming] | None:
-        """`receive` what came of a batch, if it is here with all that is in it. Does not wait;
-        anything else is left for `receive`."""
+        """The message that ends a batch, if it has arrived completely; None otherwise. Does not
+        wait; other messages are left for `receive`."""
         self._fill(waits=False)
         frame = self._frame()
         return self._take(*frame) if frame is not None and frame[2] == _ENDS_BATCH else None
 
     def complete(self) -> bool:
-        """Is there a whole message in the buffer?"""
+        """Whether the buffer holds a complete message."""
         return self._frame() is not None
 
     def _frame(self) -> tuple[int, int, int] | None:
-        """The sizes of the next message's head and tensors, and its flags, if all of it is in the
-        buffer."""
+        """The sizes of the next message's head and tensors, and its flags, if it is complete."""
         waiting = self._filled - self._read
         if waiting < _HEADER_BYTES:
             return None
@@ -272,15 +270,15 @@ class Channel:
         return head, size, flags
 
     def _take(self, head: int, size: int, flags: int) -> tuple[list[Any], Incoming]:
-        """The next message, which is in the buffer."""
+        """The next message, which must be complete in the buffer."""
         start = self._read + _HEADER_BYTES
         stop = start + head
         try:
             message = decode_head(self._view[start:stop])
-            # A copy: the buffer is written over, and models may write to their inputs.
+            # A copy: the buffer is reused, and models may write to their inputs.
             inline = self._in[stop : stop + size] if size else None
             file = self._next_map() if flags & _HAS_FILE else None
-        except Exception as error:  # what the other end wrote: nothing in it is to be trusted
+        except Exception as error:  # the other end's data may be anything
             raise Garbage(str(error)) from error
         self._read = stop + size
         if not isinstance(message, list) or not message:
@@ -288,7 +286,7 @@ class Channel:
         return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
 
     def readable(self) -> bool:
-        """Is there something to receive, or the end? Does not block."""
+        """Whether there is data or an end of file. Does not block."""
         if self.complete():
             return True
         if self._poll is None:
@@ -297,18 +295,18 @@ class Channel:
         return bool(self._poll.poll(0))
 
     def next_file(self) -> int:
-        """The descriptor that came with the last message; the caller closes it."""
+        """The file descriptor received with the last message; the caller closes it."""
         if not self._files:
             raise Garbage("a message without its descriptor")
         return self._files.popleft()
 
     def _use(self, size: int) -> None:
-        """Have a new buffer."""
+        """Allocate a new buffer."""
         self._in = bytearray(size)
         self._view = memoryview(self._in)
 
     def _make_room(self, size: int) -> None:
-        """Have a buffer that holds a frame of `size` bytes from `_read` on."""
+        """Make the buffer hold a frame of `size` bytes from `_read` on."""
         if self._read + size <= len(self._in):
             return
         waiting = self._in[self._read : self._filled]
@@ -327,7 +325,7 @@ class Channel:
         free = self._view[self._filled :]
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into([free], _ONE_FILE)
-        except BlockingIOError:  # often something is there: whoever calls has just been told so
+        except BlockingIOError:  # tried first, as callers have usually been told that data is there
             if waits:
                 assert self._wait is not None
                 self._wait(select.POLLIN)
@@ -350,7 +348,7 @@ class Channel:
 
 
 def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[Any]]:
-    """A message and its tensors as bytes, and the descriptor that goes with them."""
+    """A message and its tensors as bytes, and the ancillary data with the descriptor."""
     head = encode_head(message)
     flags = _ENDS_BATCH if message[0] == "executed" else 0
     size, chunks, ancillary = 0, [], []
@@ -369,7 +367,7 @@ def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[A
 
 
 def memory_file(name: str, size: int = 0) -> int:
-    """A descriptor of memory without a name in any file system: it goes with its last user."""
+    """A descriptor of anonymous memory, freed with its last user."""
     create = getattr(os, "memfd_create", None)
     if create is not None:
         file: int = create(name)
@@ -381,11 +379,11 @@ def memory_file(name: str, size: int = 0) -> int:
     return file
 
 
-# BYTES: each element behind its length, as on the wire of the V2 protocol
+# BYTES: each element with its length before it, as in the V2 protocol
 
 
 def pack_elements(elements: Any) -> bytes:
-    """Elements that are bytes."""
+    """The wire form of elements, which must be bytes."""
     chunks: list[bytes] = []
     for element in elements:
         chunks.append(_LENGTH.pack(len(element)))
@@ -394,7 +392,7 @@ def pack_elements(elements: Any) -> bytes:
 
 
 def unpack_elements(data: Any) -> list[bytes]:
-    """The elements; ValueError if the bytes are cut off."""
+    """The elements; ValueError if the data is cut off."""
     data = bytes(data)
     elements: list[bytes] = []
     position, end = 0, len(data)

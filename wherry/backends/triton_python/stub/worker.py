@@ -2,8 +2,8 @@
 
     python .../stub/worker.py DESCRIPTOR PARENT
 
-It imports the model's file, lets it complete its configuration, initializes it when it is told so,
-and gives it one list of requests after the other until it is told to stop, or its server is gone.
+It imports the model's file, completes its configuration, initializes it when told, and calls
+execute() with one list of requests after the other, until told to stop or the server ends.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from .wire import Channel
 
 
 def _errors() -> tuple[type[BaseException], ...]:
-    """What the model's code may raise without taking its process down with it. asyncio is only
-    loaded by models that are async."""
+    """The exceptions of the model's code that do not end the process. asyncio's is included only if
+    the model has loaded asyncio."""
     asyncio = sys.modules.get("asyncio")
     return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
 
@@ -41,7 +41,7 @@ def main(descriptor: int, parent: int) -> None:
     _live_and_die_with(parent, descriptor)
     faulthandler.enable()
     end = socket.socket(fileno=descriptor)
-    end.set_inheritable(False)  # what the model starts must not keep the server from seeing us end
+    end.set_inheritable(False)  # a child of the model must not keep the connection open
     channel = Channel(end)
     try:
         message, _ = channel.receive()
@@ -53,15 +53,15 @@ def main(descriptor: int, parent: int) -> None:
 
 
 def _live_and_die_with(parent: int, descriptor: int) -> None:
-    """Ctrl-C, a terminal's end and a shell's SIGTERM go to the whole group: the server drains, and
-    says when we stop. If it dies, so do we, even within the model's code."""
+    """Ignore signals sent to the process group (Ctrl-C, a terminal's end, SIGTERM of a shell): the
+    server drains and says when to stop. End when the server ends, even during the model's code."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A handler, not SIG_IGN, which programs that the model starts would inherit.
+        # A handler, not SIG_IGN, which children of the model would inherit.
         signal.signal(number, lambda *_: None)
     if os.getppid() != parent:
         os._exit(1)
     if hasattr(select, "POLLRDHUP"):
-        # Not PR_SET_PDEATHSIG: it strikes when the thread that started us ends.
+        # Not PR_SET_PDEATHSIG, which is sent when the thread that started us ends.
         threading.Thread(target=_end_with, args=(descriptor,), daemon=True).start()
 
 
@@ -73,7 +73,7 @@ def _end_with(descriptor: int) -> None:
 
 
 class Worker:
-    """One instance of one model."""
+    """One instance of one model, in its process."""
 
     def __init__(self, channel: Channel, start: dict[str, Any]) -> None:
         self._start = start
@@ -91,7 +91,7 @@ class Worker:
     # Before it serves
 
     def open(self) -> bool:
-        """Import the model's file, and complete its configuration if that is asked for."""
+        """Import the model's file, and complete its configuration if requested."""
         _set_up(self._start)
         pb_utils._server = self._link
         for name in ("triton_python_backend_utils", "c_python_backend_utils"):
@@ -154,7 +154,7 @@ class Worker:
                 if self._is_async and self._decoupled:
                     self._link.work.appendleft((message, incoming))
                     self._run_in_loop(self._serve_loop())
-                    continue  # what made it end is the next message
+                    continue  # the next message says why it ended
                 self._execute(message, incoming)
             message = incoming = None  # type: ignore[assignment]
         self._finalize()
@@ -188,7 +188,7 @@ class Worker:
         self._link.outbox.send(["is_ready", ready])
 
     def _execute(self, message: list[Any], incoming: Any) -> None:
-        """Give the model one list of requests, and the server what came of each."""
+        """Run the model on one list of requests and report their outcomes."""
         requests: Any = self._link.requests(message[2], incoming)
         started = perf_counter_ns()
         self._link.executing = True
@@ -209,13 +209,13 @@ class Worker:
         requests = result = None
         try:
             self._link.executed(started, ns, failure, outcomes)
-        except (ValueError, TypeError) as error:  # somebody's response cannot be sent
+        except (ValueError, TypeError) as error:  # a response cannot be sent
             for exchange in exchanges:
                 exchange.ended = True
             self._link.executed(started, ns, self._failure(error), ["failed"] * len(exchanges))
 
     def _failure(self, error: BaseException) -> list[str]:
-        """What the callers are told of it, beginning as Triton's text does; and the traceback."""
+        """The error message for the callers, beginning like Triton's, and the traceback."""
         kind, text, trace = _described(error)
         if not isinstance(error, _WrongAnswer):
             text = f"{kind}: {text}"
@@ -223,7 +223,7 @@ class Worker:
         return [f"Failed to process the request(s) for {instance}, message: {text}", trace]
 
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
-        """What came of each request. Raises if the model returned something else than it must."""
+        """The outcome of each request. Raises if the model returned anything invalid."""
         if result is None:
             return [self._unanswered(request) for request in requests]
         if self._decoupled:
@@ -250,8 +250,8 @@ class Worker:
         ]
 
     def _unanswered(self, request: Any) -> Any:
-        """It is answered by a response sender, runs again, or is forgotten: then its exchange
-        says so when it goes."""
+        """The outcome of a request without a response: a sender will answer it, it runs again, or
+        its exchange reports that it was dropped."""
         again = request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
         return "again" if again and request._exchange.give_back() else None
 
@@ -259,7 +259,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _watching(self, loop: Any, arrived: Any) -> Iterator[None]:
-        """Have the loop read, and set `arrived` when there is work."""
+        """Have the loop read the connection, and set `arrived` when there is work."""
         self._link.on_work = lambda: loop.call_soon_threadsafe(arrived.set)
         self._link.inbox.watch(loop)
         try:
@@ -269,7 +269,7 @@ class Worker:
             self._link.inbox.unwatch(loop)
 
     async def _go_on(self) -> None:
-        """Let the tasks that execute() has left run on, until there is work or all are done."""
+        """Run the tasks that execute() left in the loop, until there is work or all are done."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -284,10 +284,10 @@ class Worker:
                     task.add_done_callback(lambda _: arrived.set())
                 await arrived.wait()
 
-    # Of a decoupled model: several lists of requests at a time
+    # Decoupled models: several lists of requests at a time
 
     async def _serve_loop(self) -> None:
-        """Start each list of requests as a task of its own, until something else comes."""
+        """Start each list of requests as a task, until another message comes."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -315,7 +315,9 @@ class Worker:
         requests = self._link.requests(message[2], incoming)
         incoming = None
         started = perf_counter_ns()
-        self._link.executed(started, 0, None, [None] * len(requests))  # ready for the next list
+        self._link.executed(
+            started, 0, None, [None] * len(requests)
+        )  # reported now, so that the next list is sent
         try:
             outcomes = self._outcomes(await self._model.execute(requests), requests)
             if "again" in outcomes:
@@ -332,7 +334,7 @@ class Worker:
 
 
 class _Loop:
-    """One event loop for all of a model's calls."""
+    """One event loop for all calls of the model."""
 
     def __init__(self) -> None:
         import asyncio
@@ -353,7 +355,7 @@ class _Loop:
 
 
 def _hint() -> str:
-    """For who knows Triton's experimental platform "pytorch"."""
+    """A hint for users of Triton's experimental platform "pytorch"."""
     if "torch" not in sys.modules:
         return ""
     return (
@@ -363,13 +365,13 @@ def _hint() -> str:
 
 
 def _is_coroutine_function(function: Any) -> bool:
-    """inspect's, without loading inspect."""
+    """inspect.iscoroutinefunction without importing inspect."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
     return code is not None and bool(code.co_flags & 0x80)
 
 
 class _WrongAnswer(Exception):
-    """execute() returned something else than it must."""
+    """execute() returned something invalid."""
 
 
 def _answered(request: Any, response: Any) -> Any:
@@ -385,7 +387,7 @@ def _answered(request: Any, response: Any) -> Any:
 
 
 def _import_model(start: dict[str, Any]) -> Any:
-    """The model's file, as Triton imports it: "1.model", with the model's folder on sys.path."""
+    """Import the model's file as Triton does: as "1.model", with the model's folder on sys.path."""
     for folder in start["path"]:
         sys.path.append(folder)
     name, file = start["module"], start["file"]
@@ -412,7 +414,7 @@ def _completed(complete: Any, config: str) -> str:
 def _described(error: BaseException) -> list[str]:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001 - the user's own __str__
+    except Exception:  # noqa: BLE001 - from the user's __str__
         text = "<its str() raised>"
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     return [type(error).__name__, clean(text), clean("".join(lines))]
@@ -422,17 +424,17 @@ def _set_up(start: dict[str, Any]) -> None:
     os.environ.pop("PYTHONPATH", None)
     if start["python_path"] is not None:
         os.environ["PYTHONPATH"] = start["python_path"]
-    sys.argv[:] = [""]  # as in Triton; not what the server was started with
-    # Line by line, as on a terminal, although it is a pipe.
+    sys.argv[:] = [""]  # as in Triton; not the server's arguments
+    # Line-buffered as on a terminal, although it is a pipe.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
 def _log_to_server(level: int) -> None:
-    """Python's own logging becomes records of the server's log."""
+    """Send records of Python's logging to the server's log."""
     import logging
 
     if any(isinstance(handler, logging.StreamHandler) for handler in logging.root.handlers):
-        return  # the model says itself where to
+        return  # the model has configured logging
 
     class Handler(logging.Handler):
         def emit(self, record: Any) -> None:
