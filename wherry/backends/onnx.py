@@ -38,20 +38,13 @@ FILE: Final = "model.onnx"
 
 #: The datatypes of config.pbtxt by ONNX Runtime's type names.
 TYPES: Final[Mapping[str, TritonDataType]] = {
-    "tensor(bool)": "TYPE_BOOL",
-    "tensor(uint8)": "TYPE_UINT8",
-    "tensor(uint16)": "TYPE_UINT16",
-    "tensor(uint32)": "TYPE_UINT32",
-    "tensor(uint64)": "TYPE_UINT64",
-    "tensor(int8)": "TYPE_INT8",
-    "tensor(int16)": "TYPE_INT16",
-    "tensor(int32)": "TYPE_INT32",
-    "tensor(int64)": "TYPE_INT64",
-    "tensor(float16)": "TYPE_FP16",
-    "tensor(float)": "TYPE_FP32",
-    "tensor(double)": "TYPE_FP64",
-    "tensor(string)": "TYPE_STRING",
-}
+    "tensor(bool)": "TYPE_BOOL", "tensor(string)": "TYPE_STRING",
+    "tensor(uint8)": "TYPE_UINT8", "tensor(uint16)": "TYPE_UINT16",
+    "tensor(uint32)": "TYPE_UINT32", "tensor(uint64)": "TYPE_UINT64",
+    "tensor(int8)": "TYPE_INT8", "tensor(int16)": "TYPE_INT16",
+    "tensor(int32)": "TYPE_INT32", "tensor(int64)": "TYPE_INT64",
+    "tensor(float16)": "TYPE_FP16", "tensor(float)": "TYPE_FP32", "tensor(double)": "TYPE_FP64",
+}  # fmt: skip
 
 #: Triton's default of max_batch_size for a file with an open batch dimension.
 DEFAULT_MAX_BATCH_SIZE: Final = 4
@@ -142,13 +135,13 @@ class OnnxModel(RepositoryModel):
     def _open(self, device: Device) -> Any:
         path = model_file(self.folder, self.version, self.triton)
         options, name = session_options(self.triton), self.triton.name
-        if not device.automatic:
-            return _session(path, options, providers(self.triton, device), name)
         try:
             return _session(path, options, providers(self.triton, device), name)
         except ConfigError as error:
+            if not device.automatic:
+                raise
             device = cpu_instead(device, name, str(error))
-            return _session(path, options, providers(self.triton, device), name)
+        return _session(path, options, providers(self.triton, device), name)
 
 
 def complete(config: TritonConfig, inputs: Any, outputs: Any) -> TritonConfig:

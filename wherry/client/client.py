@@ -189,29 +189,19 @@ class Client:
         if priority:
             parameters["priority"] = priority
         try:
-            return self._answer(model, described, columns, parameters, timeout)
+            body, json_bytes = infer_body(described, columns, parameters)
+            headers = {"Inference-Header-Content-Length": str(json_bytes)}
+            with self._exchange(
+                "POST", f"{_path(model)}/infer", body, headers, timeout=timeout
+            ) as response:
+                answer = memoryview(response.read())
+                length = int(response.headers.get("Inference-Header-Content-Length", len(answer)))
+            head = msgspec.json.decode(answer[:length])
+            return outputs_of(described, head, answer[length:])[0]
         except InvalidRequest:
             # The model may have been replaced: request its description again next time.
             self._described.pop(model, None)
             raise
-
-    def _answer(
-        self,
-        model: str,
-        described: ModelDescription,
-        columns: Mapping[str, Any],
-        parameters: Mapping[str, Any],
-        timeout: float | None,
-    ) -> Columns:
-        body, json_bytes = infer_body(described, columns, parameters)
-        headers = {"Inference-Header-Content-Length": str(json_bytes)}
-        with self._exchange(
-            "POST", f"{_path(model)}/infer", body, headers, timeout=timeout
-        ) as response:
-            answer = memoryview(response.read())
-            length = int(response.headers.get("Inference-Header-Content-Length", len(answer)))
-        head = msgspec.json.decode(answer[:length])
-        return outputs_of(described, head, answer[length:])[0]
 
     def _json(self, method: str, path: str, body: bytes | None = None) -> Any:
         with self._exchange(method, path, body) as response:
@@ -234,28 +224,24 @@ class Client:
                 "Content-Type", "application/octet-stream" if headers else "application/json"
             )
         connection, response = self._send(method, self._base + path, body, send, timeout)
-        reusable = False
+        whole = True
         try:
             if response.status >= 400:
                 raise error_of(
                     response.status, response.read(), response.headers.get("Retry-After")
                 )
             yield response
-        except TimeoutError as error:
-            if isinstance(error, WherryError):
-                reusable = response.isclosed()
-                raise
-            raise DeadlineExceeded(f"{self.url}: no answer in time") from None
         except WherryError:
-            reusable = response.isclosed()
             raise
+        except TimeoutError:
+            whole = False
+            raise DeadlineExceeded(f"{self.url}: no answer in time") from None
         except http.client.IncompleteRead as error:
+            whole = False
             raise ConnectionError(f"{self.url}: the answer was cut off: {error}") from None
-        else:
-            reusable = response.isclosed()
         finally:
             # A connection with an unread rest cannot be reused; closing it also cancels a stream.
-            if reusable and not response.will_close:
+            if whole and response.isclosed() and not response.will_close:
                 with self._lock:
                     self._idle.append(connection)
             else:

@@ -143,16 +143,13 @@ def infer_body(
 def _input(
     tensor: Tensor, values: Any, model: ModelDescription
 ) -> tuple[dict[str, Any], bytes | None]:
+    member: dict[str, Any]
     if tensor.datatype is BYTES:
         rows = list(values)
         flat = [element for row in rows for element in row] if not tensor.is_scalar else rows
         shape = tensor.shape_of(len(rows), len(flat))
         elements = [_element(value, tensor.form) for value in flat]
-        member: dict[str, Any] = {
-            "name": tensor.name,
-            "datatype": "BYTES",
-            "shape": _shape(shape, model),
-        }
+        member = {"name": tensor.name, "datatype": "BYTES", "shape": _shape(shape, model)}
         if all(isinstance(element, str) for element in elements):
             return {**member, "data": elements}, None
         packed = b"".join(
@@ -297,9 +294,6 @@ def error_of(status: int, body: bytes, retry_after: str | None) -> WherryError:
     except (msgspec.DecodeError, KeyError, TypeError):
         message = body[:500].decode(errors="replace").strip() or f"the server answered {status}"
     error = ERRORS.get(status, WherryError)(message)
-    if retry_after is not None:
-        try:
-            error.retry_after = float(retry_after)
-        except ValueError:  # an HTTP date
-            error.retry_after = None
+    if retry_after is not None:  # seconds; a date is ignored
+        error.retry_after = float(retry_after) if retry_after.isdecimal() else None
     return error

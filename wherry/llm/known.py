@@ -36,6 +36,8 @@ QUANTIZED = ("quantization_config", "compression_config", "quantization")
 ANOTHER_ENGINE = "serve it with another engine (vllm:..., llama-cpp:FILE.gguf)"
 #: Characters of a value in a message.
 _SHOWN = 80
+#: The arguments of an UnsupportedField: field, value, remedy.
+_Refusal = tuple[str, Any, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class UnsupportedField:
 def refusals(config: Mapping[str, Any]) -> list[UnsupportedField]:
     """The fields of a config.json that are not computed exactly; empty if the checkpoint may be
     loaded."""
-    return list(_refusals(config))
+    return [UnsupportedField(*one) for one in _refusals(config)]
 
 
 def exact_positions(config: Any) -> int | None:
@@ -71,17 +73,17 @@ def exact_positions(config: Any) -> int | None:
     return None
 
 
-def _refusals(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
+def _refusals(config: Mapping[str, Any]) -> Iterator[_Refusal]:
     for name in QUANTIZED:
         if config.get(name) is not None:
-            yield UnsupportedField(
+            yield (
                 name,
                 config[name],
                 "quantized weights are not computed here; use a checkpoint of floats"
                 f" (float32, bfloat16 or float16), or {ANOTHER_ENGINE}",
             )
     if config.get("auto_map") is not None:
-        yield UnsupportedField(
+        yield (
             "auto_map",
             config["auto_map"],
             "the checkpoint brings code of its own, which is never run; if it only repeats what"
@@ -91,17 +93,13 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
     kind = kinds[0] if isinstance(kinds, list) and len(kinds) == 1 else None
     family = FAMILIES.get(kind) if isinstance(kind, str) else None
     if family is None:
-        yield UnsupportedField(
-            "architectures", kinds, f"not computed exactly here; {ANOTHER_ENGINE}"
-        )
+        yield ("architectures", kinds, f"not computed exactly here; {ANOTHER_ENGINE}")
         return
     if config.get("model_type") != family.model_type:
-        yield UnsupportedField(
-            "model_type", config.get("model_type"), f"of {kind} is {family.model_type!r}"
-        )
+        yield ("model_type", config.get("model_type"), f"of {kind} is {family.model_type!r}")
     for name in ("dtype", "torch_dtype"):
         if config.get(name) not in (None, *DTYPES):
-            yield UnsupportedField(name, config[name], f"must be one of {', '.join(DTYPES)}")
+            yield (name, config[name], f"must be one of {', '.join(DTYPES)}")
     for name, value in config.items():
         yield from _field(name, value, family, config)
     yield from _shapes(config)
@@ -110,7 +108,7 @@ def _refusals(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
 
 def _field(
     name: str, value: Any, family: ModelFamily, config: Mapping[str, Any]
-) -> Iterator[UnsupportedField]:
+) -> Iterator[_Refusal]:
     """Check one field of a known architecture on its own."""
     if name in WITHOUT_EFFECT or name in QUANTIZED or name == "auto_map":
         return
@@ -119,59 +117,47 @@ def _field(
     if name in family.fields:
         rule = family.only.get(name) or FIELDS[name]
         if problem := _problem(rule, value, config):
-            yield UnsupportedField(name, value, problem)
+            yield (name, value, problem)
     elif value is None:
         return  # null, where transformers has no default either
     elif name not in FIXED:
-        yield UnsupportedField(
+        yield (
             name,
             value,
             f"not known for {family.model_type!r}, so it would be ignored; {ANOTHER_ENGINE}, or"
             " delete the field if you are sure that it does not change what is computed",
         )
     elif not any(_same(value, allowed) for allowed in FIXED[name]):
-        yield UnsupportedField(
-            name, value, f"only {FIXED[name][0]!r} is computed here; {ANOTHER_ENGINE}"
-        )
+        yield (name, value, f"only {FIXED[name][0]!r} is computed here; {ANOTHER_ENGINE}")
 
 
-def _shapes(config: Mapping[str, Any]) -> Iterator[UnsupportedField]:
+def _shapes(config: Mapping[str, Any]) -> Iterator[_Refusal]:
     """Check sizes that must fit each other."""
     heads = config.get("num_attention_heads", config.get("n_head"))
     hidden = config.get("hidden_size", config.get("n_embd"))
     kv_heads, head_dim = config.get("num_key_value_heads"), config.get("head_dim")
     if _whole(heads) and _whole(kv_heads) and kv_heads and heads % kv_heads:
-        yield UnsupportedField(
-            "num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})"
-        )
+        yield ("num_key_value_heads", kv_heads, f"must divide num_attention_heads ({heads})")
     if _whole(heads) and _whole(hidden) and head_dim is None and heads and hidden % heads:
-        yield UnsupportedField(
-            "num_attention_heads", heads, f"must divide the hidden size ({hidden})"
-        )
+        yield ("num_attention_heads", heads, f"must divide the hidden size ({hidden})")
     if _whole(head_dim) and head_dim % 2:
-        yield UnsupportedField("head_dim", head_dim, "must be even")
+        yield ("head_dim", head_dim, "must be even")
     experts, local_experts = config.get("num_experts"), config.get("num_local_experts")
     if experts is not None and local_experts is not None and experts != local_experts:
-        yield UnsupportedField("num_experts", experts, f"num_local_experts is {local_experts!r}")
+        yield ("num_experts", experts, f"num_local_experts is {local_experts!r}")
     if config.get("sliding_window") == 0 and config.get("use_sliding_window") is not False:
-        yield UnsupportedField("sliding_window", 0, "0 goes only with use_sliding_window = False")
+        yield ("sliding_window", 0, "0 goes only with use_sliding_window = False")
     kinds = config.get("layer_types")
     if kinds is None and "_sliding_window_pattern" in config:
-        yield UnsupportedField(
-            "layer_types", None, "goes with _sliding_window_pattern: which layers slide?"
-        )
+        yield ("layer_types", None, "goes with _sliding_window_pattern: which layers slide?")
     if isinstance(kinds, list) and "sliding_attention" in kinds:
         if "sliding_window" in config and config["sliding_window"] is None:
-            yield UnsupportedField(
-                "layer_types", kinds, "has sliding_attention, but sliding_window is null"
-            )
+            yield ("layer_types", kinds, "has sliding_attention, but sliding_window is null")
         if config.get("use_sliding_window") is False:
-            yield UnsupportedField(
-                "layer_types", kinds, "has sliding_attention, but use_sliding_window is false"
-            )
+            yield ("layer_types", kinds, "has sliding_attention, but use_sliding_window is false")
 
 
-def _ropes(config: Mapping[str, Any], family: ModelFamily) -> Iterator[UnsupportedField]:
+def _ropes(config: Mapping[str, Any], family: ModelFamily) -> Iterator[_Refusal]:
     """Check the rotary embeddings."""
     given = [n for n in ("rope_scaling", "rope_parameters") if config.get(n) is not None]
     if not family.ropes or not given:
@@ -179,10 +165,10 @@ def _ropes(config: Mapping[str, Any], family: ModelFamily) -> Iterator[Unsupport
     name = given[0]
     ropes = config[name]
     if len(given) > 1:
-        yield UnsupportedField(name, ropes, "there is rope_parameters, too: delete one of them")
+        yield (name, ropes, "there is rope_parameters, too: delete one of them")
         return
     if not isinstance(ropes, dict):
-        yield UnsupportedField(name, ropes, "must be an object")
+        yield (name, ropes, "must be an object")
         return
     by_layer_type = [k for k in ropes if k in ("full_attention", "sliding_attention")]
     if family.ropes_by_layer_type and by_layer_type and len(by_layer_type) == len(ropes):
@@ -194,19 +180,19 @@ def _ropes(config: Mapping[str, Any], family: ModelFamily) -> Iterator[Unsupport
 
 def _rope(
     name: str, rope: Any, config: Mapping[str, Any], family: ModelFamily
-) -> Iterator[UnsupportedField]:
+) -> Iterator[_Refusal]:
     if not isinstance(rope, dict):
-        yield UnsupportedField(name, rope, "must be an object")
+        yield (name, rope, "must be an object")
         return
     kind = rope.get("rope_type", rope.get("type", "default"))
     if rope.get("type", kind) != kind:
-        yield UnsupportedField(
-            f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them"
-        )
+        yield (f"{name}.type", rope["type"], f"rope_type says {kind!r}: delete one of them")
         return
     if not isinstance(kind, str) or kind not in family.ropes:
-        yield UnsupportedField(
-            f"{name}.rope_type", kind, f"must be one of {', '.join(family.ropes)}; {ANOTHER_ENGINE}"
+        yield (
+            f"{name}.rope_type",
+            kind,
+            f"must be one of {', '.join(family.ropes)}; {ANOTHER_ENGINE}",
         )
         return
     needed, further = ROPE_FIELDS[kind]
@@ -215,30 +201,26 @@ def _rope(
         known |= {"partial_rotary_factor"}
     yield from _factors(name, rope, config)
     for field in sorted(needed - rope.keys()):
-        yield UnsupportedField(f"{name}.{field}", None, f"rope_type {kind!r} needs it")
+        yield (f"{name}.{field}", None, f"rope_type {kind!r} needs it")
     for field, value in rope.items():
         if field not in known:
-            yield UnsupportedField(
-                f"{name}.{field}", value, f"not known for rope_type {kind!r}; {ANOTHER_ENGINE}"
-            )
+            yield (f"{name}.{field}", value, f"not known for rope_type {kind!r}; {ANOTHER_ENGINE}")
         elif field not in ("rope_type", "type"):
             if problem := _problem(ROPE_RULES[field], value, config):
-                yield UnsupportedField(f"{name}.{field}", value, problem)
+                yield (f"{name}.{field}", value, problem)
             elif config.get(field, value) != value:
-                yield UnsupportedField(
-                    f"{name}.{field}", value, f"{field} beside it is {config[field]!r}: delete one"
+                yield (
+                    f"{name}.{field}",
+                    value,
+                    f"{field} beside it is {config[field]!r}: delete one",
                 )
 
 
-def _factors(
-    name: str, rope: Mapping[str, Any], config: Mapping[str, Any]
-) -> Iterator[UnsupportedField]:
+def _factors(name: str, rope: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[_Refusal]:
     """Check fields of a rotary scaling that must fit each other."""
     low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
     if _number(low) and _number(high) and low >= high:
-        yield UnsupportedField(
-            f"{name}.high_freq_factor", high, f"must be above low_freq_factor ({low})"
-        )
+        yield (f"{name}.high_freq_factor", high, f"must be above low_freq_factor ({low})")
     heads, hidden = config.get("num_attention_heads"), config.get("hidden_size")
     size = config.get("head_dim")
     if size is None and _whole(heads) and _whole(hidden) and heads:
@@ -249,8 +231,10 @@ def _factors(
         if not isinstance(factors, list) or not _whole(size) or not _number(part):
             continue
         if len(factors) != int(size * part) // 2:
-            yield UnsupportedField(
-                f"{name}.{field}", factors, f"must have {int(size * part) // 2} numbers, one a pair"
+            yield (
+                f"{name}.{field}",
+                factors,
+                f"must have {int(size * part) // 2} numbers, one a pair",
             )
 
 

@@ -308,9 +308,7 @@ def model_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        # "Expected `int`, got `str` - at `$.max_batch_size`" becomes our form of message.
-        problem, _, field = str(error).replace("`", "").partition(" - at $.")
-        raise ConfigError(f"model {name!r}: {field}: {problem[0].lower()}{problem[1:]}") from None
+        raise ConfigError(f"model {name!r}: {_field_first(error)}") from None
 
 
 def _groups(name: str, instances: Any, device: Any) -> list[Any]:
@@ -355,9 +353,13 @@ def _sequence(name: str, settings: Mapping[str, Any]) -> SequenceBatching:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from None
-        problem, _, field = str(error).replace("`", "").partition(" - at $.")
-        text = f"{field}: {problem[0].lower()}{problem[1:]}"
-        raise ConfigError(f"model {name!r}: sequence: {text}") from None
+        raise ConfigError(f"model {name!r}: sequence: {_field_first(error)}") from None
+
+
+def _field_first(error: msgspec.ValidationError) -> str:
+    """msgspec's "Expected `int` - at `$.max_batch_size`" as "max_batch_size: expected int"."""
+    problem, _, field = str(error).replace("`", "").partition(" - at $.")
+    return f"{field}: {problem[0].lower()}{problem[1:]}"
 
 
 def _samples(rows: Any) -> tuple[Any, ...]:

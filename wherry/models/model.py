@@ -56,7 +56,7 @@ RESERVED = ("version", "timeout", "priority", "sequence_step")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PipelineCall:
     """The pipeline's request that the current task works on. Its calls inherit from it."""
 
     #: The Runtime that runs it, which also runs its calls.
@@ -68,7 +68,7 @@ class Call:
     span: Span
 
 
-current_call: ContextVar[Call | None] = ContextVar("wherry_current_call", default=None)
+current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)
 
 
 class Model:
@@ -171,7 +171,26 @@ class Model:
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
         """Raise ConfigError if the code and its configuration contradict each other."""
-        _check_signature(signature, config)
+        where = f"model {config.name!r}"
+        for spec in signature.inputs:
+            if spec.name in RESERVED:
+                raise ConfigError(
+                    f"{where}: parameter {spec.name!r} is also an argument of infer(); rename it"
+                )
+        if signature.row_wise:
+            if config.max_batch_size > 1:
+                raise ConfigError(
+                    f"{where}: max_batch_size is {config.max_batch_size}, but the code"
+                    " takes one row at a time; make its parameters columns, for example list[str]"
+                )
+        elif not config.max_batch_size:
+            for spec in (*signature.inputs, *signature.outputs):
+                if spec.form is not Form.ARRAY:
+                    raise ConfigError(
+                        f"{where}: max_batch_size is 0, so there is no batch dimension, but"
+                        f" {spec.name!r} is a column ({spec.form.value}); use arrays or single"
+                        " values, or max_batch_size=1"
+                    )
 
     def signature(self, name: str = "") -> Signature:
         name = name or type(self).__name__
@@ -277,29 +296,6 @@ def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
         return made
 
     return decorate if function is None else decorate(function)
-
-
-def _check_signature(signature: Signature, config: ModelConfig) -> None:
-    where = f"model {config.name!r}"
-    for spec in signature.inputs:
-        if spec.name in RESERVED:
-            raise ConfigError(
-                f"{where}: parameter {spec.name!r} is also an argument of infer(); rename it"
-            )
-    if signature.row_wise:
-        if config.max_batch_size > 1:
-            raise ConfigError(
-                f"{where}: max_batch_size is {config.max_batch_size}, but the code"
-                " takes one row at a time; make its parameters columns, for example list[str]"
-            )
-    elif not config.max_batch_size:
-        for spec in (*signature.inputs, *signature.outputs):
-            if spec.form is not Form.ARRAY:
-                raise ConfigError(
-                    f"{where}: max_batch_size is 0, so there is no batch dimension, but"
-                    f" {spec.name!r} is a column ({spec.form.value}); use arrays or single"
-                    " values, or max_batch_size=1"
-                )
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

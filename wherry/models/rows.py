@@ -92,9 +92,8 @@ def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
             f" one row has shape {list(spec.shape)}"
         )
     column = array[np.newaxis]
-    column.flags.writeable = (
-        False  # may be the caller's array: a model that writes to it gets a copy
-    )
+    # It may be the caller's array: a model that writes to it gets a copy.
+    column.flags.writeable = False
     return [column[0]] if form is Form.ARRAYS else column
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from math import isinf
 from typing import TYPE_CHECKING
@@ -92,19 +92,11 @@ class CustomMetrics:
     def families(self) -> list[CustomFamily]:
         """Copies of all families."""
         with self._lock:
-            return [
-                CustomFamily(
-                    one.name,
-                    one.description,
-                    one.kind,
-                    one.bounds,
-                    {
-                        labels: Line(line.value, list(line.counts))
-                        for labels, line in one.lines.items()
-                    },
-                )
-                for one in self._families.values()
-            ]
+            return [replace(one, lines=_copied(one.lines)) for one in self._families.values()]
+
+
+def _copied(lines: Mapping[Labels, Line]) -> dict[Labels, Line]:
+    return {labels: Line(line.value, list(line.counts)) for labels, line in lines.items()}
 
 
 def merged(stores: Iterable[CustomMetrics]) -> list[CustomFamily]:

@@ -106,7 +106,7 @@ class Cache(Protocol):
     def statistics(self) -> CacheNumbers: ...
 
 
-class Source(Protocol):
+class MeasuredRuntime(Protocol):
     """The parts of the Runtime that are measured."""
 
     @property
@@ -128,7 +128,7 @@ class Metrics:
     """A server's metrics. prometheus_client is imported at the first scrape."""
 
     def __init__(
-        self, source: Source, door: Door, version: str, loop_stall: LoopStall | None = None
+        self, source: MeasuredRuntime, door: Door, version: str, loop_stall: LoopStall | None = None
     ) -> None:
         self._source = source
         self._loop_stall = loop_stall or LoopStall()
@@ -172,36 +172,35 @@ class Metrics:
         """All metrics now, for prometheus_client."""
         from prometheus_client.core import (
             CounterMetricFamily,
-            GaugeMetricFamily,
             HistogramMetricFamily,
             InfoMetricFamily,
         )
 
         yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
-        yield GaugeMetricFamily(
+        yield _gauge(
             "wherry_requests_in_flight",
             "Requests that this server's frontends have taken and not answered.",
-            value=self._door.in_flight,
+            self._door.in_flight,
         )
         yield CounterMetricFamily(
             "wherry_requests_refused",
             "Requests refused since max_in_flight or max_queue_bytes was reached.",
             value=self._door.refused,
         )
-        yield GaugeMetricFamily(
+        yield _gauge(
             "wherry_request_bytes",
             "Bytes that the requests which wait or run hold; at least 64 KiB each.",
-            value=self._door.held_bytes,
+            self._door.held_bytes,
         )
         yield HistogramMetricFamily(
             "wherry_loop_stall_seconds",
             "How late the event loop woke up: what anything that came then waited for its turn.",
             *_cumulative(self._loop_stall.seconds),
         )
-        yield GaugeMetricFamily(
+        yield _gauge(
             "wherry_loop_stall_longest_seconds",
             "The longest of these of the last one to two minutes.",
-            value=self._loop_stall.longest,
+            self._loop_stall.longest,
         )
         models = [ModelValues(loaded) for loaded in self._source.models()]
         yield from own_metrics(models)

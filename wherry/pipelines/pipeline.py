@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
-from wherry.models.model import Call, Caller, current_call
+from wherry.models.model import Caller, PipelineCall, current_call
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import CallTraces, Span
 from wherry.pipelines.fan_out import gather
@@ -257,7 +257,7 @@ class PipelineRunner(Runner):
         span = request.span
         if not isinstance(span, Span):
             span = Span(self.config.name, request.rows, self._clock())
-        current_call.set(Call(self._caller, request.deadline, request.tenant, span))
+        current_call.set(PipelineCall(self._caller, request.deadline, request.tenant, span))
         started = perf_counter_ns()
         outcome: InferResponse | WherryError | None = None
         try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
 from typing import Any
 
-from wherry.models.model import Call, current_call
+from wherry.models.model import PipelineCall, current_call
 from wherry.observability.tracing import Span
 from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.loaded_model import LoadedModel
@@ -182,7 +182,7 @@ class LocalCalls:
             finally:
                 loaded.cancel(request)
 
-    def _inherited(self, call: Call, options: dict[str, Any]) -> dict[str, Any]:
+    def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
         """Give a pipeline's calls its deadline, unless theirs is earlier, and its tenant."""
         options = {"tenant": call.tenant, **options}
         if call.deadline is not None:
@@ -192,7 +192,9 @@ class LocalCalls:
         return options
 
     @contextmanager
-    def _traced(self, call: Call, loaded: LoadedModel, request: InferRequest) -> Iterator[None]:
+    def _traced(
+        self, call: PipelineCall, loaded: LoadedModel, request: InferRequest
+    ) -> Iterator[None]:
         """Add the span of a pipeline's call to the tree of its spans."""
         request.follows = True
         request.span = span = Span(loaded.name, request.rows, self._clock())

@@ -67,25 +67,10 @@ FP64 = _datatype("FP64", np.float64)
 BF16 = _datatype("BF16", np.float32, itemsize=2)
 BYTES = _datatype("BYTES", np.object_, itemsize=0)
 
-DATATYPES: dict[str, Datatype] = {
-    d.name: d
-    for d in (
-        BOOL,
-        UINT8,
-        UINT16,
-        UINT32,
-        UINT64,
-        INT8,
-        INT16,
-        INT32,
-        INT64,
-        FP16,
-        FP32,
-        FP64,
-        BF16,
-        BYTES,
-    )
-}
+_ALL = (
+    BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16, INT32, INT64, FP16, FP32, FP64, BF16, BYTES
+)  # fmt: skip
+DATATYPES: dict[str, Datatype] = {datatype.name: datatype for datatype in _ALL}
 
 
 class Form(Enum):

@@ -81,15 +81,9 @@ class StreamReply(Reply[T]):
     """
 
     __slots__ = (
-        "_changed",
-        "_on_response",
-        "_on_room",
-        "_sizes",
-        "_unread_bytes",
-        "limit",
-        "measure",
-        "window",
-    )
+        "_changed", "_on_response", "_on_room", "_sizes", "_unread_bytes", "limit", "measure",
+        "window"
+    )  # fmt: skip
 
     def __init__(
         self,

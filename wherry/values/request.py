@@ -82,32 +82,10 @@ class InferRequest:
     """
 
     __slots__ = (
-        "attempts",
-        "compute_ns",
-        "cost",
-        "deadline",
-        "enqueued_at",
-        "follows",
-        "id",
-        "inputs",
-        "loans",
-        "parameters",
-        "parts",
-        "priority",
-        "queued",
-        "reader",
-        "reply",
-        "rows",
-        "run",
-        "sequence",
-        "shape_key",
-        "span",
-        "started_at",
-        "tenant",
-        "timeout",
-        "wait_until",
-        "wanted",
-    )
+        "attempts", "compute_ns", "cost", "deadline", "enqueued_at", "follows", "id", "inputs",
+        "loans", "parameters", "parts", "priority", "queued", "reader", "reply", "rows", "run",
+        "sequence", "shape_key", "span", "started_at", "tenant", "timeout", "wait_until", "wanted"
+    )  # fmt: skip
     #: The request that a Part belongs to, which is counted instead of it.
     whole: InferRequest | None = None
 

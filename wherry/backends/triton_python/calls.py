@@ -105,9 +105,7 @@ class Calls:
 
     def drop(self, key: int) -> None:
         """Cancel a call whose responses are not wanted any more."""
-        with self._lock:
-            self._awaited.pop(key, None)
-            loaded, request = self._open.pop(key, (None, None))
+        loaded, request = self._forget(key)
         if loaded is not None:
             loaded.cancel(request)
 
@@ -237,10 +235,10 @@ class Calls:
         else:
             self._post(key, True, lambda out: _body(out, loaded, outcome, wanted))
 
-    def _forget(self, key: int) -> None:
+    def _forget(self, key: int) -> tuple[Any, InferRequest | None]:
         with self._lock:
-            self._open.pop(key, None)
             self._awaited.pop(key, None)
+            return self._open.pop(key, (None, None))
 
     def _fail(self, key: int, error: Exception) -> None:
         self._post(key, True, lambda _: [[code_of(error), str(error)], "{}", []])
@@ -357,11 +355,8 @@ def _body(
             if spec.name in response.outputs and (wanted is None or spec.name in wanted)
         ]
     except (ValueError, TypeError) as error:  # rows of different shapes do not form a tensor
-        return [
-            [code_of(error), f"model {loaded.name!r}: its outputs are no tensors: {error}"],
-            "{}",
-            [],
-        ]
+        problem = f"model {loaded.name!r}: its outputs are no tensors: {error}"
+        return [[code_of(error), problem], "{}", []]
     return [None, json.dumps(dict(response.parameters or {})), outputs]
 
 

@@ -57,7 +57,8 @@ def interpreter(model: str, folder: str, execution_env_path: str) -> Interpreter
 
 
 def _unpacked(model: str, archive: Path) -> Path:
-    """The folder of the unpacked archive, in the user's cache, named by its digest."""
+    """The folder of the unpacked archive, in the user's cache, identified by the archive's path,
+    size and time of change."""
     status = archive.stat()
     identity = f"{archive.resolve()} {status.st_size} {status.st_mtime_ns}"
     name = hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -104,37 +104,14 @@ class TritonError:
 
 # Datatypes: by Triton's numbers, or by name in configurations
 
-_NUMBERS = {
-    "BOOL": 1,
-    "UINT8": 2,
-    "UINT16": 3,
-    "UINT32": 4,
-    "UINT64": 5,
-    "INT8": 6,
-    "INT16": 7,
-    "INT32": 8,
-    "INT64": 9,
-    "FP16": 10,
-    "FP32": 11,
-    "FP64": 12,
-    "BYTES": 13,
-    "BF16": 14,
-}
 _NUMPY: dict[str, Any] = {
     "BOOL": np.bool_,
-    "UINT8": np.uint8,
-    "UINT16": np.uint16,
-    "UINT32": np.uint32,
-    "UINT64": np.uint64,
-    "INT8": np.int8,
-    "INT16": np.int16,
-    "INT32": np.int32,
-    "INT64": np.int64,
-    "FP16": np.float16,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    "BYTES": np.object_,
-}
+    "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
+    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BYTES": np.object_,
+}  # fmt: skip
+#: Triton numbers the datatypes in this order.
+_NUMBERS = {name: number for number, name in enumerate([*_NUMPY, "BF16"], start=1)}
 TRITON_STRING_TO_NUMPY: dict[str, Any] = {
     "TYPE_" + ("STRING" if name == "BYTES" else name): kind for name, kind in _NUMPY.items()
 }
@@ -514,10 +491,7 @@ class InferenceResponseSender:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Any:
     """The input of that name, or None."""
-    for tensor in inference_request.inputs():
-        if tensor.name() == name:
-            return tensor
-    return None
+    return next((t for t in inference_request.inputs() if t.name() == name), None)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Any:

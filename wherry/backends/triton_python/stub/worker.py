@@ -315,9 +315,8 @@ class Worker:
         requests = self._link.requests(message[2], incoming)
         incoming = None
         started = perf_counter_ns()
-        self._link.executed(
-            started, 0, None, [None] * len(requests)
-        )  # reported now, so that the next list is sent
+        # Reported now, so that the server sends the next list.
+        self._link.executed(started, 0, None, [None] * len(requests))
         try:
             outcomes = self._outcomes(await self._model.execute(requests), requests)
             if "again" in outcomes:
