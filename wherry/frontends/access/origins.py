@@ -56,11 +56,15 @@ class Binding(Enum):
 
 
 def binding_of(addresses: Iterable[object]) -> Binding:
-    """The binding of a listener with these addresses of sockets, as `getsockname()` gives them."""
+    """The binding of a listener with these addresses of sockets, as `getsockname()` gives them.
+
+    NETWORK without any address: nothing is known of where it will listen.
+    """
+    addresses = list(addresses)
     hosts = [address[0] for address in addresses if isinstance(address, tuple)]
-    if not hosts:
+    if addresses and not hosts:
         return Binding.UNIX
-    local = all(_ip(host) is not None and _is_loopback(host) for host in hosts)
+    local = bool(hosts) and all(_ip(host) is not None and _is_loopback(host) for host in hosts)
     return Binding.LOOPBACK if local else Binding.NETWORK
 
 

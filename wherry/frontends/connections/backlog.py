@@ -43,7 +43,7 @@ class Backlog:
         self._ssl_handshake_timeout = ssl_handshake_timeout
         self._reuse_port = reuse_port
         self._serves = False
-        #: Whose new connections go to a successor already.
+        #: Sockets of which new connections go to a successor already.
         self._led_elsewhere: list[socket.socket] = []
         self._sockets = [socket.socket(fileno=os.dup(s.fileno())) for s in server.sockets]
 

@@ -25,17 +25,19 @@ class Crowd:
     def __init__(self) -> None:
         self._idle: deque[OpenConnection] = deque()
         self._looked_at = float("-inf")
-        self._reserve: deque[OpenConnection] = deque()
+        self._reserve: dict[OpenConnection, None] = {}  # the oldest first
 
-    def __repr__(self) -> str:
-        return f"<Crowd: {len(self._reserve)} in reserve>"
-
-    def reserve(self, new: OpenConnection, open_: Collection[OpenConnection]) -> None:
+    def reserve(self, new: OpenConnection) -> None:
         """Let `new` in beyond the limit, for questions about health."""
-        self._reserve = deque(member for member in self._reserve if member in open_)
         if len(self._reserve) >= RESERVE:
-            self._reserve.popleft().abort()
-        self._reserve.append(new)
+            oldest = next(iter(self._reserve))
+            del self._reserve[oldest]
+            oldest.abort()
+        self._reserve[new] = None
+
+    def forget(self, closed: OpenConnection) -> None:
+        """Keep nothing of a connection that is closed."""
+        self._reserve.pop(closed, None)
 
     def one_makes_room(
         self, new: OpenConnection, open_: Collection[OpenConnection], now: float

@@ -35,9 +35,6 @@ class Listening:
         #: What each socket is bound to; empty when nothing listens.
         self.names: list[Any] = []
 
-    def __repr__(self) -> str:
-        return f"<Listening at {self.names}: {len(self._connections.open)} connections>"
-
     async def bind(
         self,
         host: str | None,
@@ -56,36 +53,21 @@ class Listening:
         loop = asyncio.get_running_loop()
         self._passed = passed
         self._reuse_port = reuse_port and sock is None
-        handshake = self._connections.limits.header_timeout if ssl else None
+        tls: dict[str, Any] = {
+            "ssl": ssl,
+            "ssl_handshake_timeout": self._connections.limits.header_timeout if ssl else None,
+        }
+        options = tls | {"backlog": BACKLOG, "start_serving": False}
         if sock is None:
             server = await loop.create_server(
-                self._protocol,
-                host,
-                port,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                reuse_port=reuse_port or None,
-                start_serving=False,
+                self._protocol, host, port, reuse_port=reuse_port or None, **options
             )
+        elif sock.family == socket.AF_UNIX:
+            server = await loop.create_unix_server(self._protocol, sock=sock, **options)
         else:
-            unix = sock.family == socket.AF_UNIX
-            server = await (loop.create_unix_server if unix else loop.create_server)(
-                self._protocol,
-                sock=sock,
-                ssl=ssl,
-                ssl_handshake_timeout=handshake,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
+            server = await loop.create_server(self._protocol, sock=sock, **options)
         self.names = [s.getsockname() for s in server.sockets]
-        self._backlog = Backlog(
-            server,
-            self._protocol,
-            ssl=ssl,
-            ssl_handshake_timeout=handshake,
-            reuse_port=self._reuse_port,
-        )
+        self._backlog = Backlog(server, self._protocol, reuse_port=self._reuse_port, **tls)
 
     async def serve(self) -> None:
         """Accept connections from now on. OSError if the address has been taken meanwhile."""
@@ -111,11 +93,13 @@ class Listening:
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_timeout):
                 busy = bool(self._connections.open)
+                # A successor on the same port goes on to get connections, busy or not.
+                begun = self._reuse_port or (busy and not self._passed)
                 self._connections.drain(last_call)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
-                await self._close_backlog(self._handshakes(busy))
+                await self._close_backlog(HANDSHAKES if begun else 0.0)
                 no_more_come()
                 await self._connections.all_closed()
         await self._close_backlog(0.0)
@@ -124,12 +108,6 @@ class Listening:
     async def end(self) -> None:
         """Give up what is not answered by now: the time to drain is over."""
         await self._connections.end()
-
-    def _handshakes(self, busy: bool) -> float:
-        """Seconds for new connections to end their handshakes."""
-        # Those of a port that a successor has are not over with us.
-        wanted = self._reuse_port or (busy and not self._passed)
-        return HANDSHAKES if wanted else 0.0
 
     async def _close_backlog(self, handshakes: float) -> None:
         backlog, self._backlog = self._backlog, None

@@ -57,15 +57,12 @@ class OpenConnections(Generic[C]):
         self._all_closed = asyncio.Event()
         self._all_closed.set()
 
-    def add(self, connection: C) -> None:
-        self.open.add(connection)
+    def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
+        """Add a new connection. When there are too many, an idle one makes room."""
+        self.open.add(newest)
         self._all_closed.clear()
         if self._timer is None:
             self._schedule_sweep()
-
-    def admit(self, newest: C, transport: asyncio.BaseTransport) -> MayAsk:
-        """Add a new connection. When there are too many, an idle one makes room."""
-        self.add(newest)
         descriptor = _descriptor(transport)
         lacks_descriptors = descriptor >= self._descriptors
         if len(self.open) <= self.limits.max_connections and not lacks_descriptors:
@@ -76,11 +73,12 @@ class OpenConnections(Generic[C]):
             return MayAsk.ANYTHING
         if lacks_descriptors:
             return MayAsk.NOTHING
-        self.crowd.reserve(newest, self.open)
+        self.crowd.reserve(newest)
         return MayAsk.HEALTH
 
     def remove(self, connection: C) -> None:
         self.open.discard(connection)
+        self.crowd.forget(connection)
         self.holdings.unsent.forget(connection)
         self.holdings.received.forget(connection)
         if not self.open:
@@ -115,10 +113,6 @@ class OpenConnections(Generic[C]):
             if connection.owes:
                 connection.abort()
         await self.all_closed()
-
-    def abort(self) -> None:
-        for connection in tuple(self.open):
-            connection.abort()
 
     def note_unsent(self, connection: C, count: int) -> bool:
         """Record that `count` bytes of answers wait for this client. Returns whether it must be

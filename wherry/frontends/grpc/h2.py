@@ -34,7 +34,7 @@ from wherry.frontends.grpc.timeouts import ConnectionTimeouts, TimeoutAction
 from wherry.frontends.grpc.work import MAX_CALLS, ClientWork, TurnBudget
 from wherry.frontends.offload import Offload
 
-_KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"anybody?")
+_KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"keepaliv")
 
 
 class Connections(OpenConnections["Connection"]):
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
             return
         if may_ask is MayAsk.HEALTH:
-            self.streams.door = self._only_vital
+            self.streams.check_path = self._only_vital
         if shared.draining:
             self.drain()
 
@@ -137,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         # Cut the cycles: else the garbage collector would have to find them.
         self._sender.unsent.close()
         self.streams.received.close()
-        self.streams.door = None
+        self.streams.check_path = None
 
     def eof_received(self) -> None:
         # The transport closes when this returns; no client of gRPC closes one half and waits.

@@ -1,17 +1,31 @@
-"""What does the head of a call ask for, and what do the head and the end of an answer say?
+"""What do the header blocks of a call say: the request's, the response's and the trailers?
 
-gRPC's meaning of HTTP/2's headers; nothing here knows of streams.
+What gRPC means by the headers of HTTP/2; streams are not known here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from wherry.frontends.grpc.frames import PROTOCOL_ERROR, StreamFault
-from wherry.frontends.grpc.hpack import Header, literal
+from wherry.frontends.grpc.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    ConnectionFault,
+    StreamFault,
+)
+from wherry.frontends.grpc.hpack import (
+    Header,
+    HeaderBomb,
+    HeaderDecoder,
+    HpackError,
+    header_bytes,
+    literal,
+)
 from wherry.frontends.grpc.rpc import Metadata
+from wherry.frontends.grpc.work import HEADERS_A_FRAME, ClientWork
 
 CODES: Final = {
     name: number
@@ -27,6 +41,9 @@ CODES: Final = {
 
 CODINGS: Final = ("identity", "deflate", "gzip")
 """How messages may be compressed, received ones and sent ones."""
+
+REMEMBERED_BYTES: Final = 2**14
+"""Bytes of headers, decoded, up to which their heads are remembered."""
 
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
@@ -45,7 +62,7 @@ _ACCEPTED: Final = literal(b"grpc-accept-encoding", ",".join(CODINGS).encode())
 
 
 class Refusal(Exception):
-    """A call is answered without the application; `block` is the whole answer."""
+    """Answers a call without the application: `block` is the only header block of the response."""
 
     def __init__(self, block: bytes) -> None:
         super().__init__()
@@ -68,7 +85,7 @@ class Head:
         if kind[:16] != b"application/grpc" or kind[16:17] not in (b"", b"+", b";"):
             raise Refusal(_http_status(b"415"))
         self.path = pseudo[b":path"].decode("latin-1")
-        #: How messages of the client are compressed whose flag says that they are.
+        #: The compression of the client's messages that have the flag for it.
         self.coding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
         if self.coding not in CODINGS:
             raise refusal("UNIMPLEMENTED", f"grpc-encoding {self.coding!r} is not known here")
@@ -80,12 +97,69 @@ class Head:
             if name not in _OWN and not name.startswith(b"grpc-") and not name.endswith(b"-bin")
         }
 
-    def __repr__(self) -> str:
-        return f"<Head {self.path}>"
-
     def best_coding(self, wanted: str) -> str:
         """`wanted` if the client takes it, else "identity"."""
         return wanted if wanted in self.accepted.replace(" ", "").split(",") else "identity"
+
+
+class HeadReader:
+    """Decodes the header blocks of one connection: each of them, in order.
+
+    Most blocks of a client are equal, so their heads are remembered: while HPACK's table does not
+    change, an equal block means equal headers. `max_bytes` bounds the decoded headers of one block,
+    counted as MAX_HEADER_LIST_SIZE does.
+    """
+
+    __slots__ = ("_decoder", "_heads", "_remembered_bytes", "_work", "max_bytes")
+
+    def __init__(self, work: ClientWork, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._work = work
+        self._decoder = HeaderDecoder()
+        self._heads: dict[bytes, Head] = {}  # by block
+        self._remembered_bytes = 0
+
+    @property
+    def remembered(self) -> Collection[Head]:
+        return self._heads.values()
+
+    def head(self, block: bytes) -> Head:
+        """Read the head of a call. Raises what `headers` and `Head` do."""
+        head = self._heads.get(block)
+        if head is None:
+            version = self._decoder.version
+            headers = self.headers(block)
+            head = Head(headers)
+            if version == self._decoder.version:
+                self._remember(block, head, header_bytes(headers))
+        return head
+
+    def headers(self, block: bytes) -> list[Header]:
+        """Decode a block. TooManyHeaders above `max_bytes`; ConnectionFault if it cannot be
+        decoded, or is a bomb: no later block of the connection can be decoded then."""
+        version = self._decoder.version
+        try:
+            headers = self._decoder.decode(block, self.max_bytes)
+            self._work.done += len(headers) // HEADERS_A_FRAME
+            return headers
+        except HeaderBomb as error:
+            raise ConnectionFault(ENHANCE_YOUR_CALM, str(error)) from None
+        except HpackError as error:
+            raise ConnectionFault(COMPRESSION_ERROR, str(error)) from None
+        finally:
+            if version != self._decoder.version:
+                self._forget()
+
+    def _remember(self, block: bytes, head: Head, size: int) -> None:
+        if self._remembered_bytes + size > REMEMBERED_BYTES:
+            self._forget()
+        if size <= REMEMBERED_BYTES:
+            self._heads[block] = head
+            self._remembered_bytes += size
+
+    def _forget(self) -> None:
+        self._heads.clear()
+        self._remembered_bytes = 0
 
 
 def _sorted(headers: Sequence[Header]) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -120,7 +194,7 @@ def _timeout(text: bytes | None) -> float | None:
 
 
 def answer_head(coding: str) -> bytes:
-    """The header block in front of an answer's messages."""
+    """The header block in front of a response's messages."""
     if coding == "identity":
         return _STATUS_200 + _GRPC
     return _STATUS_200 + _GRPC + literal(b"grpc-encoding", coding.encode())
@@ -137,7 +211,7 @@ def trailers(code: str, text: str = "", metadata: Metadata = ()) -> bytes:
 
 
 def trailers_only(block: bytes) -> bytes:
-    """The only header block of an answer without messages."""
+    """The only header block of a response without messages."""
     return _STATUS_200 + _GRPC + block
 
 

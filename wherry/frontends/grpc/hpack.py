@@ -44,7 +44,6 @@ count up, from the shortest to the longest."""
 ENTRY_BYTES: Final = 32
 """What an entry counts for in a table, besides its name and value."""
 
-
 MAX_SIZE_UPDATES: Final = 2
 """Updates of a table's size in one block: RFC 7541, 4.2 has no use for more."""
 
@@ -103,7 +102,7 @@ class HeaderDecoder:
                     limit, position = _integer(block, position, 0x1F)
                     self._resize(limit)
                     continue
-                else:  # not to be indexed, by us or by anyone
+                else:  # without indexing, or never indexed
                     header, position = self._literal(block, position, 0x0F)
                 size += len(header[0]) + len(header[1]) + ENTRY_BYTES
                 if size <= max_bytes:

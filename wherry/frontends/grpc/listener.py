@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import ssl as tls
+from functools import partial
 from typing import Final
 
 from wherry.frontends.access.origins import Binding, binding_of
@@ -49,7 +50,7 @@ class GrpcListener:
             holdings=holdings,
             offload=offload,
         )
-        self._listening = Listening(self._connections, self._connect)
+        self._listening = Listening(self._connections, partial(Connection, self._connections))
         #: host:port, once it listens.
         self.address = ""
 
@@ -104,9 +105,6 @@ class GrpcListener:
             await self._listening.serve()
         except OSError:
             raise _cannot_listen(self.address) from None
-
-    def _connect(self) -> Connection:
-        return Connection(self._connections)
 
     async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
         """Finish the calls that have begun and close; then cut off what is left.

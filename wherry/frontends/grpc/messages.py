@@ -18,11 +18,10 @@ Message = tuple[bool, Buffer]
 #: In front of each message: whether it is compressed, and its length.
 PREFIX: Final = struct.Struct(">BL")
 
-
 FIRST_ROOM: Final = 2**18
 """Bytes of room for a message of which only the length has come: clients announce for free."""
 GROWTH: Final = 4
-"""The room grows to so many times what has come; the copies add up to a third of a message."""
+"""The room grows to this multiple of what has come; all copies add up to a third of a message."""
 
 
 class BadMessage(Exception):
@@ -83,7 +82,12 @@ class Assembly:
                 data = data[PREFIX.size :]
             if flag > 1:
                 raise BadMessage("INTERNAL", f"a message with the flag {flag}")
-            check_size(length, self._max_bytes)
+            if length > self._max_bytes:
+                raise BadMessage(
+                    "RESOURCE_EXHAUSTED",
+                    f"received message larger than max ({length} vs. {self._max_bytes} bytes): send"
+                    " less at a time, or raise the server's --max-body-size",
+                )
             if length <= len(data):
                 yield flag == 1, bytes(data[:length])
                 data = data[length:]
@@ -114,16 +118,6 @@ class Assembly:
 def _room(size: int) -> memoryview:
     # Not bytearray(n): that writes n zeros first.
     return np.empty(size, np.uint8).data
-
-
-def check_size(length: int, max_bytes: int) -> None:
-    """BadMessage above the limit."""
-    if length > max_bytes:
-        raise BadMessage(
-            "RESOURCE_EXHAUSTED",
-            f"received message larger than max ({length} vs. {max_bytes} bytes): send less at a"
-            " time, or raise the server's --max-body-size",
-        )
 
 
 def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:

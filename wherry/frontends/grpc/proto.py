@@ -8,8 +8,9 @@ for clients that are generated from them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from typing import Final
 
@@ -46,6 +47,9 @@ class Schema:
     methods: dict[str, Method] = field(default_factory=dict)
 
 
+#: Adds what names types, once all that the files describe are known.
+_Later = list[Callable[[], None]]
+
 #: Where our own files lie, if not beside this one.
 _FOLDERS: Final = {"model_config.proto": "wherry.repository"}
 
@@ -59,7 +63,7 @@ def load(*names: str) -> Schema:
 def parse(*texts: str) -> Schema:
     """The files of one package. ValueError for what is not understood: they are ours."""
     schema = Schema()
-    later = _Later()
+    later: _Later = []
     for text in texts:
         tokens = iter(_TOKEN.findall(_COMMENT.sub("", text)))
         for word in tokens:
@@ -77,75 +81,17 @@ def parse(*texts: str) -> Schema:
                 _service(tokens, schema, later)
             else:
                 raise ValueError(f"unexpected {word!r} in a .proto file")
-    later.resolve(schema)
+    for step in later:
+        step()
     return schema
-
-
-@dataclass(slots=True)
-class _RawField:
-    """A field whose type is still a word."""
-
-    name: str
-    number: int
-    type: str
-    scope: str
-    repeated: bool = False
-    oneof: str = ""
-    key_type: str = ""
-
-
-@dataclass(slots=True)
-class _Later:
-    """What names types, which may be described further down."""
-
-    fields: list[tuple[Message, list[_RawField]]] = field(default_factory=list)
-    #: path, request, response, takes_stream, gives_stream
-    methods: list[tuple[str, str, str, bool, bool]] = field(default_factory=list)
-
-    def resolve(self, schema: Schema) -> None:
-        for message, raw_fields in self.fields:
-            message.add(_resolved(raw, schema) for raw in raw_fields)
-        for path, request, response, takes_stream, gives_stream in self.methods:
-            full = f"/{schema.package}.{path}"
-            schema.methods[full] = Method(
-                full,
-                schema.messages[request],
-                schema.messages[response],
-                takes_stream,
-                gives_stream,
-            )
-
-
-def _resolved(raw: _RawField, schema: Schema) -> Field:
-    kind = _type(raw.type, raw.scope, schema)
-    if raw.key_type:
-        entry = Message(f"{raw.scope}.{raw.name}")
-        entry.add([Field("key", 1, raw.key_type), Field("value", 2, kind)])
-        return Field(raw.name, raw.number, entry, is_map=True)
-    return Field(raw.name, raw.number, kind, repeated=raw.repeated, oneof=raw.oneof)
-
-
-def _type(word: str, scope: str, schema: Schema) -> str | Enum | Message:
-    """What a word means inside a message: the innermost description of that name."""
-    if word in SCALARS:
-        return word
-    while True:
-        name = f"{scope}.{word}" if scope else word
-        if name in schema.messages:
-            return schema.messages[name]
-        if name in schema.enums:
-            return schema.enums[name]
-        if not scope:
-            raise ValueError(f"unknown type {word!r}")
-        scope = scope.rpartition(".")[0]
 
 
 def _message(tokens: Iterator[str], scope: str, schema: Schema, later: _Later) -> None:
     name = next(tokens)
     full = f"{scope}.{name}" if scope else name
     message = schema.messages[full] = Message(full)
-    fields: list[_RawField] = []
-    later.fields.append((message, fields))
+    fields: list[Callable[[], Field]] = []
+    later.append(lambda: message.add(field() for field in fields))
     oneof = ""
     _expect(tokens, "{")
     for word in tokens:
@@ -161,10 +107,13 @@ def _message(tokens: Iterator[str], scope: str, schema: Schema, later: _Later) -
             oneof = next(tokens)
             _expect(tokens, "{")
         else:
-            fields.append(_field(word, tokens, full, oneof))
+            fields.append(_field(word, tokens, full, oneof, schema))
 
 
-def _field(word: str, tokens: Iterator[str], scope: str, oneof: str) -> _RawField:
+def _field(
+    word: str, tokens: Iterator[str], scope: str, oneof: str, schema: Schema
+) -> Callable[[], Field]:
+    """Read a field; returns what makes it once all types are known."""
     key_type = ""
     repeated = word == "repeated"
     if word == "map":
@@ -179,7 +128,31 @@ def _field(word: str, tokens: Iterator[str], scope: str, oneof: str) -> _RawFiel
     _expect(tokens, "=")
     number = int(next(tokens))
     _expect(tokens, ";")
-    return _RawField(name, number, word, scope, repeated, oneof, key_type)
+
+    def resolved() -> Field:
+        kind = _type(word, scope, schema)
+        if not key_type:
+            return Field(name, number, kind, repeated=repeated, oneof=oneof)
+        entry = Message(f"{scope}.{name}")
+        entry.add([Field("key", 1, key_type), Field("value", 2, kind)])
+        return Field(name, number, entry, is_map=True)
+
+    return resolved
+
+
+def _type(word: str, scope: str, schema: Schema) -> str | Enum | Message:
+    """What a word means inside a message: the innermost description of that name."""
+    if word in SCALARS:
+        return word
+    while True:
+        name = f"{scope}.{word}" if scope else word
+        if name in schema.messages:
+            return schema.messages[name]
+        if name in schema.enums:
+            return schema.enums[name]
+        if not scope:
+            raise ValueError(f"unknown type {word!r}")
+        scope = scope.rpartition(".")[0]
 
 
 def _enum(tokens: Iterator[str], scope: str, schema: Schema) -> None:
@@ -199,15 +172,26 @@ def _service(tokens: Iterator[str], schema: Schema, later: _Later) -> None:
     _expect(tokens, "{")
     while next(tokens) != "}":  # rpc
         name = next(tokens)
-        request, takes_stream = _argument(tokens)
+        request = _argument(tokens)
         _expect(tokens, "returns")
-        response, gives_stream = _argument(tokens)
+        response = _argument(tokens)
         _expect(tokens, "{")
         _expect(tokens, "}")
-        later.methods.append((f"{service}/{name}", request, response, takes_stream, gives_stream))
+        later.append(partial(_add_method, schema, f"{service}/{name}", request, response))
+
+
+def _add_method(
+    schema: Schema, name: str, request: tuple[str, bool], response: tuple[str, bool]
+) -> None:
+    path = f"/{schema.package}.{name}"
+    (takes, takes_stream), (gives, gives_stream) = request, response
+    schema.methods[path] = Method(
+        path, schema.messages[takes], schema.messages[gives], takes_stream, gives_stream
+    )
 
 
 def _argument(tokens: Iterator[str]) -> tuple[str, bool]:
+    """The name of a message, and whether there is a stream of them."""
     _expect(tokens, "(")
     word = next(tokens)
     stream = word == "stream"

@@ -10,7 +10,6 @@ from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
-from wherry.frontends.grpc.head_reader import HeadReader
 from wherry.frontends.grpc.hpack import TooManyHeaders
 from wherry.frontends.grpc.request_messages import MessageReading
 from wherry.frontends.grpc.rpc import Application, report
@@ -84,7 +83,7 @@ class Streams:
 
     __slots__ = (
         "_heads", "_ids", "_peer", "_serving", "_shutdown", "_to_credit", "_work", "begun_at",
-        "by_id", "door", "reading", "received", "sender",
+        "by_id", "check_path", "reading", "received", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -102,7 +101,7 @@ class Streams:
         self._peer = peer
         self._work = work
         self._shutdown = shutdown
-        self._heads = HeadReader(work, max_header_bytes)
+        self._heads = heads.HeadReader(work, max_header_bytes)
         self._ids = StreamIds()
         self._to_credit = 0  # bytes of DATA read since the connection's last WINDOW_UPDATE
         self.by_id: dict[int, Call] = {}
@@ -111,7 +110,7 @@ class Streams:
         #: Bytes of messages, of all calls together, that the application has not got.
         self.received = received
         #: Raises heads.Refusal for paths that are not served on this connection.
-        self.door: Callable[[str], None] | None = None
+        self.check_path: Callable[[str], None] | None = None
         #: When the application was last given a call.
         self.begun_at = serving.clock()
 
@@ -157,8 +156,8 @@ class Streams:
         method = serving.application.methods.get(head.path)
         if method is None:
             raise heads.refusal("UNIMPLEMENTED", "Method not found!")
-        if self.door is not None:
-            self.door(head.path)
+        if self.check_path is not None:
+            self.check_path(head.path)
         coding = serving.coding
         if coding != "identity":
             coding = head.best_coding(coding)

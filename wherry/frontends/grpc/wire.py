@@ -81,9 +81,6 @@ class Field:
         self.is_map = is_map
         self.oneof = oneof
 
-    def __repr__(self) -> str:
-        return f"<Field {self.name} = {self.number}>"
-
 
 class Message:
     """One kind of message."""
@@ -92,9 +89,6 @@ class Message:
         self.name = name
         self.fields: list[Field] = []
         self._readers: dict[int, Reader] = {}
-
-    def __repr__(self) -> str:
-        return f"<Message {self.name}>"
 
     def add(self, fields: Iterable[Field]) -> None:
         """Add fields, once the types that they name are all known."""
@@ -177,7 +171,26 @@ class Message:
 
 
 def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
-    """The field's readers by tag: numbers of a repeated field may be sent packed and not."""
+    """The field's readers by tag."""
+    readers = _readers_of(field)
+    others = _others(field, siblings)
+    return {tag: _only(reader, others) for tag, reader in readers.items()} if others else readers
+
+
+def _only(reader: Reader, others: tuple[str, ...]) -> Reader:
+    """Read a field of a `oneof`, which replaces the others: the last one on the wire counts."""
+
+    def read(data: memoryview, position: int, end: int, values: Values) -> int:
+        position = reader(data, position, end, values)
+        for other in others:
+            values.pop(other, None)
+        return position
+
+    return read
+
+
+def _readers_of(field: Field) -> dict[int, Reader]:
+    """Numbers of a repeated field may be sent packed and not."""
     kind = field.type
     number = field.number << 3
     if field.is_map:
@@ -185,25 +198,25 @@ def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
     if isinstance(kind, Message):
         return {number | BLOCK: _message_reader(field, kind)}
     if kind == "string":
-        return {number | BLOCK: _string_reader(field, _others(field, siblings))}
+        return {number | BLOCK: _string_reader(field)}
     if kind == "bytes":
-        return {number | BLOCK: _bytes_reader(field, _others(field, siblings))}
+        return {number | BLOCK: _bytes_reader(field)}
     if not field.repeated:
-        return {number | field.wire_type: _scalar_reader(field, _others(field, siblings))}
+        return {number | field.wire_type: _scalar_reader(field)}
     return {
-        number | field.wire_type: _scalar_reader(field, ()),
+        number | field.wire_type: _scalar_reader(field),
         number | BLOCK: _packed_reader(field),
     }
 
 
 def _others(field: Field, siblings: Sequence[Field]) -> tuple[str, ...]:
-    """The other fields of its `oneof`, which it replaces: the last one on the wire counts."""
+    """The other fields of its `oneof`."""
     if not field.oneof:
         return ()
     return tuple(f.name for f in siblings if f.oneof == field.oneof and f is not field)
 
 
-def _string_reader(field: Field, others: tuple[str, ...]) -> Reader:
+def _string_reader(field: Field) -> Reader:
     name, repeated = field.name, field.repeated
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
@@ -213,14 +226,12 @@ def _string_reader(field: Field, others: tuple[str, ...]) -> Reader:
             values.setdefault(name, []).append(text)
         else:
             values[name] = text
-            for other in others:
-                values.pop(other, None)
         return stop
 
     return read
 
 
-def _bytes_reader(field: Field, others: tuple[str, ...]) -> Reader:
+def _bytes_reader(field: Field) -> Reader:
     name, repeated = field.name, field.repeated
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
@@ -232,8 +243,6 @@ def _bytes_reader(field: Field, others: tuple[str, ...]) -> Reader:
             values.setdefault(name, []).append(value)
         else:
             values[name] = value
-            for other in others:
-                values.pop(other, None)
         return stop
 
     return read
@@ -246,7 +255,10 @@ def _message_reader(field: Field, message: Message) -> Reader:
         position, stop = read_block(data, position, end)
         value = message.read(data, position, stop)
         if repeated:
-            _append(values, name, value)
+            into = values.setdefault(name, [])
+            if len(into) >= MAX_MESSAGES:
+                raise _too_many(name)
+            into.append(value)
         elif name in values:  # sent in pieces, which protobuf allows
             _merge(message, values[name], value)
         else:
@@ -275,21 +287,16 @@ def _map_reader(field: Field) -> Reader:
     return read
 
 
-def _scalar_reader(field: Field, others: tuple[str, ...]) -> Reader:
+def _scalar_reader(field: Field) -> Reader:
     name, repeated = field.name, field.repeated
     one = number_reader(field.scalar)
 
     def read(data: memoryview, position: int, end: int, values: Values) -> int:
         value, position = one(data, position, end)
         if repeated:
-            into = values.setdefault(name, [])
-            if not isinstance(into, list):
-                into = values[name] = into.tolist()
-            into.append(value)
+            _list(values, name).append(value)
         else:
             values[name] = value
-            for other in others:
-                values.pop(other, None)
         return position
 
     return read
@@ -305,9 +312,7 @@ def _packed_reader(field: Field) -> Reader:
             many = read_numbers(data[position:stop], kind)
             values[name] = _joined(values[name], many) if name in values else many
             return stop
-        into = values.setdefault(name, [])
-        if not isinstance(into, list):
-            into = values[name] = into.tolist()
+        into = _list(values, name)
         while position < stop:
             value, position = one(data, position, stop)
             into.append(value)
@@ -316,11 +321,14 @@ def _packed_reader(field: Field) -> Reader:
     return read
 
 
-def _append(values: Values, name: str, value: Values) -> None:
-    into = values.setdefault(name, [])
-    if len(into) >= MAX_MESSAGES:
-        raise _too_many(name)
-    into.append(value)
+def _list(values: Values, name: str) -> list[Any]:
+    """The values of a repeated field until now, made a list."""
+    found: Numbers = values.setdefault(name, [])
+    if isinstance(found, list):
+        return found
+    made: list[Any] = found.tolist()
+    values[name] = made
+    return made
 
 
 def _too_many(name: str) -> Malformed:

@@ -443,6 +443,7 @@ def test_a_cors_origin_that_can_never_be_sent_is_refused(origin: str) -> None:
         ([("0.0.0.0", 8000), ("::", 8000, 0, 0)], Binding.NETWORK),
         ([("fe80::1%eth0", 8000, 0, 2)], Binding.NETWORK),
         (["/run/wherry.sock"], Binding.UNIX),
+        ([], Binding.NETWORK),
         ([b"\0abstract"], Binding.UNIX),
     ],
 )

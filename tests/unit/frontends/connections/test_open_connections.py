@@ -1,6 +1,7 @@
 """Which connections of one listener are open, and how are its limits enforced on them?"""
 
 import asyncio
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -98,6 +99,21 @@ async def test_where_none_is_idle_a_few_may_ask_about_health_and_the_oldest_of_t
     assert {house.enter(connection) for connection in reserve} == {MayAsk.HEALTH}
     assert [c for c in reserve if c.told] == [reserve[0]]
     assert reserve[0].told == ["abort"]
+    house.close()
+
+
+@looped
+async def test_one_in_reserve_that_has_closed_leaves_its_place_and_is_not_kept() -> None:
+    house = House(Limits(max_connections=1))
+    house.enter(FakeConnection())
+    reserve = [FakeConnection() for _ in range(RESERVE)]
+    for connection in reserve:
+        house.enter(connection)
+    gone = weakref.ref(reserve[0])
+    house.open.remove(reserve.pop(0))
+    assert gone() is None
+    assert house.enter(FakeConnection()) is MayAsk.HEALTH
+    assert [c for c in reserve if c.told] == []
     house.close()
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.frontends.grpc.raw import MANY, ONE, WATCH, Desk, Peer, prefixed, turned
-from wherry.frontends.connections.crowd import Crowd
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.rpc import Rpc
@@ -239,7 +238,6 @@ def test_nothing_is_left_to_the_garbage_collector(max_connections: int) -> None:
             desk.calls[0].respond(b"")
         await peer.leave()
         desk.calls.clear()
-        peer.connections.crowd = Crowd()  # which keeps those in reserve until others come
         vars(peer).clear()  # it is in a cycle of its own
         return connection
 

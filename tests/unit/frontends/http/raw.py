@@ -247,7 +247,8 @@ async def serving(
         yield Service(server.sockets[0].getsockname(), connections, clock)
     finally:
         server.close()
-        connections.abort()
+        for connection in tuple(connections.open):
+            connection.abort()
         await connections.all_closed()
 
 
