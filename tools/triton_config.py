@@ -23,6 +23,9 @@ DEFAULTS = {
     "ModelOptimizationPolicy.PinnedMemoryBuffer.enable": "True",
 }
 
+#: Characters of a line, at most.
+LINE = 100
+
 SCALARS = {
     "string": "str",
     "bool": "bool",
@@ -63,12 +66,7 @@ def generated() -> str:
 
 def _enum(enum: Enum) -> Iterator[str]:
     names = sorted(enum.numbers, key=enum.numbers.__getitem__)
-    if len(names) == 1:
-        yield f'{_name(enum.name)} = Literal["{names[0]}"]'
-        return
-    yield f"{_name(enum.name)} = Literal["
-    yield from (f'    "{name}",' for name in names)
-    yield "]"
+    yield from _listed(f"{_name(enum.name)} = Literal[", names, "]")
 
 
 def _struct(message: Message) -> Iterator[str]:
@@ -79,9 +77,7 @@ def _struct(message: Message) -> Iterator[str]:
     if len(one_of) > 1:
         # The notations allow one of a message's fields that are in a oneof: there is one of those.
         assert len({field.oneof for field in message.fields} - {""}) == 1, message
-        yield "    one_of: ClassVar[tuple[str, ...]] = ("
-        yield from (f'        "{name}",' for name in one_of)
-        yield "    )"
+        yield from _listed("    one_of: ClassVar[tuple[str, ...]] = (", one_of, ")")
         yield ""
     for field in message.fields:
         kind, default = _type_and_default(field, message.name)
@@ -112,6 +108,19 @@ def _zero(field: Field) -> str:
     if isinstance(field.type, Enum):
         return f'"{min(field.type.numbers, key=field.type.numbers.__getitem__)}"'
     return ZEROS.get(str(field.type), "0")
+
+
+def _listed(head: str, names: list[str], end: str) -> Iterator[str]:
+    """The names between `head` and `end`: in one line, or in one each."""
+    quoted = [f'"{name}"' for name in names]
+    whole = head + ", ".join(quoted) + end
+    if len(whole) <= LINE:
+        yield whole
+        return
+    indent = " " * (len(head) - len(head.lstrip()))
+    yield head
+    yield from (f"{indent}    {name}," for name in quoted)
+    yield indent + end
 
 
 def _name(name: str) -> str:

@@ -1,7 +1,7 @@
 """How is a command line of tritonserver read as one of wherry?
 
-An option that has a flag of ours is put in its words; one that changes nothing here is taken and
-said so; an unknown one is left for the parser to refuse.
+An option with a counterpart becomes that flag; one that changes nothing here is accepted with a
+warning; an unknown one is left for the parser to refuse.
 """
 
 from __future__ import annotations
@@ -24,64 +24,46 @@ SAME: Final = {
     "--response-cache-byte-size": "--cache-size",
 }
 
-_ONE_PORT = "metrics are at /metrics of the HTTP port"
-_GRPC = "gRPC takes care of its connections by itself"
-_NOT_HERE = "there is no such frontend"
-_MEMORY = "no pool of memory has to be sized"
-_LOG = "use --log-level"
-
-#: Options that are accepted without effect, each with the reason.
+#: Options that are accepted without effect, by the reason.
+_WITHOUT_EFFECT: Final = {
+    "the server is called wherry": "--id",
+    "HTTP is always on": "--allow-http",
+    "use --reuse-port, which is for every port": "--reuse-http-port --reuse-grpc-port",
+    "one event loop serves every connection": "--http-thread-count",
+    "gRPC is on where --grpc-port is set": "--allow-grpc",
+    "--host is the address of both": "--grpc-address",
+    "use --grpc-compression": "--grpc-infer-response-compression-level",
+    "gRPC takes care of its connections by itself":
+        "--grpc-infer-allocation-pool-size --grpc-infer-thread-count "
+        "--grpc-max-response-pool-size --grpc-keepalive-time --grpc-keepalive-timeout "
+        "--grpc-keepalive-permit-without-calls --grpc-http2-max-pings-without-data "
+        "--grpc-http2-min-recv-ping-interval-without-data --grpc-http2-max-ping-strikes "
+        "--grpc-max-connection-age --grpc-max-connection-age-grace",
+    "there is no such frontend":
+        "--allow-sagemaker --sagemaker-port --sagemaker-safe-port-range "
+        "--sagemaker-thread-count --allow-vertex-ai --vertex-ai-port --vertex-ai-thread-count "
+        "--vertex-ai-default-model",
+    "metrics are at /metrics of the HTTP port":
+        "--allow-metrics --allow-gpu-metrics --allow-cpu-metrics --metrics-address",
+    "metrics are read when they are asked for": "--metrics-interval-ms",
+    "histograms are always there": "--metrics-config",
+    "use --log-level": "--log-info --log-warning --log-error",
+    "send stderr to a file": "--log-file",
+    "backends take their settings from a model's parameters": "--backend-config",
+    "there are no repository agents": "--repoagent-directory",
+    "there are no cache libraries": "--cache-directory",
+    "no pool of memory has to be sized":
+        "--enable-peer-access --pinned-memory-pool-byte-size --cuda-memory-pool-byte-size "
+        "--cuda-virtual-address-size --buffer-manager-thread-count",
+    "a model says itself what it needs":
+        "--min-supported-compute-capability --model-load-gpu-limit",
+    "instances are not bound to host policies": "--host-policy",
+    "two models of one name are refused": "--model-namespacing",
+    "use --disable-auto-complete-config": "--strict-model-config",
+}  # fmt: skip
+#: The reason of each.
 WITHOUT_EFFECT: Final = {
-    "--id": "the server is called wherry",
-    "--allow-http": "HTTP is always on",
-    "--reuse-http-port": "use --reuse-port, which is for every port",
-    "--http-thread-count": "one event loop serves every connection",
-    "--allow-grpc": "gRPC is on where --grpc-port is set",
-    "--reuse-grpc-port": "use --reuse-port, which is for every port",
-    "--grpc-address": "--host is the address of both",
-    "--grpc-infer-response-compression-level": "use --grpc-compression",
-    "--grpc-infer-allocation-pool-size": _GRPC,
-    "--grpc-infer-thread-count": _GRPC,
-    "--grpc-max-response-pool-size": _GRPC,
-    "--grpc-keepalive-time": _GRPC,
-    "--grpc-keepalive-timeout": _GRPC,
-    "--grpc-keepalive-permit-without-calls": _GRPC,
-    "--grpc-http2-max-pings-without-data": _GRPC,
-    "--grpc-http2-min-recv-ping-interval-without-data": _GRPC,
-    "--grpc-http2-max-ping-strikes": _GRPC,
-    "--grpc-max-connection-age": _GRPC,
-    "--grpc-max-connection-age-grace": _GRPC,
-    "--allow-sagemaker": _NOT_HERE,
-    "--sagemaker-port": _NOT_HERE,
-    "--sagemaker-safe-port-range": _NOT_HERE,
-    "--sagemaker-thread-count": _NOT_HERE,
-    "--allow-vertex-ai": _NOT_HERE,
-    "--vertex-ai-port": _NOT_HERE,
-    "--vertex-ai-thread-count": _NOT_HERE,
-    "--vertex-ai-default-model": _NOT_HERE,
-    "--allow-metrics": _ONE_PORT,
-    "--allow-gpu-metrics": _ONE_PORT,
-    "--allow-cpu-metrics": _ONE_PORT,
-    "--metrics-address": _ONE_PORT,
-    "--metrics-interval-ms": "metrics are read when they are asked for",
-    "--metrics-config": "histograms are always there",
-    "--log-info": _LOG,
-    "--log-warning": _LOG,
-    "--log-error": _LOG,
-    "--log-file": "send stderr to a file",
-    "--backend-config": "backends take their settings from a model's parameters",
-    "--repoagent-directory": "there are no repository agents",
-    "--cache-directory": "there are no cache libraries",
-    "--enable-peer-access": _MEMORY,
-    "--pinned-memory-pool-byte-size": _MEMORY,
-    "--cuda-memory-pool-byte-size": _MEMORY,
-    "--cuda-virtual-address-size": _MEMORY,
-    "--min-supported-compute-capability": "a model says itself what it needs",
-    "--buffer-manager-thread-count": _MEMORY,
-    "--host-policy": "instances are not bound to host policies",
-    "--model-load-gpu-limit": "a model says itself what it needs",
-    "--model-namespacing": "two models of one name are refused",
-    "--strict-model-config": "use --disable-auto-complete-config",
+    name: why for why, names in _WITHOUT_EFFECT.items() for name in names.split()
 }
 
 _TRUTH: Final = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}

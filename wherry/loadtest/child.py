@@ -14,20 +14,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from wherry.loadtest import messages
 from wherry.loadtest.load_run import LoadRun
-from wherry.loadtest.messages import (
-    Begin,
-    ChildFailed,
-    Done,
-    Frames,
-    FromChild,
-    LoadProgress,
-    LoadReady,
-    RunLoad,
-    StopLoad,
-    ToChild,
-    frame,
-)
 
 #: Seconds between two reports of progress.
 EVERY = 0.25
@@ -55,42 +43,48 @@ async def _serve(output: int) -> None:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    inbox: asyncio.Queue[ToChild | None] = asyncio.Queue()
+    inbox: asyncio.Queue[messages.ToChild | None] = asyncio.Queue()
     listening = loop.create_task(_listen(reader, inbox))
-    while isinstance(message := await inbox.get(), RunLoad):
+    while isinstance(message := await inbox.get(), messages.RunLoad):
         try:
             await _run(message, inbox, output)
         except Exception:  # noqa: BLE001 - the command shows it
-            _say(output, ChildFailed(traceback.format_exc()))
+            _say(output, messages.ChildFailed(traceback.format_exc()))
     listening.cancel()
 
 
-async def _listen(reader: asyncio.StreamReader, inbox: asyncio.Queue[ToChild | None]) -> None:
-    frames = Frames(ToChild)
+async def _listen(
+    reader: asyncio.StreamReader, inbox: asyncio.Queue[messages.ToChild | None]
+) -> None:
+    frames = messages.Frames(messages.ToChild)
     while data := await reader.read(2**20):
         for message in frames.feed(data):
             inbox.put_nowait(message)
     inbox.put_nowait(None)
 
 
-async def _run(run: RunLoad, inbox: asyncio.Queue[ToChild | None], output: int) -> None:
+async def _run(
+    run: messages.RunLoad, inbox: asyncio.Queue[messages.ToChild | None], output: int
+) -> None:
     load = LoadRun(run.plan, run.wire, run.requests, offset=run.offset, phase=run.phase)
     await load.prepare()
-    _say(output, LoadReady())
+    _say(output, messages.LoadReady())
     message = await inbox.get()
-    at = message.at if isinstance(message, Begin) else time.perf_counter()
+    at = message.at if isinstance(message, messages.Begin) else time.perf_counter()
     await asyncio.sleep(at - time.perf_counter())
     cpu = time.process_time()
     running = asyncio.ensure_future(load.run(at))
-    if not isinstance(message, Begin):
-        load.stop(message.because if isinstance(message, StopLoad) else "the command ended")
+    if not isinstance(message, messages.Begin):
+        load.stop(
+            message.because if isinstance(message, messages.StopLoad) else "the command ended"
+        )
     seen = 0
     asked = asyncio.ensure_future(inbox.get())
     while not running.done():
         await asyncio.wait([running, asked], timeout=EVERY, return_when=asyncio.FIRST_COMPLETED)
         if asked.done():
             stop = asked.result()
-            load.stop(stop.because if isinstance(stop, StopLoad) else "the command ended")
+            load.stop(stop.because if isinstance(stop, messages.StopLoad) else "the command ended")
             asked = asyncio.ensure_future(inbox.get())
             await running
         _say(output, _progress(load, seen))
@@ -99,7 +93,7 @@ async def _run(run: RunLoad, inbox: asyncio.Queue[ToChild | None], output: int) 
     await running
     _say(
         output,
-        Done(
+        messages.Done(
             records=load.recorder.packed(),
             samples=load.samples,
             stopped_because=load.stopped_because,
@@ -109,9 +103,9 @@ async def _run(run: RunLoad, inbox: asyncio.Queue[ToChild | None], output: int) 
     )
 
 
-def _progress(load: LoadRun, seen: int) -> LoadProgress:
+def _progress(load: LoadRun, seen: int) -> messages.LoadProgress:
     recorder = load.recorder
-    return LoadProgress(
+    return messages.LoadProgress(
         answered=len(recorder),
         failed=recorder.failures,
         in_flight=load.in_flight,
@@ -119,8 +113,8 @@ def _progress(load: LoadRun, seen: int) -> LoadProgress:
     )
 
 
-def _say(output: int, message: FromChild) -> None:
-    data = memoryview(frame(message))
+def _say(output: int, message: messages.FromChild) -> None:
+    data = memoryview(messages.frame(message))
     while data:
         data = data[os.write(output, data) :]
 

@@ -11,20 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from wherry.loadtest import messages
 from wherry.loadtest.connection import Encoded, Wire
-from wherry.loadtest.messages import (
-    Begin,
-    ChildFailed,
-    Done,
-    Frames,
-    FromChild,
-    LoadProgress,
-    LoadReady,
-    RunLoad,
-    StopLoad,
-    ToChild,
-    frame,
-)
 from wherry.loadtest.plan import Plan
 from wherry.loadtest.record import Recorder
 from wherry.values.errors import WherryError
@@ -66,25 +54,25 @@ class Child:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.input, self.output = self.process.stdin, self.process.stdout
-        self.frames = Frames(FromChild)
-        self.progress = LoadProgress()
+        self.frames = messages.Frames(messages.FromChild)
+        self.progress = messages.LoadProgress()
 
-    def say(self, message: ToChild) -> None:
+    def say(self, message: messages.ToChild) -> None:
         with contextlib.suppress(BrokenPipeError):  # it is gone; reading from it says so
-            self.input.write(frame(message))
+            self.input.write(messages.frame(message))
             self.input.flush()
 
-    def read(self) -> list[FromChild]:
+    def read(self) -> list[messages.FromChild]:
         """What it has said. Blocks unless there is something."""
         data = os.read(self.output.fileno(), 2**20)
         if not data:
             code = self.process.wait()
             raise LoadFailure(f"a load process ended with code {code}")
-        messages = self.frames.feed(data)
-        for message in messages:
-            if isinstance(message, ChildFailed):
+        found: list[messages.FromChild] = self.frames.feed(data)
+        for message in found:
+            if isinstance(message, messages.ChildFailed):
                 raise LoadFailure(f"a load process failed:\n{message.traceback}")
-        return messages
+        return found
 
     def close(self, patience: float) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -132,7 +120,7 @@ class LoadProcesses:
         wire: Wire,
         requests: Sequence[Encoded],
         *,
-        tell: Callable[[LoadProgress], object] = lambda told: None,
+        tell: Callable[[messages.LoadProgress], object] = lambda told: None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Raw:
         """Carry the plan out. `tell` is called a few times a second.
@@ -148,7 +136,7 @@ class LoadProcesses:
         for part, (child, share) in enumerate(parts):
             offset = part * step % max(1, len(requests))
             child.say(
-                RunLoad(
+                messages.RunLoad(
                     plan=share,
                     wire=wire,
                     requests=[*requests],
@@ -159,7 +147,7 @@ class LoadProcesses:
         children = [child for child, _ in parts]
         with selectors.DefaultSelector() as selector:
             for child in children:
-                child.progress = LoadProgress()
+                child.progress = messages.LoadProgress()
                 selector.register(child.output, selectors.EVENT_READ, child)
             return self._watch(children, selector, tell, interrupted)
 
@@ -167,36 +155,36 @@ class LoadProcesses:
         self,
         children: list[Child],
         selector: selectors.BaseSelector,
-        tell: Callable[[LoadProgress], object],
+        tell: Callable[[messages.LoadProgress], object],
         interrupted: Callable[[], bool],
     ) -> Raw:
-        ready, done, stopped = 0, list[Done](), False
+        ready, done, stopped = 0, list[messages.Done](), False
         began_at = time.perf_counter()
         while len(done) < len(children):
             for key, _ in selector.select(0.1):
                 for message in key.data.read():
                     match message:
-                        case LoadReady():
+                        case messages.LoadReady():
                             ready += 1
                             if ready == len(children) and not stopped:
                                 began_at = time.perf_counter() + HEAD_START
                                 for child in children:
-                                    child.say(Begin(began_at))
-                        case LoadProgress():
+                                    child.say(messages.Begin(began_at))
+                        case messages.LoadProgress():
                             key.data.progress = message
-                        case Done():
+                        case messages.Done():
                             done.append(message)
                             selector.unregister(key.fileobj)
             tell(_sum([child.progress for child in children]))
             if interrupted() and not stopped:
                 stopped = True
                 for child in children:
-                    child.say(StopLoad("interrupted"))
+                    child.say(messages.StopLoad("interrupted"))
         return _joined(done, began_at, stopped)
 
 
-def _sum(parts: list[LoadProgress]) -> LoadProgress:
-    return LoadProgress(
+def _sum(parts: list[messages.LoadProgress]) -> messages.LoadProgress:
+    return messages.LoadProgress(
         answered=sum(part.answered for part in parts),
         failed=sum(part.failed for part in parts),
         in_flight=sum(part.in_flight for part in parts),
@@ -204,7 +192,7 @@ def _sum(parts: list[LoadProgress]) -> LoadProgress:
     )
 
 
-def _joined(done: list[Done], began_at: float, interrupted: bool) -> Raw:
+def _joined(done: list[messages.Done], began_at: float, interrupted: bool) -> Raw:
     records = Recorder()
     samples: dict[str, str] = {}
     reasons = []

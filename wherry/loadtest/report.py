@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,7 +138,9 @@ def page(report: Report) -> str:
 _SPREAD = ("mean", "min", "p50", "p90", "p95", "p99", "p999", "max")
 
 
-def csv_rows(report: Report) -> Iterator[dict[str, Any]]:
+def as_csv(report: Report) -> str:
+    """A header, and a line for each point."""
+    rows = []
     names = list(dict.fromkeys(name for point in report.points for name in point.settings))
     for point in report.points:
         told = point.figures
@@ -164,14 +166,9 @@ def csv_rows(report: Report) -> Iterator[dict[str, Any]]:
             "server_cores": "" if point.server_cores is None else point.server_cores,
             "client_cores": point.client.cores,
         }
-        yield row
-
-
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """A CSV with the rows' keys, all rows', as its header."""
+        rows.append(row)
     out = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer = csv.DictWriter(out, [*rows[0]] if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

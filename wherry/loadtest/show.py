@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -35,39 +35,16 @@ def ms(seconds: float | None) -> str:
 
 
 def table_of(points: list[Point], width: int = PIPED_WIDTH) -> Table:
-    """A line for each point; columns that say nothing are left out, and those of least interest
-    until the rest fits."""
-    columns: list[tuple[str, Callable[[Point], str]]] = [
-        (name, lambda point, name=name: shown(point.settings.get(name, "")))  # type: ignore[misc]
-        for name in dict.fromkeys(name for point in points for name in point.settings)
-    ]
-    if any(point.repeat for point in points):
-        columns.append(("repeat", lambda point: str(point.repeat + 1)))
-    columns.append(("requests/s", lambda point: number(point.figures.requests_per_second)))
-    if any(point.rows > 1 for point in points):
-        columns.append(("rows/s", lambda point: number(point.figures.rows_per_second)))
-    if any(point.figures.tokens_out_per_second for point in points):
-        columns.append(("tokens/s", lambda point: number(point.figures.tokens_out_per_second)))
-    columns += [(f"{q} ms", _quantile("latency", q)) for q in ("p50", "p95", "p99", "max")]
-    if any(point.figures.first_token for point in points):
-        columns.append(("first ms", _quantile("first_token", "p50")))
-        columns.append(("first p99", _quantile("first_token", "p99")))
-        columns.append(("between ms", _quantile("inter_token", "p50")))
-        columns.append(
-            ("tokens/s of one", _quantile("tokens_per_second_of_a_stream", "p50", number))
-        )
-    if any(point.figures.failed for point in points):
-        columns.append(("failed", lambda point: f"{point.figures.failed:,}"))
-    if any(point.server is not None for point in points):
-        columns.append(("queue ms", lambda p: ms(p.server.queue if p.server else None)))
-        columns.append(("compute ms", lambda p: ms(p.server.compute_infer if p.server else None)))
-        columns.append(("batch", lambda p: number(p.server.mean_batch_size) if p.server else ""))
-    if any(point.server_cores is not None for point in points):
-        columns.append(
-            ("server cores", lambda p: "" if p.server_cores is None else f"{p.server_cores:.2f}")
-        )
-    columns.append(("client cores", lambda point: f"{point.client.cores:.2f}"))
-    cells = {name: [value(point) for point in points] for name, value in columns}
+    """A line for each point, with the columns that say something of one; those of least interest
+    are left out until the rest fits."""
+    settings = dict.fromkeys(name for point in points for name in point.settings)
+    cells = {
+        name: [shown(point.settings.get(name, "")) for point in points] for name in settings
+    } | {
+        name: [text(point) for point in points]
+        for name, text, has in COLUMNS
+        if any(has(point) for point in points)
+    }
     for name in FIRST_TO_GO:
         if sum(max(map(len, [head, *column])) + 2 for head, column in cells.items()) <= width:
             break
@@ -88,6 +65,32 @@ def _quantile(
         return "" if spread is None else text(getattr(spread, quantile))
 
     return value
+
+
+def _streams(point: Point) -> bool:
+    return point.figures.first_token is not None
+
+
+#: Each column: its name, its text for a point, and whether a point has something to show in it.
+COLUMNS: Final[tuple[tuple[str, Callable[[Point], str], Callable[[Point], object]], ...]] = (
+    ("repeat", lambda p: str(p.repeat + 1), lambda p: p.repeat),
+    ("requests/s", lambda p: number(p.figures.requests_per_second), lambda p: True),
+    ("rows/s", lambda p: number(p.figures.rows_per_second), lambda p: p.rows > 1),
+    ("tokens/s", lambda p: number(p.figures.tokens_out_per_second),
+     lambda p: p.figures.tokens_out_per_second),
+    *((f"{q} ms", _quantile("latency", q), lambda p: True) for q in ("p50", "p95", "p99", "max")),
+    ("first ms", _quantile("first_token", "p50"), _streams),
+    ("first p99", _quantile("first_token", "p99"), _streams),
+    ("between ms", _quantile("inter_token", "p50"), _streams),
+    ("tokens/s of one", _quantile("tokens_per_second_of_a_stream", "p50", number), _streams),
+    ("failed", lambda p: f"{p.figures.failed:,}", lambda p: p.figures.failed),
+    ("queue ms", lambda p: ms(p.server.queue) if p.server else "", lambda p: p.server),
+    ("compute ms", lambda p: ms(p.server.compute_infer) if p.server else "", lambda p: p.server),
+    ("batch", lambda p: number(p.server.mean_batch_size) if p.server else "", lambda p: p.server),
+    ("server cores", lambda p: "" if p.server_cores is None else f"{p.server_cores:.2f}",
+     lambda p: p.server_cores is not None),
+    ("client cores", lambda p: f"{p.client.cores:.2f}", lambda p: True),
+)  # fmt: skip
 
 
 def headline(report: Report) -> str:

@@ -44,14 +44,22 @@ def to_json(config: TritonConfig, *, gpus: Sequence[int] = ()) -> dict[str, Any]
     return filled(normalised(config, gpus))
 
 
-def filled(config: TritonConfig) -> dict[str, Any]:
+def filled(message: TritonMessage) -> dict[str, Any]:
     """Write every scalar, list and map, with its default, and the messages that are set."""
-    return _filled(config)
+    return {
+        name: _json_of(value, filled)
+        for name, field in fields_of(type(message)).items()
+        if (value := getattr(message, field.attribute)) is not None
+    }
 
 
-def said(config: TritonConfig) -> dict[str, Any]:
+def said(message: TritonMessage) -> dict[str, Any]:
     """Write only the fields that are set."""
-    return _said(config)
+    return {
+        name: _json_of(value, said)
+        for name, field in fields_of(type(message)).items()
+        if not field.is_silent(value := getattr(message, field.attribute))
+    }
 
 
 class _Reader:
@@ -70,7 +78,7 @@ class _Reader:
             field = fields.get(name) or fields.get(_snake_case(name))
             if field is None:
                 self._wrong((*path, name), unknown(name, fields))
-            elif given is not None:  # null is as good as nothing
+            elif given is not None:  # null: the field is not set
                 found[field.name] = self._field(field, given, (*path, field.name))
         twice = one_of_twice(cls, found)
         if twice:
@@ -102,19 +110,13 @@ class _Reader:
                 wanted = "true or false" if field.kind is bool else "a string"
                 return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
             return value
-        number = self._number(field.kind, value, path)
-        if field.kind is int and number is not _WRONG:
-            problem = field.out_of_range(number)
-            return self._wrong(path, problem) if problem else number
-        return number
-
-    def _number(self, kind: type, value: Any, path: Path) -> Any:
         try:
-            number = _number(kind, value)
+            number = _number(field.kind, value)
         except (ValueError, OverflowError):
-            wanted = "a whole number" if kind is int else "a number"
+            wanted = "a whole number" if field.kind is int else "a number"
             return self._wrong(path, f"expected {wanted}, not {_kind_of(value)}")
-        return number
+        problem = field.out_of_range(number) if field.kind is int else None
+        return self._wrong(path, problem) if problem else number
 
     def _enum(self, names: tuple[str, ...], value: Any, path: Path) -> Any:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
@@ -178,22 +180,6 @@ def _in_our_names(cls: Any, value: Any) -> Any:
         else:
             named[field.name] = given
     return named
-
-
-def _filled(message: TritonMessage) -> dict[str, Any]:
-    return {
-        name: _json_of(value, _filled)
-        for name, field in fields_of(type(message)).items()
-        if (value := getattr(message, field.attribute)) is not None
-    }
-
-
-def _said(message: TritonMessage) -> dict[str, Any]:
-    return {
-        name: _json_of(value, _said)
-        for name, field in fields_of(type(message)).items()
-        if not field.is_silent(value := getattr(message, field.attribute))
-    }
 
 
 def _json_of(value: Any, of_message: Any) -> Any:

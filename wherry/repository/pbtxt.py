@@ -7,7 +7,7 @@ what can be understood after it is read on, so that one run tells of all of them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -132,23 +132,38 @@ class _TextReader:
             self._stop(path, f"more than {MAX_DEPTH} messages within each other")
         fields = fields_of(cls)
         found: dict[str, Any] = {}
-        while not self._at_end_of(closing, path):
-            token = self._take()
-            if token.kind != "name":
-                self._stop(path, f"expected the name of a field, not {token}", token)
-            field = fields.get(token.text)
-            if field is None:
-                self._note(token.line, (*path, token.text), unknown(token.text, fields))
-                self._skip_value()
-            else:
-                self._field(field, found, token, path, depth)
-            if self._token.text in (",", ";"):
-                self._next()
+        for token, field in self._fields(fields, closing, lambda: path):
+            self._field(field, found, token, path, depth)
         line = self.line_of(path)
         twice = one_of_twice(cls, found)
         if twice:
             self._note(line, path, twice)
         return cls(**{fields[name].attribute: _read(value) for name, value in found.items()})
+
+    def _fields(
+        self, fields: Mapping[str, ConfigField], closing: str, path: Callable[[], Path]
+    ) -> Iterator[tuple[_Token, ConfigField]]:
+        """Read the names of fields up to the closing bracket; the values are read by the caller.
+        Fields that are not in `fields` are noted and skipped."""
+        while not self._at_end_of(closing, path()):
+            token = self._take()
+            if token.kind != "name":
+                self._stop(path(), f"expected the name of a field, not {token}", token)
+            field = fields.get(token.text)
+            if field is None:
+                self._note(token.line, (*path(), token.text), unknown(token.text, fields))
+                self._skip_value()
+            else:
+                yield token, field
+            if self._token.text in (",", ";"):
+                self._next()
+
+    def _colon(self, field: ConfigField, token: _Token, path: Path) -> None:
+        """Read the colon after a name, which messages and maps need not have."""
+        if self._token.text == ":":
+            self._next()
+        elif not field.is_message and field.key is None:
+            self._stop(path, f"expected ':' after {token.text!r}, not {self._token}")
 
     def _field(
         self, field: ConfigField, found: dict[str, Any], token: _Token, path: Path, depth: int
@@ -160,10 +175,7 @@ class _TextReader:
         self._lines.setdefault(path, token.line)
         if field.many:
             values = found.setdefault(field.name, {} if field.key else [])
-        if self._token.text == ":":
-            self._next()
-        elif not field.is_message and field.key is None:
-            self._stop(path, f"expected ':' after {token.text!r}, not {self._token}")
+        self._colon(field, token, path)
         if field.many and self._token.text == "[":
             self._list(field, values, path, depth)
         elif field.many:
@@ -200,26 +212,19 @@ class _TextReader:
         assert field.key is not None
         parts = {"key": field.key, "value": replace(field, name="value", many=False, key=None)}
         found: dict[str, Any] = {}
-        while not self._at_end_of(closing, path):
-            token = self._take()
+
+        def within() -> Path:
             key = found.get("key", _WRONG)
-            within = path if key is _WRONG else (*path, key)
-            if token.text not in parts:
-                self._note(token.line, within, unknown(token.text, parts))
-                self._skip_value()
-            else:
-                part = parts[token.text]
-                if token.text in found:
-                    self._note(token.line, within, f"its {token.text} is set twice")
-                if self._token.text == ":":
-                    self._next()
-                elif not part.is_message:
-                    self._stop(within, f"expected ':' after {token.text!r}, not {self._token}")
-                if part.name == "value":
-                    self._lines.setdefault(within, token.line)
-                found[part.name] = self._value(part, within, depth)
-            if self._token.text in (",", ";"):
-                self._next()
+            return path if key is _WRONG else (*path, key)
+
+        for token, part in self._fields(parts, closing, within):
+            where = within()
+            if part.name in found:
+                self._note(token.line, where, f"its {part.name} is set twice")
+            self._colon(part, token, where)
+            if part.name == "value":
+                self._lines.setdefault(where, token.line)
+            found[part.name] = self._value(part, where, depth)
         key = found.get("key", field.key.kind())
         value = found.get("value", _WRONG)
         if value is _WRONG and "value" not in found:

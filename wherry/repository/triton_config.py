@@ -30,20 +30,11 @@ TritonDataType = Literal[
     "TYPE_BF16",
 ]
 
-TritonInstanceGroupKind = Literal[
-    "KIND_AUTO",
-    "KIND_GPU",
-    "KIND_CPU",
-    "KIND_MODEL",
-]
+TritonInstanceGroupKind = Literal["KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"]
 
 TritonInstanceGroupSecondaryDeviceSecondaryDeviceKind = Literal["KIND_NVDLA"]
 
-TritonInputFormat = Literal[
-    "FORMAT_NONE",
-    "FORMAT_NHWC",
-    "FORMAT_NCHW",
-]
+TritonInputFormat = Literal["FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"]
 
 TritonBatchInputKind = Literal[
     "BATCH_ELEMENT_COUNT",
@@ -56,16 +47,9 @@ TritonBatchInputKind = Literal[
 
 TritonBatchOutputKind = Literal["BATCH_SCATTER_WITH_INPUT_SHAPE"]
 
-TritonOptimizationPolicyModelPriority = Literal[
-    "PRIORITY_DEFAULT",
-    "PRIORITY_MAX",
-    "PRIORITY_MIN",
-]
+TritonOptimizationPolicyModelPriority = Literal["PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"]
 
-TritonQueuePolicyTimeoutAction = Literal[
-    "REJECT",
-    "DELAY",
-]
+TritonQueuePolicyTimeoutAction = Literal["REJECT", "DELAY"]
 
 TritonSequenceBatchingControlKind = Literal[
     "CONTROL_SEQUENCE_START",
@@ -143,11 +127,7 @@ class TritonBatchOutput(TritonMessage):
 
 
 class TritonVersionPolicy(TritonMessage):
-    one_of: ClassVar[tuple[str, ...]] = (
-        "latest",
-        "all",
-        "specific",
-    )
+    one_of: ClassVar[tuple[str, ...]] = ("latest", "all", "specific")
 
     latest: TritonVersionPolicyLatest | None = None
     all: TritonVersionPolicyAll | None = None
@@ -235,10 +215,7 @@ class TritonDynamicBatching(TritonMessage):
 
 
 class TritonSequenceBatching(TritonMessage):
-    one_of: ClassVar[tuple[str, ...]] = (
-        "direct",
-        "oldest",
-    )
+    one_of: ClassVar[tuple[str, ...]] = ("direct", "oldest")
 
     direct: TritonSequenceBatchingStrategyDirect | None = None
     oldest: TritonSequenceBatchingStrategyOldest | None = None
@@ -262,10 +239,7 @@ class TritonSequenceBatchingControlInput(TritonMessage):
 
 
 class TritonSequenceBatchingInitialState(TritonMessage):
-    one_of: ClassVar[tuple[str, ...]] = (
-        "zero_data",
-        "data_file",
-    )
+    one_of: ClassVar[tuple[str, ...]] = ("zero_data", "data_file")
 
     data_type: TritonDataType = "TYPE_INVALID"
     dims: list[Int64] = []
@@ -321,11 +295,7 @@ class TritonWarmup(TritonMessage):
 
 
 class TritonWarmupInput(TritonMessage):
-    one_of: ClassVar[tuple[str, ...]] = (
-        "zero_data",
-        "random_data",
-        "input_data_file",
-    )
+    one_of: ClassVar[tuple[str, ...]] = ("zero_data", "random_data", "input_data_file")
 
     data_type: TritonDataType = "TYPE_INVALID"
     dims: list[Int64] = []

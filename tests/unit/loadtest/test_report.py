@@ -40,7 +40,7 @@ def test_another_file_is_no_report(tmp_path: Path, content: bytes, wrong: str) -
 
 
 def test_the_csv_has_a_line_for_each_point_and_one_header() -> None:
-    text = reports.as_csv([*reports.csv_rows(report(point(callers=1), point(callers=2, rows=8)))])
+    text = reports.as_csv(report(point(callers=1), point(callers=2, rows=8)))
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["callers"] for row in rows] == ["1", "2"]
     assert [row["rows"] for row in rows] == ["", "8"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -30,67 +30,44 @@ ROWS = 64
 
 
 def measure_offline(args: argparse.Namespace) -> int:
-    """Seconds per row of the model's own code, and what a server can reach at most."""
+    """Measure the seconds per row of the model's own code: what a server can reach at most."""
     Outputs(args)
     for name in OUTPUTS:
         if name != "json" and getattr(args, name):
             raise ConfigError(f"--{name} is for loads; --offline has --json")
-    seconds_each = seconds_of("--duration", args.duration) or 1.0
+    seconds = seconds_of("--duration", args.duration) or 1.0
     sizes = counts_of("--batch-sizes", args.batch_sizes)
     shapes = dict(shape_of(text) for text in args.shape)
     with Interrupts() as interrupts:
-        command = without_secrets(["wherry", *sys.argv[1:]])
-        report = _offline(args, sizes, shapes, seconds_each, command, interrupts.asked)
-    _write(report, args.json)
-    return INTERRUPTED if report.interrupted else 0
-
-
-def _offline(
-    args: argparse.Namespace,
-    sizes: list[int],
-    shapes: dict[str, tuple[int, ...]],
-    seconds: float,
-    command: list[str],
-    interrupted: Callable[[], bool],
-) -> OfflineReport:
-    """Measure every cell; what there is of it when it is interrupted."""
-    model, config = _model(args)
-    kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
-    devices = Gpus().place(config.instances)
-    report = OfflineReport(
-        version=__version__,
-        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        command=command,
-        machine=facts(),
-        model=config.name,
-        instances=len(devices),
-    )
-    with Offline(model, config, devices[0]) as loaded, show.Display(quiet=args.quiet) as display:
-        for name, rows in kinds.items():
-            alike = len({length_of(row) for row in rows}) == 1
-            for size in sizes:
+        model, config = _model(args)
+        kinds = _kinds(args, model, config, shapes, most=max(ROWS, 2 * max(sizes)))
+        devices = Gpus().place(config.instances)
+        report = OfflineReport(
+            version=__version__,
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            command=without_secrets(["wherry", *sys.argv[1:]]),
+            machine=facts(),
+            model=config.name,
+            instances=len(devices),
+        )
+        with Offline(model, config, devices[0]) as loaded, show.Display(quiet=args.quiet) as shown:
+            for (name, rows), size in itertools.product(kinds.items(), sizes):
+                alike = len({length_of(row) for row in rows}) == 1
                 for in_order in (False,) if alike else (False, True):
-                    if interrupted():
-                        report.interrupted = True
-                        return report
-                    cell = loaded.measure(
-                        rows,
-                        size,
-                        name=name,
-                        in_order=in_order,
-                        seconds=seconds,
-                        interrupted=interrupted,
-                    )
+                    cell = None
+                    if not interrupts.asked():
+                        cell = loaded.measure(
+                            rows, size, name=name, in_order=in_order, seconds=seconds,
+                            interrupted=interrupts.asked,
+                        )  # fmt: skip
                     if cell is not None:
                         report.cells.append(cell)
-                        display.say(show.cell_line(cell))
-    return report
-
-
-def _write(report: OfflineReport, path: str | None) -> None:
-    show.print_offline(report, show.console(sys.stdout))
-    if path:
-        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+                        shown.say(show.cell_line(cell))
+        report.interrupted = interrupts.asked()
+    show.print_offline(report)
+    if args.json:
+        Path(args.json).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return INTERRUPTED if report.interrupted else 0
 
 
 def _model(args: argparse.Namespace) -> tuple[Model, ModelConfig]:

@@ -18,7 +18,7 @@ from wherry.values.errors import ConfigError
 CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
     "json": lambda report: reports.encode(report).decode(),
     "html": reports.page,
-    "csv": lambda report: reports.as_csv([*reports.csv_rows(report)]),
+    "csv": reports.as_csv,
 }
 OUTPUTS: Final = (*CONTENTS, "jsonl")
 
