@@ -1,4 +1,4 @@
-"""How is a config.pbtxt read and written, with the line of each mistake?
+"""How is a config.pbtxt read, with the line of each mistake?
 
 Protobuf's text format, as far as a configuration can hold it. A mistake does not end the reading:
 what can be understood after it is read on, so that one run tells of all of them.
@@ -77,12 +77,6 @@ def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) 
         )
     assert config is not None
     return config
-
-
-def format(config: TritonConfig) -> str:
-    """A configuration as text that `parse` reads as the same one; what it does not say is left
-    out."""
-    return "".join(f"{line}\n" for line in _lines(config, ""))
 
 
 def _may_be_of(path: Path, spoilt: Set[Path]) -> bool:
@@ -437,59 +431,3 @@ def _wanted(field: ConfigField) -> str:
 
 def _until_space(text: str, position: int) -> str:
     return text[position : position + 40].split("\n")[0] or repr(text[position])
-
-
-# Writing
-
-
-def _lines(message: TritonMessage, indent: str) -> Iterator[str]:
-    for field in fields_of(type(message)).values():
-        value = getattr(message, field.attribute)
-        if field.is_silent(value):
-            continue
-        if field.key is not None:
-            for key, one in value.items():
-                yield f"{indent}{field.name} {{"
-                yield f"{indent}  key: {_text(key)}"
-                yield from _field_lines("value", one, indent + "  ")
-                yield f"{indent}}}"
-        elif field.many and not field.is_message:
-            names = [_literal(field, one) for one in value]
-            yield f"{indent}{field.name}: [{', '.join(names)}]"
-        elif field.many:
-            for one in value:
-                yield from _field_lines(field.name, one, indent)
-        elif field.is_message:
-            yield from _field_lines(field.name, value, indent)
-        else:
-            yield f"{indent}{field.name}: {_literal(field, value)}"
-
-
-def _field_lines(name: str, value: Any, indent: str) -> Iterator[str]:
-    if not isinstance(value, TritonMessage):
-        yield f"{indent}{name}: {_text(value)}"
-        return
-    inside = list(_lines(value, indent + "  "))
-    if not inside:
-        yield f"{indent}{name} {{ }}"
-        return
-    yield f"{indent}{name} {{"
-    yield from inside
-    yield f"{indent}}}"
-
-
-def _literal(field: ConfigField, value: Any) -> str:
-    return str(value) if field.is_enum else _text(value)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + re.sub(r'["\\\x00-\x1f\x7f]', _escaped, value) + '"'
-    return repr(value)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    known = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return known.get(match[0]) or f"\\{ord(match[0]):03o}"

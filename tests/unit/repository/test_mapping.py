@@ -21,8 +21,8 @@ from wherry.models.config import (
 from wherry.models.config import model_config as made
 from wherry.models.signature import Signature
 from wherry.repository import mapping
-from wherry.repository.json_form import filled, from_json
-from wherry.repository.pbtxt import format, parse
+from wherry.repository.json_form import filled, from_json, said
+from wherry.repository.pbtxt import parse
 from wherry.repository.triton_config import (
     TritonConfig,
     TritonSequenceBatching,
@@ -274,7 +274,7 @@ def test_a_round_trip_keeps_every_setting_that_triton_can_say(config: ModelConfi
 def test_what_is_written_makes_sense_and_both_notations_keep_it(config: ModelConfig) -> None:
     triton = mapping.triton_config(config, signature())
     assert not list(problems_of(triton))
-    assert parse(format(triton)) == triton
+    assert from_json(said(triton)) == triton
     assert from_json(filled(triton)) == triton
 
 
