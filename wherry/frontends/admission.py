@@ -1,4 +1,4 @@
-"""May a request come in now, until when must it be answered, and on whose behalf does it come?"""
+"""Is a request admitted now, what is its timeout, and which tenant does it belong to?"""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Admission:
 
     @property
     def held_bytes(self) -> int:
-        """What the requests hold that are here, or a little more. Any thread."""
+        """The bytes that unanswered requests hold, or a little more. Any thread."""
         return self._large.held + self.in_flight * SMALL_BYTES
 
     def check(self) -> None:
-        """Overloaded if there are too many requests already."""
+        """Raise Overloaded if `max_in_flight` requests are unanswered."""
         if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
             self.refused += 1
             raise Overloaded(
@@ -55,7 +55,7 @@ class Admission:
             )
 
     def enter_body(self) -> None:
-        """Take a request that is still to be decoded; `leave` must follow."""
+        """Count a request that is still to be decoded; `leave` must follow."""
         self.in_flight += 1
 
     def enter(
@@ -64,7 +64,7 @@ class Admission:
         body_bytes: int = SMALL_BODY + 1,
         held_bytes: int | None = None,
     ) -> None:
-        """Take a decoded request that was checked; `leave` must follow, once it is answered.
+        """Count a decoded request; `leave` must follow once it is answered.
 
         TooManyBytes if there is no room for it; `body_bytes` is its size on the wire, if known, and
         `held_bytes` that of its inputs, if they were counted already.

@@ -1,4 +1,4 @@
-"""What of a text about the server's models may its clients see?
+"""Which part of an error's text may a client see?
 
 A model's code, and the libraries that open its files, put paths of the server into their errors.
 They are for the log. Every answer that tells of such an error goes through here.

@@ -1,4 +1,4 @@
-"""How are bodies packed and unpacked: gzip and deflate, by what the headers say?"""
+"""How are bodies compressed and decompressed (gzip and deflate), by what the headers say?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_MEMBERS: Final = 64
 
 
 class UnknownCoding(Unsupported):
-    """The request's Content-Encoding is none that this server knows."""
+    """The request has a Content-Encoding that this server does not know."""
 
 
 def decompressed(body: Buffer, coding: str, max_bytes: int) -> Buffer:
@@ -47,7 +47,7 @@ def compressed(body: Buffer, coding: str) -> bytes:
 
 
 def best_coding(accept_encoding: str) -> str | None:
-    """The coding that the client likes best among ours; None: send it as it is."""
+    """Return the supported coding that the client prefers; None: send the body uncompressed."""
     weights = dict(_weighted(part) for part in accept_encoding.lower().split(",") if part.strip())
     any_other = weights.get("*", 0.0)
     best, best_weight = None, weights.get("identity", 0.0)
@@ -71,7 +71,7 @@ def _weighted(part: str) -> tuple[str, float]:
 
 
 def _has_zlib_head(body: Buffer) -> bool:
-    """ "deflate" means zlib's format; some clients send the bare stream."""
+    """Whether a "deflate" body has zlib's format, as it should; some clients send a raw stream."""
     head = bytes(body[:2])
     return len(head) == 2 and head[0] & 15 == 8 and int.from_bytes(head) % 31 == 0
 

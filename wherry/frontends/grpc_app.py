@@ -93,9 +93,9 @@ class GrpcApp:
             fail(rpc, error)
 
     def drain(self) -> None:
-        """Not ready from now on, as those that watch are told."""
+        """Report "not ready" from now on, to open Watch calls, too."""
         self._entry.drain()
 
     def end_streams(self) -> None:
-        """Streams end when what they have begun is answered."""
+        """End each stream when the requests that it has begun are answered."""
         self._entry.end_streams()

@@ -139,11 +139,11 @@ class HttpApp:
     # Health and metrics
 
     def _live(self, exchange: Exchange) -> None:
-        """That this runs says it: the loop turns."""
+        """Answer 200: that this code runs shows that the event loop turns."""
         respond(exchange, b"", content_type="text/plain")
 
     def _ready(self, exchange: Exchange) -> None:
-        """200 with nothing, or 503 with the reason for each model that could not answer."""
+        """Answer 200, or 503 with the reason for each model that is not ready."""
         not_ready = self._control.not_ready()
         reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
         if not self.draining and not reasons:
@@ -160,7 +160,7 @@ class HttpApp:
         respond(exchange, msgspec.json.encode(body), status=503)
 
     def _scrape(self, exchange: Exchange) -> None:
-        """In a thread, as it takes a while; who asks meanwhile gets the same answer."""
+        """Render the metrics in a thread; requests that come meanwhile get the same answer."""
         openmetrics = "application/openmetrics-text" in exchange.request.headers.get("accept", "")
         waiting = self._scrapes.setdefault(openmetrics, [])
         waiting.append(exchange)
@@ -187,7 +187,7 @@ class HttpApp:
 
 
 class PartOfApp:
-    """The routes of an application whose group is among `groups`; the others are not found."""
+    """Serves the routes of an application that are in `groups`, and answers 404 for all others."""
 
     def __init__(self, app: HttpApp, groups: Collection[str]) -> None:
         self._app = app

@@ -38,7 +38,7 @@ RETRY_AFTER: Final = 1.0
 
 
 def held_bytes(columns: Columns) -> int:
-    """`bytes_of` in slices: a look at each of many strings takes long, too."""
+    """`bytes_of`, in slices: looking at each of many strings takes long, too."""
     return sum(_held_bytes(column) for column in columns.values())
 
 
@@ -55,13 +55,13 @@ def _held_bytes(value: Column) -> int:
 
 
 class Port(Protocol):
-    """The way back into the loop (a LoopPort)."""
+    """Calls a function in the event loop, from any thread (a LoopPort)."""
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None: ...
 
 
 class SoonPort:
-    """The way back into any loop."""
+    """A Port of any event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -78,7 +78,7 @@ def give_way() -> None:
 
 
 def join_in_slices(parts: Sequence[Buffer]) -> Buffer:
-    """One buffer of all parts. A large one is no `bytes`: those are joined by a single call."""
+    """Join the parts to one buffer. A large one is a memoryview: `bytes` are joined in one call."""
     if len(parts) == 1:
         return parts[0]
     size = sum(len(part) for part in parts)
@@ -121,7 +121,7 @@ class Job:
         self._offload.withdraw(self)
 
     def run(self) -> None:
-        """In a thread of the offload."""
+        """Do the work, in a thread of the offload, and hand the outcome to the loop."""
         outcome: Any
         try:
             assert self.work is not None

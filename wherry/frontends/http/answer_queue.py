@@ -80,12 +80,12 @@ class AnswerQueue:
 
     @property
     def unsent_bytes(self) -> int:
-        """What was written, and is not with the kernel."""
+        """The bytes that were written and that the kernel has not taken."""
         return self._transport.get_write_buffer_size()
 
     @property
     def sent_bytes(self) -> int:
-        """What the kernel has taken, ever."""
+        """The bytes that the kernel has taken since the connection was made."""
         return self._written_bytes - self.unsent_bytes
 
     def write(self, data: bytes) -> None:
@@ -101,8 +101,8 @@ class AnswerQueue:
             self.count_unsent()
 
     def keep(self, nbytes: int) -> bool:
-        """More of the answers waits for its turn, or (below 0) less. Returns whether that can
-        change `is_full`."""
+        """Count bytes of answers that wait for their turn (below 0: they wait no longer). Return
+        whether that can change `is_full`."""
         self._early_bytes += nbytes
         if not self._has_much and self._early_bytes <= FREE_BYTES:
             return False
@@ -121,28 +121,28 @@ class AnswerQueue:
             self.count_unsent()
 
     def resume_writing(self) -> None:
-        """The transport has room again."""
+        """Note that the transport's buffer has room again."""
         self.writing_paused = False
         self.recount()
 
     def go_on(self) -> None:
-        """The first answer has gone: write those behind it, as far as they are given."""
+        """Write the answers behind the first one, which has gone, as far as they are given."""
         exchanges = self.exchanges
         while exchanges and exchanges[0].take_turn():
             exchanges.popleft()
 
     def drop_behind(self, exchange: PipelinedExchange) -> None:
-        """Nothing can follow this answer."""
+        """Drop the exchanges behind this one: its answer is the last."""
         while self.exchanges[-1] is not exchange:
             self.exchanges.pop().leave()
 
     def client_left(self) -> None:
-        """Tell the exchanges, and owe nothing any more."""
+        """Drop all answers, and tell the exchanges that the client has left."""
         while self.exchanges:
             self.exchanges.popleft().leave()
 
     def close(self) -> None:
-        """`client_left`, and let go of the connection."""
+        """`client_left`, and drop the reference to the connection."""
         self.client_left()
         self._note_unsent = _uncounted
 
@@ -151,21 +151,11 @@ def _uncounted(nbytes: int) -> bool:
     return False
 
 
-class Regulated(Protocol):
-    """What reads the requests."""
-
-    def regulate(self) -> None:
-        """Pause or resume reading, as the answers now need it."""
-
-
 class Conversation(Protocol):
     """What an exchange asks of its connection."""
 
     @property
     def answers(self) -> AnswerQueue: ...
-
-    @property
-    def intake(self) -> Regulated: ...
 
     def answer_head(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
         """The start of an answer, without Content-Length and the closing empty line."""
@@ -173,6 +163,10 @@ class Conversation(Protocol):
     def answered(self, exchange: PipelinedExchange) -> None: ...
 
     def close_after(self, exchange: PipelinedExchange) -> None: ...
+
+    @property
+    def regulate(self) -> Callable[[], None]:
+        """Pauses or resumes reading, as the answers now need it."""
 
     def abort(self) -> None: ...
 
@@ -242,7 +236,7 @@ class PipelinedExchange(Exchange):
         return self._connection.answers.writing_paused or bool(self._early)
 
     def take_turn(self) -> bool:
-        """All answers before this one are written: write what there is; say if it is complete."""
+        """Write what is given of this answer, as it is the first now; return whether it is all."""
         if self._early:
             early, self._early = self._early, []
             self._keep(-total_bytes(early))
@@ -251,7 +245,7 @@ class PipelinedExchange(Exchange):
         return self._phase is ANSWERED
 
     def be_the_last(self) -> None:
-        """Nothing is read behind this request; the answer says so."""
+        """Read nothing behind this request, and say `Connection: close` in the answer."""
         self._connection.close_after(self)
 
     def leave(self) -> None:
@@ -261,7 +255,7 @@ class PipelinedExchange(Exchange):
         super().leave()
 
     def give_up(self) -> None:
-        """The application failed: say so if there is still a way to."""
+        """Answer with status 500 after the application failed; abort an answer that has begun."""
         if self._phase is WAITING:
             self.respond(500, error_body("the server failed to handle this request"))
         elif self._phase is STREAMING:
@@ -296,4 +290,4 @@ class PipelinedExchange(Exchange):
 
     def _keep(self, nbytes: int) -> None:
         if self._connection.answers.keep(nbytes):
-            self._connection.intake.regulate()
+            self._connection.regulate()

@@ -1,4 +1,4 @@
-"""What goes out with every answer: the request's id, compression, errors as status and JSON?"""
+"""What does every answer have: the request's id, compression, an error's status and JSON?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 def new_request_id() -> str:
-    """Unique and cheap: a random part for the process, then a count."""
+    """Return a unique id: a random part for the process, then a count."""
     return f"{_PREFIX}-{next(_numbers):x}"
 
 
@@ -59,7 +59,7 @@ def respond(
 
 
 def respond_json(exchange: Exchange, value: Any) -> None:
-    """Answer with what is no tensors."""
+    """Answer with a value as JSON, uncompressed."""
     # As Triton: its asyncio client asks for gzip everywhere, and unpacks the answers of infer only.
     respond(exchange, encode_json(value), compress=False)
 
@@ -90,12 +90,12 @@ def describe(exchange: Exchange, error: Exception) -> tuple[int, bytes, Headers]
 
 
 def _encodable(text: str) -> str:
-    """An error text may quote anything, lone surrogates included, which are no UTF-8."""
+    """Replace lone surrogates, which an error text may quote and UTF-8 cannot carry."""
     return text.encode(errors="replace").decode()
 
 
 def packed(body: Body, accept_encoding: str, most: int) -> tuple[Body, Headers]:
-    """A body, compressed if the client wants that, and what is then said of it.
+    """Compress a body if the client accepts it; return it with the headers that say so.
 
     Above `most` bytes it stays as it is.
     """

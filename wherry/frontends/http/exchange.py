@@ -54,7 +54,7 @@ class HttpRequest:
 
 
 class Phase(Enum):
-    """How far the answer of an exchange is."""
+    """The state of an exchange's answer."""
 
     WAITING = auto()
     STREAMING = auto()
@@ -115,7 +115,7 @@ class Exchange(ABC):
     # For transports
 
     def leave(self) -> None:
-        """The client has gone: tell the application, unless the answer is complete."""
+        """Tell the application that the client has left, unless the answer is complete."""
         if self._phase is WAITING or self._phase is STREAMING:
             self._phase = LEFT
             callback, self.on_disconnect, self.on_drain = self.on_disconnect, None, None
@@ -123,7 +123,7 @@ class Exchange(ABC):
                 self._call(callback)
 
     def drained(self) -> None:
-        """The client has taken what it was given: tell the application if that is news to it."""
+        """Tell the application that the client has taken what was sent, if it waits for that."""
         if self.on_drain is not None and not self.congested:
             self._call(self.on_drain)
 
@@ -137,14 +137,14 @@ class Exchange(ABC):
     def _call(self, callback: Callable[[], None]) -> None:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - the other exchanges must still hear their news
+        except Exception as error:  # noqa: BLE001 - the other exchanges must still be told
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"a callback of {self!r} failed", "exception": error}
             )
 
 
 class PassedOn(Exchange):
-    """Hands everything on from an application to a transport's exchange; a base of wrappers."""
+    """Passes every call on to another exchange. Base of wrappers that change a part of them."""
 
     __slots__ = ("_inner",)
 

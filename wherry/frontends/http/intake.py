@@ -21,7 +21,7 @@ _LENGTH: Final = b"\r\ncontent-length:"
 
 
 class Intake:
-    """What a connection has read and must not parse yet.
+    """Holds the bytes that a connection has read and must not parse yet.
 
     A read with many requests is parsed in turns with other connections' reads. While any of it is
     left, or too many answers are owed, the transport does not read.
@@ -70,12 +70,12 @@ class Intake:
             self._parse_some(data, 1)
 
     def take_turn(self) -> int:
-        """Parse what this connection may cost the others at a time; returns what it has cost."""
+        """Parse about TURN_BYTES of what is pending; return the bytes that count as parsed."""
         self._turn_comes = False
         return self._parse_some(memoryview(self.pending), TURN_BYTES)
 
     def regulate(self) -> None:
-        """Pause or resume reading, and ask for a turn, as it is needed now."""
+        """Pause or resume reading, and wait for a turn if something is pending."""
         hold = self._answers.is_full
         if self.pending and not hold and not self._turn_comes:
             self._turn_comes = True
@@ -93,12 +93,12 @@ class Intake:
         self.pending = b""
 
     def close(self) -> None:
-        """Parse nothing any more, and let go of the connection."""
+        """Parse nothing any more, and drop the reference to the connection."""
         self.pending = b""
         self._parse = _ignore
 
     def _parse_some(self, data: memoryview, budget: int) -> int:
-        """Parse request by request, until what that costs has reached the budget."""
+        """Parse request by request until `budget` bytes are spent; return the bytes spent."""
         spent = 0
         reader = self._reader
         while data and (reader.state is OVER or not self._answers.is_full):
@@ -132,14 +132,14 @@ def is_one_request(data: memoryview) -> bool:
 
 
 class Turns:
-    """Parses in turns what connections with more than one request at a time have sent."""
+    """Has connections with more than one request in a read parse them in turns."""
 
     def __init__(self) -> None:
         self._waiting: deque[Intake] = deque()
         self._runs = False
 
     def wait(self, intake: Intake) -> None:
-        """Have its `take_turn` called, once."""
+        """Call `intake.take_turn()` once, in a later turn of the loop at the latest."""
         self._waiting.append(intake)
         if not self._runs:
             self._runs = True

@@ -17,12 +17,12 @@ LINGER: Final = 2.0
 
 
 class LingeringClose:
-    """The end of one connection, from the last answer on."""
+    """Closes one connection after its last answer."""
 
     __slots__ = ("_dropped_bytes", "_max_bytes", "_transport", "is_refused")
 
     def __init__(self, transport: asyncio.Transport, max_bytes: int) -> None:
-        """A client that sends more than `max_bytes` for nothing is cut off."""
+        """`max_bytes` is the most that is read and dropped before the connection is aborted."""
         self._transport = transport
         self._max_bytes = max_bytes
         self._dropped_bytes = 0
@@ -30,14 +30,14 @@ class LingeringClose:
         self.is_refused = False
 
     def begin(self) -> None:
-        """Close our half, behind all that was written."""
+        """Close the sending half, behind all that was written."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
         else:
             self._transport.close()
 
     def drop(self, nbytes: int) -> None:
-        """`nbytes` have come that are not wanted."""
+        """Count `nbytes` that were read and dropped."""
         self.is_refused = True
         self._dropped_bytes += nbytes
         if self._dropped_bytes > self._max_bytes:

@@ -1,4 +1,4 @@
-"""Where do connections come in, and how does that end?"""
+"""Where are HTTP connections accepted, and how does a listener stop?"""
 
 import asyncio
 import errno
@@ -92,7 +92,7 @@ class Listener:
 
     @property
     def binding(self) -> Binding:
-        """Where it can be reached from."""
+        """Which clients can reach it: those of this machine, or of the network."""
         return binding_of(self._listening.names)
 
     @property

@@ -75,8 +75,8 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         exchange.respond(503, error_body(text), headers=[("Retry-After", "1")])
 
     def drain(self, last_call: float) -> None:
-        """The answer of the last request that has arrived says that it is the last; a connection
-        that is idle for `last_call` seconds is closed."""
+        """Say `Connection: close` in the answer to the last request that has arrived; close a
+        connection that is idle for `last_call` seconds."""
         self._last_call_until = self.clock() + last_call
         self.timeouts = timeouts(self.limits, last_call)
         super().drain(last_call)
@@ -105,6 +105,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "_waits",
         "answers",
         "intake",
+        "regulate",
     )
 
     def __init__(self, shared: HttpConnections) -> None:
@@ -116,7 +117,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<HttpConnection from {self._reader.peer}: {self.answers!r}, {self._reader!r}>"
 
-    # What the loop tells us
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared, limits = self._shared, self._shared.limits
@@ -126,6 +127,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         note_unsent = partial(shared.note_unsent, self)
         self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent)
         self.intake = Intake(transport, self._reader, self.answers, shared.turns, self._parse)
+        self.regulate = self.intake.regulate
         self._closing = LingeringClose(transport, limits.max_body_bytes)
         self._waits = Waits(transport, self._reader, self.answers, self.intake, shared.clock())
         may_ask = shared.admit(self, transport)
@@ -156,11 +158,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.answers.writing_paused = True
-        self.intake.regulate()
+        self.regulate()
 
     def resume_writing(self) -> None:
         self.answers.resume_writing()
-        self.intake.regulate()
+        self.regulate()
         if self.answers.exchanges:
             self.answers.exchanges[0].drained()
 
@@ -181,7 +183,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # Requests in
 
     def _parse(self, data: memoryview) -> None:
-        """Take what was read, and has its turn."""
+        """Parse bytes that the intake hands on."""
         direct = self._reader.direct
         if direct is None:
             self._feed(data)
@@ -203,7 +205,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._after_read()
 
     def _after_read(self) -> None:
-        """Act on a request that is here in part."""
+        """Act on a request that has arrived in part: count its bytes, answer `Expect`."""
         reader = self._reader
         if reader.received_bytes > FREE_BYTES:
             self._shared.note_received(self, reader.received_bytes)
@@ -227,10 +229,10 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._shared.report(self, "the application failed", error)
             exchange.give_up()
         if answers.writing_paused or len(exchanges) > answers.max_pipelined:
-            self.intake.regulate()
+            self.regulate()
 
     def _refuse(self, refused: Refused) -> None:
-        """Answer in turn with an error; read nothing more; close."""
+        """Answer with an error behind the answers that are owed, read nothing more, and close."""
         if refused.bug is not None:
             self._shared.report(self, "reading a request failed", refused.bug)
         reader = self._reader
@@ -271,7 +273,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if exchanges:
             self.answers.go_on()
         if self.intake.paused:
-            self.intake.regulate()
+            self.regulate()
         if not exchanges and self._reader.state is not BETWEEN:
             if self._reader.state is OVER:
                 self._closing.begin()

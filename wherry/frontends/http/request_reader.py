@@ -116,7 +116,7 @@ class RequestReader:
 
     @property
     def received_bytes(self) -> int:
-        """What has come of the present request's body."""
+        """The bytes of the present request's body that have arrived."""
         return len(self._small) if self._large is None else self._large.received
 
     def feed(self, data: memoryview) -> None:
@@ -177,7 +177,7 @@ class RequestReader:
         self._large = self.direct = None
 
     def close(self) -> None:
-        """Stop, and let go of the connection."""
+        """Stop, and drop the references to the connection."""
         self.stop()
         del self._deliver, self._parser  # the parser holds this reader
 

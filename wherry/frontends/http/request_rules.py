@@ -1,4 +1,4 @@
-"""Which requests does the transport refuse itself, and with which answer? (Pure: no connection.)"""
+"""Which requests does the transport refuse, and with which answer? (Pure: no connection.)"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RequestRules:
         self.targets = Memo(split_target)
 
     def answer_only(self, check: OriginCheck) -> None:
-        """Answer the hosts and pages that pass this check. Without it, any is answered."""
+        """Refuse requests whose Host or Origin does not pass `check`."""
         self._origin_check = check
         self.known_hosts = check.known
 

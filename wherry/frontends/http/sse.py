@@ -46,11 +46,11 @@ class EventStream:
 
     @property
     def started(self) -> bool:
-        """Is it too late for another status?"""
+        """Whether the head of the answer was sent, so that its status can no longer change."""
         return self._started
 
     def keep_alive(self) -> None:
-        """From now on until its end, a silent stream says that it lives."""
+        """Send a comment whenever the stream has been silent for one to two PING_INTERVALs."""
         self._timer = self._call_later(PING_INTERVAL, self._tick)
 
     def send(self, data: bytes, name: str = "") -> None:
@@ -65,7 +65,7 @@ class EventStream:
             self._consumed()
 
     def abandon(self) -> None:
-        """Nothing was sent, and the answer is to be another one."""
+        """Stop, before anything was sent: the caller answers the exchange in another way."""
         if self._timer is not None:
             self._timer.cancel()
         self._exchange.on_drain = None
@@ -92,7 +92,7 @@ class EventStream:
         self._exchange.start(status, content_type=CONTENT_TYPE, headers=(*UNBUFFERED, *headers))
 
     def _tick(self) -> None:
-        """One timer for the whole stream: events come far more often than silence."""
+        """Send a comment if nothing was sent since the last tick. A timer per event costs more."""
         if self._silent and not self._exchange.congested:
             self._start(200)
             self._exchange.send(PING)

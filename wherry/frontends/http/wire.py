@@ -59,7 +59,7 @@ def target_authority(target: bytes) -> str | None:
 
 
 def first_lines(status: int, content_type: str, persistence: str) -> bytes:
-    """The head of an answer as far as it can be used again within a second."""
+    """Return the part of an answer's head that does not change within a second."""
     try:
         reason = HTTPStatus(status).phrase
     except ValueError:
@@ -87,7 +87,7 @@ def header_lines(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 def header_line(name: str, value: str) -> str:
-    """ValueError rather than let a value smuggle in a line of its own."""
+    """Return a header line. ValueError for a value with a line break: it could add a header."""
     line = f"{name}: {value}"
     if "\r" in line or "\n" in line or "\0" in line:
         raise ValueError(f"header {name!r} holds a line break or NUL; it cannot be sent")

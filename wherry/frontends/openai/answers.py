@@ -51,7 +51,7 @@ def _text(value: Any) -> str:
 
 @dataclass(slots=True)
 class Usage:
-    """What a request has cost, over all its prompts."""
+    """The tokens of a request, over all its prompts."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -90,11 +90,11 @@ class OpenAIAnswer(ABC):
 
     @abstractmethod
     def add(self, piece: ChoiceDelta) -> list[Json]:
-        """Take a piece in; the choices of the chunks that it makes."""
+        """Take a piece in; return the choices of the chunks that it makes."""
 
     @abstractmethod
     def end(self) -> list[Json]:
-        """All has come; the choices of the last chunks."""
+        """End the answer; return the choices of its last chunks."""
 
     def whole(self) -> Json:
         """The answer in one object."""
@@ -240,6 +240,44 @@ class TextAnswer(OpenAIAnswer):
         return chunks
 
 
+class TokensAnswer(OpenAIAnswer):
+    """The tokens of a prompt, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "tokenize"
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        tokens = [int(token) for token in piece.token_ids]
+        self._whole = {
+            "count": len(tokens),
+            "max_model_len": piece.usage.get("context_tokens"),
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return self._whole
+
+
+class PromptAnswer(OpenAIAnswer):
+    """The text of tokens, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "detokenize"
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        self._text = piece.text
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return {"prompt": self._text}
+
+
 def _delta(index: int, delta: Json, logprobs: Json | None = None) -> Json:
     return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
 
@@ -300,5 +338,5 @@ def _place(token: bytes, text: bytes, start: int) -> tuple[int, int]:
 
 
 def _continues(byte: int) -> bool:
-    """Is it not the first of its character?"""
+    """Whether this is a continuation byte of a UTF-8 character."""
     return byte & 0xC0 == 0x80

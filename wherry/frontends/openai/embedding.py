@@ -29,7 +29,7 @@ VECTORS_AT_ONCE: Final = 16
 
 
 class Embedding:
-    """Texts on their way to vectors."""
+    """One embedding request: a batch of texts, and their vectors as JSON."""
 
     def __init__(
         self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: EmbeddingRequest

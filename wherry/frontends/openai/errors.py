@@ -1,4 +1,4 @@
-"""How does an error look to OpenAI's clients?"""
+"""Which JSON does an error have in answers to OpenAI's clients?"""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class BadField(InvalidRequest):
 
 
 class UnknownModel(InvalidRequest):
-    """There is no such model, or it is none for this."""
+    """No model has this name, or the model cannot do what is asked."""
 
     http_status = 404
     grpc_code = "NOT_FOUND"
 
 
 class UnknownRoute(InvalidRequest):
-    """OpenAI has it, or could; wherry has not."""
+    """The path may be OpenAI's, and is not among wherry's."""
 
     http_status = 404
     grpc_code = "UNIMPLEMENTED"

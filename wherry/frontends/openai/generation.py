@@ -1,4 +1,4 @@
-"""How does a generation go out, in one piece or chunk by chunk as the client reads?"""
+"""How does a generation run, and how is it answered: in one piece, or in chunks?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wherry.values.request import InferRequest, InferResponse
 
 
 class Generation:
-    """One generation on its way out: in one piece, or chunk by chunk as the client reads."""
+    """Submits a generation, and answers in one piece or chunk by chunk as the client reads."""
 
     def __init__(
         self,
@@ -114,12 +114,12 @@ class Generation:
     def _send_event(
         self, events: EventStream, event: dict[str, Any], reply: Reply[InferResponse] | None = None
     ) -> None:
-        """Those that have a type are called by it."""
+        """Send an event, named by its type if it has one."""
         self._unread.append(reply if reply is not None else Reply(_nobody))
         events.send(msgspec.json.encode(event), event.get("type", ""))
 
     def _read(self) -> None:
-        """The client has room for another event."""
+        """Note that the client has read an event: the model may go on."""
         reply = self._unread.popleft()
         if isinstance(reply, StreamReply):
             reply.consumed()
@@ -165,7 +165,7 @@ class Generation:
         events.end()
 
     def _fail(self, error: Exception) -> None:
-        """With its own status if nothing was sent yet, else as the stream's last event."""
+        """Answer with the error's status if nothing was sent yet, else end the stream with it."""
         if self._events is None or not self._events.started:
             if self._events is not None:
                 self._events.abandon()

@@ -17,7 +17,13 @@ import msgspec
 from wherry.frontends.http.answers import new_request_id, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.answers import ChatAnswer, OpenAIAnswer, TextAnswer
+from wherry.frontends.openai.answers import (
+    ChatAnswer,
+    OpenAIAnswer,
+    PromptAnswer,
+    TextAnswer,
+    TokensAnswer,
+)
 from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
 from wherry.frontends.openai.fields import (
@@ -32,7 +38,6 @@ from wherry.frontends.openai.fields import (
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
-from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.runtime.loaded_model import LoadedModel
@@ -41,6 +46,7 @@ from wherry.values.datatypes import Form
 from wherry.values.errors import ModelNotFound
 
 T = TypeVar("T")
+WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
 
@@ -60,7 +66,7 @@ class OpenAI:
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         of_completions = partial(decoded, kind=CompletionRequest)
         of_embeddings = partial(decoded, kind=EmbeddingRequest)
-        chat = partial(self._read, _read_chat, self._start_chat)
+        chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
         response = partial(self._read, _read_response, self._start_response)
         completion = partial(self._read, of_completions, self._start_completion)
         embedding = partial(self._read, of_embeddings, self._start_embedding)
@@ -115,7 +121,7 @@ class OpenAI:
     def _read(
         self, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None], exchange: Exchange
     ) -> None:
-        """Have the body read, here or in another thread, and then `start` it here."""
+        """Have `read` decode the body, here or in another thread, and then call `start` here."""
         entry = self._entry
 
         def read_large() -> T:
@@ -178,19 +184,14 @@ class OpenAI:
             answer = answers(loaded.name, new_request_id())
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
-        self._read(partial(_read_conversion, fields), start, exchange)
+        self._read(partial(_read_inputs, fields), start, exchange)
 
     def _only(self, ability: str) -> str:
-        """The one model that is able to do it."""
+        """Return the only model that has this ability; BadField if there are more or none."""
         able = {m.name for m in self._entry.runtime.models() if ability in abilities(m)}
         if len(able) == 1:
             return able.pop()
         raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
-
-
-def _read_chat(body: Buffer) -> tuple[ChatRequest, Inputs]:
-    wanted = decoded(body, ChatRequest)
-    return wanted, wanted.inputs()
 
 
 def _read_response(body: Buffer) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
@@ -199,7 +200,7 @@ def _read_response(body: Buffer) -> tuple[ResponsesRequest, ChatRequest, Inputs]
     return wanted, chat, chat.inputs()
 
 
-def _read_conversion(kind: type[Conversion], body: Buffer) -> tuple[Conversion, Inputs]:
+def _read_inputs(kind: type[WithInputs], body: Buffer) -> tuple[WithInputs, Inputs]:
     wanted = decoded(body, kind)
     return wanted, wanted.inputs()
 

@@ -69,7 +69,7 @@ class ToolText:
         return self._visible(BEGIN + held if self._inside else held), []
 
     def _visible(self, text: str) -> str:
-        """The line breaks around calls are no answer."""
+        """Leave out the line breaks around calls: they are not part of the answer."""
         if not self._shown:
             text = text.lstrip("\n") if text.strip() else ""
         self._shown = self._shown or bool(text)

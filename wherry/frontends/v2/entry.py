@@ -24,7 +24,7 @@ from wherry.values.request import InferRequest, InferResponse
 
 
 class Entry:
-    """What the handlers of one server and protocol share: the runtime and the way into it."""
+    """Submits requests to the runtime. Shared by all handlers of one server and protocol."""
 
     def __init__(self, runtime: Runtime, common: Common) -> None:
         self.runtime = runtime
@@ -34,7 +34,7 @@ class Entry:
         self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
 
     def port(self) -> LoopPort:
-        """The running loop's way into the runtime, remembered: it is nearly always the same."""
+        """Return the running loop's port to the runtime, kept as most servers have one loop."""
         loop = asyncio.get_running_loop()
         known = self._port
         if known is None or known[0] is not loop:
@@ -143,7 +143,7 @@ class InferCall(Reply[InferResponse], ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Break the reference of the exchange to this call: nothing is left to cancel."""
+        """Drop the reference from the exchange or RPC to this call."""
 
     @abstractmethod
     def write(self, response: InferResponse) -> None:
@@ -162,7 +162,7 @@ def _hand_over(call: InferCall) -> None:
 def _answer(call: InferCall) -> None:
     outcome = call.outcome
     call.entry.admission.leave()
-    # Without the circle of references the garbage collector has nothing to find.
+    # Reference cycles would keep the request alive until the garbage collector runs.
     call.request = None
     call.forget()
     try:
@@ -200,6 +200,6 @@ class Beside:
         self._done(outcome)
 
     def cancel(self) -> None:
-        """End the work: the client has left."""
+        """Cancel the work: the client has left."""
         self._job.cancel()
         self._admission.leave()

@@ -1,7 +1,7 @@
 """How does a tensor of a request become a column?
 
 JSON `data` and the binary tensor extension; values in, values out, no I/O. A codec is made once for
-each input of a model. Everything a client can get wrong is an InvalidRequest that names the input.
+each input of a model. Every mistake of a client raises an InvalidRequest that names the input.
 
 A row of one element has the wire shape [rows]; [rows, 1] is taken too. A model without a batch
 dimension (`max_batch_size` 0) has exactly one row, and its wire shape is that row's.
@@ -27,7 +27,7 @@ from wherry.values.request import Array, Column, ShapedRow
 
 
 class InputCodec:
-    """One input of a model, from the wire."""
+    """Decodes the tensors of one input of a model."""
 
     def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
         self.spec = spec
@@ -50,7 +50,7 @@ class InputCodec:
         return wire_shape(self.spec, self._batched)
 
     def rows_of(self, shape: list[int]) -> int:
-        """How many rows a tensor of this wire shape has; InvalidRequest if it cannot be ours."""
+        """Return the rows of a tensor of this shape; InvalidRequest if the input has another."""
         if self._scalar_rows:
             if not shape and not self._batched:
                 return 1
@@ -110,8 +110,8 @@ class InputCodec:
     def from_binary(
         self, data: memoryview, rows: int, shape: list[int], *, shared: bool = False
     ) -> Column:
-        """The column that raw bytes hold. Arrays of a large body, or of shared memory (which
-        nobody may write to), are views of it."""
+        """The column that raw bytes hold. Arrays of a large body, or of shared memory, which
+        must not be written to, are views of it."""
         count = math.prod(shape)
         datatype = self.spec.datatype
         if datatype is BYTES:
@@ -209,7 +209,7 @@ class InputCodec:
         return list(column) if self.spec.form is Form.ARRAYS else column
 
     def _column_of_elements(self, values: list[Any], rows: int, shape: list[int]) -> Column:
-        """From strings or bytes."""
+        """Return the column of a BYTES tensor, from strings or bytes."""
         form = self.spec.form
         if form is Form.TEXT:
             values = [v if type(v) is str else self._text_of(v) for v in values]

@@ -1,16 +1,16 @@
-"""How does the JSON `data` of an input become elements of its datatype?"""
+"""How is JSON read: a whole body, and the `data` of an input as elements of its datatype?"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, get_origin
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Final, TypeVar, get_origin
 
 import msgspec
 import numpy as np
 
-from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain
+from wherry.frontends.v2.json_errors import MAX_DEPTH, TOO_DEEP, InputErrors, explain, malformed
 from wherry.frontends.v2.long_arrays import LongArray
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BOOL, BYTES, FP32, UINT64, Datatype, Form, TensorSpec
@@ -29,6 +29,31 @@ _TO_THE_NEXT_NON_FINITE: Final = re.compile(
 
 _FIRST_INDEX: Final = re.compile(r"\[([0-9]+)\]")
 _UNTYPED: Final = msgspec.json.Decoder()
+_decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+T = TypeVar("T")
+
+
+def parse_object(body: Buffer) -> dict[str, Any]:
+    """The members of a JSON object. InvalidRequest if the body is none."""
+    try:
+        return _decode_object(body)
+    except (ValueError, RecursionError) as error:
+        return decoded_again(_decode_object, body, error)
+
+
+def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
+    """What `decode` makes of a body that it has refused with `error`, where this was for the
+    literals NaN and Infinity. InvalidRequest says what else is wrong."""
+    loose = None
+    if not isinstance(error, msgspec.ValidationError):
+        loose = with_quoted_literals(bytes(body))
+    if loose is not None:
+        try:
+            return decode(loose)
+        except (ValueError, RecursionError) as other:
+            error = other
+    raise InvalidRequest(malformed(error)) from None
 
 
 def with_quoted_literals(text: bytes) -> bytes | None:

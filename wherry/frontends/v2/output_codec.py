@@ -34,7 +34,7 @@ FIRST_ELEMENTS: Final = 256
 
 
 class OutputCodec:
-    """One output of a model, to the wire."""
+    """Encodes the columns of one output of a model."""
 
     def __init__(self, spec: TensorSpec, model: str, *, batched: bool = True) -> None:
         self.spec = spec
@@ -108,7 +108,7 @@ class OutputCodec:
             count = max(1, min(fitting, SLICE_ELEMENTS))
 
     def elsewhere(self, column: Column) -> tuple[bytes, Buffer]:
-        """The member of `outputs` without data, and the data, which goes another way."""
+        """The member of `outputs` without data, and the data, which goes to shared memory."""
         shape, flat = self.flat(column)
         return b"%b%b]}" % (self._head, _joined(shape)), self.raw(flat)
 

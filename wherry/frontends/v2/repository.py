@@ -1,4 +1,4 @@
-"""What may a client say of the model repository, whatever protocol it speaks?"""
+"""Which parameters may requests to the model repository have, and what is a row of its index?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEXTS: Final = {"config": "config", "config_patch": "patch"}
 
 
 def index_row(status: ModelStatus) -> dict[str, str]:
-    """A model that was never loaded has a name only."""
+    """Return a row of the index. A model that was never loaded has a name only."""
     row = {"name": status.name, "version": status.version}
     row |= {"state": status.state, "reason": without_paths(status.reason)}
     return {key: value for key, value in row.items() if value}

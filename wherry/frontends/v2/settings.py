@@ -1,7 +1,7 @@
-"""What may be asked of and said to the log and the trace of a running server?
+"""Which settings of the log and the trace can clients read and change while the server runs?
 
-Values as Triton's protocols carry them, for any frontend. They take effect at once. Where traces
-go to, only who starts the server may say: without a file nothing is traced.
+Values as Triton's protocols carry them, for any frontend. They take effect at once. The
+trace file can be set only when the server starts: without one nothing is traced.
 """
 
 from __future__ import annotations

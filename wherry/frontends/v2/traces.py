@@ -1,8 +1,8 @@
 """How do the times of a request get into the files that Triton's tools read?
 
-What is traced, Triton's settings say (`settings.py`). A trace is written as soon as its request is
-settled, by whoever settles it; a file is whole once it is closed: after `log_frequency` traces,
-or at the end. The times are the core's; what a frontend takes for itself is not among them.
+`settings.py` says which requests are traced. A trace is written as soon as its request is settled,
+in the thread that settles it. A file is complete once it is closed: after `log_frequency` traces,
+or at the end. The times are the runtime's; the time that a frontend takes is not in them.
 """
 
 from __future__ import annotations

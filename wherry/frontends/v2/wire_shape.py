@@ -8,7 +8,7 @@ from wherry.values.datatypes import Form, TensorSpec
 
 
 def wire_shape(spec: TensorSpec, batched: bool) -> list[int]:
-    """The shape that metadata declares."""
+    """Return the shape that metadata declares for a tensor."""
     if batched:
         return [-1, *spec.shape]
     # An array may have no dimensions; a single value is sent as one element.

@@ -22,7 +22,6 @@ class Conversation:
     regulated: int = 0
 
     def __post_init__(self) -> None:
-        self.intake = self
         self.answers = AnswerQueue(self.transport, 2, self.note_unsent)
 
     def note_unsent(self, count: int) -> bool:

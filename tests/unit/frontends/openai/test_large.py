@@ -34,12 +34,12 @@ def complete(prompt: list[str]) -> list[str]:
 def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def noted(body: Any) -> Any:
+    def noted(kind: Any, body: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return read(body)
+        return read(kind, body)
 
-    read = routes._read_chat
-    monkeypatch.setattr(routes, "_read_chat", noted)
+    read = routes._read_inputs
+    monkeypatch.setattr(routes, "_read_inputs", noted)
     with served(chat) as client:
         answer = client.post("/v1/chat/completions", CHAT)
     assert answer.json["choices"][0]["message"]["content"] == "word"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wherry.frontends.openai.answers import ChoiceDelta
-from wherry.frontends.openai.tokens import PromptAnswer, TokensAnswer
+from wherry.frontends.openai.answers import ChoiceDelta, PromptAnswer, TokensAnswer
 
 
 def test_tokens_come_with_their_number_and_the_room_there_is() -> None:

@@ -24,11 +24,11 @@ class LongCall(Protocol):
     """A call that a client may keep open as long as it likes."""
 
     def drain(self) -> None:
-        """The server is to stop: end, once what was begun is answered."""
+        """End the call, as the server stops, once the requests that it has begun are answered."""
 
 
 class GrpcEntry(Entry):
-    """What the calls of one server share: the way into the runtime, and what clients keep open."""
+    """Submits the requests of gRPC calls, and knows the calls that clients keep open."""
 
     def __init__(self, runtime: Runtime, common: Common, control: ModelControl) -> None:
         super().__init__(runtime, common)
@@ -42,13 +42,13 @@ class GrpcEntry(Entry):
         self._codecs: WeakKeyDictionary[LoadedModel, InferCodec] = WeakKeyDictionary()
 
     def drain(self) -> None:
-        """Not ready from now on, as those that watch are told."""
+        """Report "not ready" from now on, to open Watch calls, too."""
         self.draining = True
         for call in tuple(self.watches):
             call.drain()
 
     def end_streams(self) -> None:
-        """Streams end when what they have begun is answered."""
+        """End each stream when the requests that it has begun are answered."""
         self.streams_end = True
         for call in tuple(self.streams):
             call.drain()

@@ -1,4 +1,4 @@
-"""What do gRPC's own health checks hear, and when does who watches hear of a change?"""
+"""What do gRPC's own health checks answer, and when is a Watch call told of a change?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
 
 
 class Watch:
-    """A client that is told at once, and again whenever it is another."""
+    """A Watch call: sends the status at once, and again whenever it changes."""
 
     def __init__(self, entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
         self._entry = entry
@@ -38,7 +38,7 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Tell the client if there is news; look again later."""
+        """Send the status if it has changed, and look again later."""
         status = _status(self._entry, self._service)
         if status != self._told:
             self._told = status

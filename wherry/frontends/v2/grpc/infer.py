@@ -20,7 +20,7 @@ from wherry.values.request import InferResponse
 
 
 def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
-    """The hot path: one object for a request besides the core's own."""
+    """Handle a ModelInfer. The hot path: one object for a request besides the runtime's own."""
     entry.admission.check()
     if len(rpc.message) > LARGE_BYTES:
         request = LargeRequest(entry, method.request, rpc.message, partial(read, method, rpc))
@@ -31,10 +31,7 @@ def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
     loaded, codec = entry.find(wire.get("model_name", ""), wire.get("model_version", ""))
     if loaded.signature.streams:
         raise no_single_answer()
-    decoded = codec.decode(wire)
-    call = GrpcInferCall(entry, method, rpc, loaded, codec, decoded)
-    call.request = entry.submit(rpc, loaded, decoded, call)
-    rpc.on_leave = call.cancel
+    GrpcInferCall(entry, method, rpc, loaded, codec, codec.decode(wire)).submit()
 
 
 def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
@@ -43,13 +40,11 @@ def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | Non
     try:
         if error is not None:
             raise error
-        entry, loaded, decoded = request.entry, request.loaded, request.decoded
+        entry, loaded = request.entry, request.loaded
         if loaded.signature.streams:
             raise no_single_answer()
-        call = GrpcInferCall(entry, method, rpc, loaded, request.codec, decoded)
-        call.request = entry.submit(rpc, loaded, decoded, call)
+        GrpcInferCall(entry, method, rpc, loaded, request.codec, request.decoded).submit()
         rpc.message = b""  # free it: the columns hold what is needed
-        rpc.on_leave = call.cancel
     except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
         fail(rpc, refused)
 
@@ -59,9 +54,11 @@ def no_single_answer() -> Unsupported:
 
 
 class GrpcInferCall(InferCall):
-    """A ModelInfer."""
+    """The reply of a ModelInfer."""
 
     __slots__ = ("codec", "decoded", "method", "rpc")
+
+    entry: GrpcEntry
 
     def __init__(
         self,
@@ -77,6 +74,10 @@ class GrpcInferCall(InferCall):
         self.rpc = rpc
         self.codec = codec
         self.decoded = decoded
+
+    def submit(self) -> None:
+        self.request = self.entry.submit(self.rpc, self.loaded, self.decoded, self)
+        self.rpc.on_leave = self.cancel
 
     def forget(self) -> None:
         self.rpc.on_leave = None
@@ -95,7 +96,7 @@ class GrpcInferCall(InferCall):
 
 
 def written(call: GrpcInferCall, response: InferResponse) -> Buffer:
-    """The message of a large answer, in another thread."""
+    """Encode the message of a large answer, in another thread."""
     encoded = call.codec.encode(response, call.decoded.id, call.decoded.wanted)
     return join_in_slices(call.method.response.parts(encoded))
 

@@ -96,7 +96,7 @@ class InferCodec:
         )
 
     def reads_in_place(self, wire: Values) -> bool:
-        """Is what is large in this nothing but raw contents that are not copied?"""
+        """Whether all large parts of a request are raw contents that become views."""
         inputs = self.tensors.inputs
         names = [given.get("name", "") for given in wire.get("inputs", ())]
         return all(inputs[name].views for name in names if name in inputs)
@@ -219,7 +219,7 @@ class InferCodec:
     # The answer
 
     def is_large(self, response: InferResponse, wanted: list[WantedOutput] | None) -> bool:
-        """Would writing this answer hold up the loop?"""
+        """Whether encoding this answer would hold up the loop."""
         outputs = response.outputs
         if not is_large(outputs):
             return False
@@ -287,7 +287,7 @@ def values_of(wire: Mapping[str, Values]) -> Parameters:
 
 
 def _wants_end(parameters: Parameters) -> bool:
-    """Take out the wish for an empty last response, which Triton's C++ client always states.
+    """Take out the parameter that asks for an empty last response, which Triton's C++ client sends.
 
     It changes only what a stream of a model that streams says.
     """

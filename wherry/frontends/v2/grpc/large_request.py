@@ -16,7 +16,7 @@ from wherry.values.buffer import Buffer
 
 
 class LargeRequest:
-    """A large message of a request: decoded in steps, each beside the loop if it takes long.
+    """Decodes a large message of a request in steps, in another thread where one takes long.
 
     `done(self, error)` is told once, perhaps by `start`; without an error, `loaded`, `codec` and
     `decoded` are set.
@@ -78,7 +78,7 @@ class LargeRequest:
         return False
 
     def _step(self, then: Callable[[Any], bool], outcome: Any) -> None:
-        """`then` says whether that was the last one."""
+        """Call `then` with the outcome of a step; it returns whether this was the last one."""
         self._work = None
         error: Exception | None = None
         try:

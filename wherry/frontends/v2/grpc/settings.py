@@ -25,7 +25,7 @@ class SettingCalls:
         }
 
     def _trace_setting(self, request: Values) -> Values:
-        """A setting without a value goes back to what holds without it."""
+        """A setting without a value goes back to its default."""
         name = request.get("model_name") or None
         if name is not None:
             try:

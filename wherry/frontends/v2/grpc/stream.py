@@ -131,7 +131,7 @@ class InferStream:
             self.in_order(tell)
 
     def in_order(self, tell: Callable[[], object]) -> None:
-        """Tell the client something, behind what is being written."""
+        """Call `tell`, which sends something, behind a large answer that is being written."""
         if self._writing is not None or self._later:
             self._later.append(tell)
         else:
@@ -178,7 +178,7 @@ class InferStream:
         self.rpc.send(message, sent)
 
     def fail(self, error: Exception, request_id: str, **said: Any) -> None:
-        """Tell of one request's error, with what else of its response is known."""
+        """Send one request's error, with the fields of its response that are known."""
         if self.errors_end_it:
             self._end()
             fail(self.rpc, error)
@@ -187,7 +187,7 @@ class InferStream:
         self.send({"error_message": text, "infer_response": {"id": request_id, **said}})
 
     def done(self, request: StreamedRequest) -> None:
-        """Nothing more comes of this request."""
+        """Forget a request that is answered."""
         self._running.discard(request)
         self._hold_back()
         self._end_if_done()
@@ -218,7 +218,7 @@ class InferStream:
             request.cancel()
 
     def _hold_back(self) -> None:
-        """Read on only while the client is not owed too much, and what it sent is read."""
+        """Pause reading while too many answers are owed, or a large request is being read."""
         paused = len(self._running) + self._unsent >= MAX_OWED or self._reading is not None
         if paused is self._paused or self.entry.streams_end:
             return
@@ -230,14 +230,14 @@ class InferStream:
 
 
 class Turn:
-    """When an answer may go out: after those of the requests before it."""
+    """The place of an answer: it is sent after those of the requests before it."""
 
     def __init__(self, stream: InferStream) -> None:
         self._stream = stream
         self.tell: Callable[[], object] | None = None
 
     def comes(self, tell: Callable[[], object]) -> None:
-        """The answer is there: `tell` it as soon as all before it are told."""
+        """Call `tell`, which sends the answer, as soon as all answers before it are sent."""
         self.tell = tell
         self._stream.take_turns()
 
@@ -275,7 +275,7 @@ class StreamedRequest:
             self._loaded.cancel(self._request)
 
     def consumed(self) -> None:
-        """The client has taken a response: the model may go on."""
+        """Note that the client has taken a response: the model may go on."""
         if isinstance(self._reply, StreamReply):
             self._reply.consumed()
 
@@ -312,10 +312,10 @@ class StreamedRequest:
             self._turn.comes(lambda: self._settled(outcome))
 
     def _settled(self, outcome: InferResponse | Exception) -> None:
-        # Cut the circles here: else the garbage collector would have to find each of them.
+        # Reference cycles would keep the request alive until the garbage collector runs.
         self._request = self._reply = None
         if not isinstance(outcome, Exception):
-            # A stream's end is an empty response, for who has not heard of it.
+            # A stream's end is an empty response, unless the last one has said that it was final.
             if outcome.outputs or (self._decoded.empty_final_response and not self._said_final):
                 self._respond(outcome, settled=True)
         elif self._failed is None:
@@ -323,7 +323,7 @@ class StreamedRequest:
         self._stream.in_order(self._end)
 
     def _end(self) -> None:
-        """All of it is told, or nothing more can be."""
+        """Send the error, if the request failed, and forget the request."""
         stream = self._stream
         if self._failed is not None:
             # Here it is the model's last response; before it was submitted, it had no model.

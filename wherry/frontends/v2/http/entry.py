@@ -15,7 +15,7 @@ from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, Entry
 from wherry.frontends.v2.http.infer_codec import ModelCodec
-from wherry.frontends.v2.http.json_body import parse_object
+from wherry.frontends.v2.json_elements import parse_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.buffer import Buffer
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class HttpEntry(Entry):
-    """What the HTTP routes of one server share: the way into the runtime, and to a body."""
+    """Reads bodies and submits requests. Shared by all V2 and OpenAI routes of one server."""
 
     def __init__(self, runtime: Runtime, common: Common) -> None:
         super().__init__(runtime, common)
@@ -91,7 +91,7 @@ class HttpEntry(Entry):
         exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
 
     def members(self, exchange: Exchange) -> dict[str, Any]:
-        """What stands in the JSON object of the request's body; an empty body has no members."""
+        """Return the members of the JSON object in the body; {} for an empty body."""
         body = self.command(exchange)
         return parse_object(body) if len(body) else {}
 
@@ -128,7 +128,7 @@ class HttpEntry(Entry):
 
 
 class ModelPath:
-    """The model that one path names; looked up for each request, as it may be loaded again."""
+    """The model that a path names, looked up at each request: it may be loaded again."""
 
     def __init__(self, entry: HttpEntry, name: str, version: str | None) -> None:
         self.entry = entry

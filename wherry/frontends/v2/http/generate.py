@@ -1,4 +1,4 @@
-"""How do `generate` and `generate_stream` carry plain JSON in, and one or many answers out?"""
+"""How do `generate` and `generate_stream` run: one request, one or many responses?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def generate_stream(model: ModelPath, exchange: Exchange) -> None:
 
 
 class GenerateRequest(ABC):
-    """A request of a model that streams or does not: its responses come one after the other."""
+    """A generate request, to a model that streams or one that does not."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
         self.entry = model.entry
@@ -64,7 +64,7 @@ class GenerateRequest(ABC):
             self.loaded.cancel(self._request)
 
     def consumed(self) -> None:
-        """The client has room for another response."""
+        """Note that the client has read a response: the model may go on."""
         if isinstance(self._reply, StreamReply):
             self._reply.consumed()
 
@@ -77,7 +77,7 @@ class GenerateRequest(ABC):
     def _settled(self, reply: Reply[InferResponse]) -> None:
         outcome = reply.outcome
         self.entry.admission.leave()
-        # Cut the circles here: else the garbage collector would have to find each of them.
+        # Reference cycles would keep the request alive until the garbage collector runs.
         self.exchange.on_disconnect = self._request = self._reply = None
         if isinstance(outcome, Exception):
             self.end(outcome)
@@ -88,15 +88,15 @@ class GenerateRequest(ABC):
 
     @abstractmethod
     def respond(self, response: InferResponse) -> None:
-        """One response has come."""
+        """Take one response."""
 
     @abstractmethod
     def end(self, error: Exception | None) -> None:
-        """Nothing more will come."""
+        """Take the end of the responses, with the error if the request failed."""
 
 
 class GenerateCall(GenerateRequest):
-    """Exactly one response is an answer."""
+    """A request to `generate`: exactly one response is the answer, any other number an error."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
         super().__init__(model, exchange)
@@ -124,7 +124,7 @@ class GenerateCall(GenerateRequest):
 
 
 class StreamCall(GenerateRequest):
-    """Each response is an event."""
+    """A request to `generate_stream`: each response is an event."""
 
     def __init__(self, model: ModelPath, exchange: Exchange) -> None:
         super().__init__(model, exchange)

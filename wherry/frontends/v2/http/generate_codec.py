@@ -11,7 +11,7 @@ from typing import Any
 
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.v2.decoded import DecodedRequest, counted
-from wherry.frontends.v2.http.json_body import parse_object
+from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters

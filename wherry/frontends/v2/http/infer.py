@@ -23,7 +23,7 @@ from wherry.values.request import InferResponse
 
 
 def infer(model: ModelPath, exchange: Exchange) -> None:
-    """The hot path: one object for a request besides the core's own; no task, no future."""
+    """Handle an infer request. The hot path: one object besides the runtime's own, no task."""
     entry = model.entry
     entry.admission.check()
     loaded, codec = model.find()

@@ -17,7 +17,7 @@ from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.http.json_body import decoded_again
+from wherry.frontends.v2.json_elements import decoded_again
 from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
@@ -173,7 +173,7 @@ class ModelCodec:
         return DecodedRequest({name: column}, rows, "", {}, wanted)
 
     def _wanted(self, wire: WireRequest) -> list[WantedOutput] | None:
-        all_binary = wire.parameters.pop("binary_data_output", False)  # nobody else's business
+        all_binary = wire.parameters.pop("binary_data_output", False)  # the model is not told
         if type(all_binary) is not bool:
             raise InvalidRequest("parameter 'binary_data_output' must be a bool")
         if not wire.outputs:
@@ -269,7 +269,7 @@ class ModelCodec:
     def is_large(
         self, outputs: Columns, wanted: list[WantedOutput] | None, *, packed: bool
     ) -> bool:
-        """Would writing this answer hold up the loop? `packed`: it is compressed, too."""
+        """Whether encoding this answer would hold up the loop. `packed`: it is compressed, too."""
         if not is_large(outputs):
             return False
         if wanted is None or packed:
@@ -279,7 +279,7 @@ class ModelCodec:
         return is_large(asked)
 
     def reads_in_place(self, request: HttpRequest, header_length: str | None) -> bool:
-        """Is a large body nothing but binary data, behind little JSON, that is not copied?"""
+        """Whether decoding costs little: a body is a little JSON, and data that becomes views."""
         if header_length is None or not self._views or "content-encoding" in request.headers:
             return False
         return _json_bytes(header_length, len(request.body)) <= LARGE_BYTES

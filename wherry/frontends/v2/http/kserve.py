@@ -48,7 +48,7 @@ class KServeRoutes:
         self._metadata = {"name": name, "version": version, "extensions": extensions}
 
     def routes(self) -> dict[str, Route]:
-        """The paths that name no model."""
+        """Return the paths that name no model."""
         return {
             "/v2": Route({"GET": self._server_metadata}, "metadata"),
             "/v2/models": Route({"GET": self._list}, "metadata"),
@@ -56,7 +56,7 @@ class KServeRoutes:
         }
 
     def route(self, path: str) -> Route | None:
-        """The route of a path below /v2/models; None if there is none."""
+        """Return the route of a path below /v2/models; None if there is none."""
         segments = path.split("/")
         if len(segments) < 4 or segments[:3] != ["", "v2", "models"] or not segments[3]:
             return None

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.http.json_body import parse_object
+from wherry.frontends.v2.json_elements import parse_object
 from wherry.values.errors import InvalidRequest, RegionNotFound, Unsupported
-
-NameT = TypeVar("NameT", bound=str | None)
 
 
 class SharedMemoryRoutes:
@@ -27,34 +25,38 @@ class SharedMemoryRoutes:
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
         self._regions = entry.common.shared_memory
+        self._actions: dict[str, dict[str, tuple[str, Callable[[Any, Exchange], None]]]] = {
+            "systemsharedmemory": {
+                "status": ("GET", self._status),
+                "register": ("POST", self._register),
+                "unregister": ("POST", self._unregister),
+            },
+            "cudasharedmemory": {
+                "status": ("GET", self._cuda_status),
+                "register": ("POST", self._register_cuda),
+                "unregister": ("POST", self._forget),
+            },
+        }
 
     def routes(self) -> dict[str, Route]:
-        """The paths that name no region."""
+        """Return the paths that name no region."""
         return {
-            "/v2/systemsharedmemory/status": _get(self._status, None),
-            "/v2/systemsharedmemory/unregister": _post(self._unregister, None),
-            "/v2/cudasharedmemory/status": _get(self._cuda_status, None),
-            "/v2/cudasharedmemory/unregister": _post(self._forget, None),
+            f"/v2/{kind}/{action}": self._route(kind, action, None)
+            for kind in self._actions
+            for action in ("status", "unregister")
         }
 
     def route(self, path: str) -> Route | None:
-        """The route of a path that names a region; None if there is none."""
+        """Return the route of a path that names a region; None if there is none."""
         match path.split("/"):
-            case ["", "v2", "systemsharedmemory", "region", name, action] if name:
-                of_system = {
-                    "status": _get(self._status, name),
-                    "register": _post(self._register, name),
-                    "unregister": _post(self._unregister, name),
-                }
-                return of_system.get(action)
-            case ["", "v2", "cudasharedmemory", "region", name, action] if name:
-                of_cuda = {
-                    "status": _get(self._cuda_status, name),
-                    "register": _post(self._register_cuda, name),
-                    "unregister": _post(self._forget, name),
-                }
-                return of_cuda.get(action)
+            case ["", "v2", kind, "region", name, action] if name:
+                if action in self._actions.get(kind, ()):
+                    return self._route(kind, action, name)
         return None
+
+    def _route(self, kind: str, action: str, name: str | None) -> Route:
+        method, handler = self._actions[kind][action]
+        return Route({method: partial(handler, name)}, "shared-memory")
 
     def _status(self, name: str | None, exchange: Exchange) -> None:
         respond_json(exchange, [asdict(region) for region in self._regions.status(name)])
@@ -99,11 +101,3 @@ def _member(region: str, given: dict[str, Any], name: str, kind: type) -> Any:
 
 
 _KINDS: Final = {str: "a string", int: "a whole number", dict: "an object"}
-
-
-def _get(handler: Callable[[NameT, Exchange], None], name: NameT) -> Route:
-    return Route({"GET": partial(handler, name)}, "shared-memory")
-
-
-def _post(handler: Callable[[NameT, Exchange], None], name: NameT) -> Route:
-    return Route({"POST": partial(handler, name)}, "shared-memory")
