@@ -69,12 +69,12 @@ class Int8:
         if self._unseen is None:
             return self._run(x)
         product = F.linear(x, self._unseen, self._bias)
-        self._run = quick(self._unseen, self._bias, x.abs().amax(0))
+        self._run = onednn_linear(self._unseen, self._bias, x.abs().amax(0))
         self._unseen = None
         return product
 
 
-def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
+def onednn_linear(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
     """x -> x @ weight.T + bias in 8 bits by oneDNN. `seen` [in] are the largest absolute values of
     each feature of x."""
     feature, share, place = _columns(seen.tolist())
@@ -110,7 +110,7 @@ def quick(weight: Tensor, bias: Tensor | None, seen: Tensor) -> Linear:
     return run
 
 
-def stored(weight: Tensor, bias: Tensor | None) -> Linear:
+def dequantizing_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     """A linear layer whose weight is kept in 8 bits and dequantized at each call: half the memory,
     not faster. For devices without a fast 8-bit product."""
     every = torch.arange(weight.shape[1], device=weight.device)
@@ -129,7 +129,7 @@ def exact_here() -> bool:
     x = torch.ones(32, 64).tril()
     weight = torch.ones(64, 64).triu()
     try:
-        product = quick(weight, None, torch.ones(64))(x)
+        product = onednn_linear(weight, None, torch.ones(64))(x)
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return torch.allclose(product, x @ weight.T)
@@ -171,4 +171,4 @@ def _rounded(weight: Tensor, feature: Tensor, place: Tensor) -> tuple[Tensor, Te
 
 def best_for(device: torch.device) -> MakeLinear:
     """The fastest 8-bit product for this device."""
-    return Int8 if device.type == "cpu" and exact_here() else stored
+    return Int8 if device.type == "cpu" and exact_here() else dequantizing_linear

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
-_TAKEN, _FREE, _PROMISED = range(3)
+_TAKEN, _FREE, _RESERVED = range(3)
 
 #: The identity of the empty prefix.
 ROOT = 0
@@ -32,10 +32,10 @@ class BlockTable:
     expected_blocks: int = 0
     blocks: list[int] = field(default_factory=list)
     #: Number of its leading blocks in the prefix cache, and the identity of the last of them.
-    known_blocks: int = 0
+    cached_blocks: int = 0
     known_as: int = ROOT
     #: Blocks reserved for it: first, stop.
-    promise: tuple[int, int] = (0, 0)
+    reserved: tuple[int, int] = (0, 0)
 
     @property
     def extents(self) -> list[tuple[int, int]]:
@@ -86,7 +86,7 @@ class KVCache:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
 
-    # Life of a sequence: open, then grow and learn with each step, close
+    # Life of a sequence: open, then grow and register with each step, close
 
     def open(
         self, tokens: Tokens[int], expected_tokens: int, *, reuse: bool = True
@@ -106,7 +106,7 @@ class KVCache:
                 break
             self._use(block)
             table.blocks.append(block)
-            table.known_blocks += 1
+            table.cached_blocks += 1
             table.known_as = self._identity[block]
         hit = len(table.blocks) * self.block_size
         self.hit_tokens += hit
@@ -123,10 +123,10 @@ class KVCache:
             missing -= self._extend(table, missing) or self._settle(table, missing)
         return True
 
-    def learn(self, table: BlockTable, tokens: Tokens[int], computed: int) -> None:
+    def register(self, table: BlockTable, tokens: Tokens[int], computed: int) -> None:
         """Add the full blocks among the first `computed` tokens to the prefix cache."""
         size = self.block_size
-        for number in range(table.known_blocks, computed // size):
+        for number in range(table.cached_blocks, computed // size):
             key = (table.known_as, tuple(tokens[number * size : (number + 1) * size]))
             known = self._by_content.get(key)
             if known is None:
@@ -135,14 +135,14 @@ class KVCache:
                 self._content[known] = key
                 self._identities += 1
                 self._identity[known] = self._identities
-            table.known_blocks += 1
+            table.cached_blocks += 1
             table.known_as = self._identity[known]
 
     def close(self, table: BlockTable) -> None:
         """Release the blocks of a sequence that has ended or is preempted. Cached blocks stay until
         their space is needed."""
-        for block in range(*table.promise):
-            if self._state[block] == _PROMISED:
+        for block in range(*table.reserved):
+            if self._state[block] == _RESERVED:
                 self._state[block] = _FREE
         for block in reversed(table.blocks):  # the end of a prefix is evicted before its beginning
             self._users[block] -= 1
@@ -153,8 +153,8 @@ class KVCache:
             else:
                 self._state[block] = _FREE
                 self._empty_blocks += 1
-        table.blocks, table.promise = [], (0, 0)
-        table.known_blocks, table.known_as = 0, ROOT
+        table.blocks, table.reserved = [], (0, 0)
+        table.cached_blocks, table.known_as = 0, ROOT
 
     def check(self) -> None:
         """Assert the invariants. For tests."""
@@ -194,9 +194,9 @@ class KVCache:
             return 0
         first = block = table.blocks[-1] + 1
         end = min(first + missing, self.total_blocks)
-        mine = range(*table.promise)
+        mine = range(*table.reserved)
         while block < end and (
-            self._state[block] == _FREE or (self._state[block] == _PROMISED and block in mine)
+            self._state[block] == _FREE or (self._state[block] == _RESERVED and block in mine)
         ):
             self._take(table, block)
             block += 1
@@ -218,9 +218,9 @@ class KVCache:
             return 1
         for block in range(start, start + missing):
             self._take(table, block)
-        promised = bytes([_PROMISED]) * (wanted - missing)
-        self._state[start + missing : start + wanted] = promised
-        table.promise = (start + missing, start + wanted)
+        reserved = bytes([_RESERVED]) * (wanted - missing)
+        self._state[start + missing : start + wanted] = reserved
+        table.reserved = (start + missing, start + wanted)
         return missing
 
     def _room(self, blocks: int) -> int:
@@ -233,4 +233,4 @@ class KVCache:
             return block
         if self._idle:
             return next(iter(self._idle))
-        return self._state.find(_PROMISED)
+        return self._state.find(_RESERVED)

@@ -140,7 +140,7 @@ class TokenScheduler:
         for chunk in chunks:
             sequence = chunk.sequence
             sequence.computed = chunk.start + chunk.count
-            self.cache.learn(sequence.table, sequence.tokens, sequence.computed)
+            self.cache.register(sequence.table, sequence.tokens, sequence.computed)
 
     # Parts
 

@@ -114,7 +114,7 @@ class MeasuredRuntime(Protocol):
     def models(self) -> Sequence[Loaded]: ...
 
 
-class Door(Protocol):
+class AdmissionCounts(Protocol):
     """The counters of the frontends' admission."""
 
     in_flight: int
@@ -128,11 +128,15 @@ class Metrics:
     """A server's metrics. prometheus_client is imported at the first scrape."""
 
     def __init__(
-        self, source: MeasuredRuntime, door: Door, version: str, loop_stall: LoopStall | None = None
+        self,
+        source: MeasuredRuntime,
+        admission: AdmissionCounts,
+        version: str,
+        loop_stall: LoopStall | None = None,
     ) -> None:
         self._source = source
         self._loop_stall = loop_stall or LoopStall()
-        self._door = door
+        self._admission = admission
         self._version = version
         self._machine = Machine()
         self._registry: Any = None
@@ -180,17 +184,17 @@ class Metrics:
         yield _gauge(
             "wherry_requests_in_flight",
             "Requests that this server's frontends have taken and not answered.",
-            self._door.in_flight,
+            self._admission.in_flight,
         )
         yield CounterMetricFamily(
             "wherry_requests_refused",
             "Requests refused since max_in_flight or max_queue_bytes was reached.",
-            value=self._door.refused,
+            value=self._admission.refused,
         )
         yield _gauge(
             "wherry_request_bytes",
             "Bytes that the requests which wait or run hold; at least 64 KiB each.",
-            self._door.held_bytes,
+            self._admission.held_bytes,
         )
         yield HistogramMetricFamily(
             "wherry_loop_stall_seconds",

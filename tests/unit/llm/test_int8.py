@@ -18,9 +18,9 @@ from wherry.llm.linear import Linear
 from wherry.llm.runner import first_step, load_network
 
 CPU = torch.device("cpu")
-MAKERS = [pytest.param(int8.stored, id="stored")]
+MAKERS = [pytest.param(int8.dequantizing_linear, id="dequantizing")]
 if int8.exact_here():
-    MAKERS.append(pytest.param(int8.Int8, id="quick"))
+    MAKERS.append(pytest.param(int8.Int8, id="onednn"))
 needs_quick = pytest.mark.skipif(not int8.exact_here(), reason="no 8-bit products on this CPU")
 
 
@@ -67,7 +67,7 @@ def test_small_products_are_one_threads_and_large_ones_all_threads(
     torch.set_num_threads(2)
     try:
         monkeypatch.setattr(torch.ops.onednn, "qlinear_pointwise", watched)
-        product = int8.quick(torch.randn(1024, 512), None, torch.ones(512))
+        product = int8.onednn_linear(torch.randn(1024, 512), None, torch.ones(512))
         for rows in (1, 200):
             product(torch.randn(rows, 512))
             assert torch.get_num_threads() == 2
@@ -80,8 +80,8 @@ def test_small_products_are_one_threads_and_large_ones_all_threads(
 def test_large_features_do_not_drown_the_others() -> None:
     x, weight, _ = case(40, outliers=True)
     wanted = F.linear(x, weight)
-    learnt = int8.quick(weight, None, x.abs().amax(0))
-    unaware = int8.quick(weight, None, torch.ones(192))
+    learnt = int8.onednn_linear(weight, None, x.abs().amax(0))
+    unaware = int8.onednn_linear(weight, None, torch.ones(192))
     assert off_by(learnt(x), wanted) < 0.03
     assert off_by(unaware(x), wanted) > 3 * off_by(learnt(x), wanted)
 
@@ -89,7 +89,7 @@ def test_large_features_do_not_drown_the_others() -> None:
 @needs_quick
 def test_a_row_has_the_same_product_in_any_company() -> None:
     x, weight, bias = case(150, outliers=True)
-    product = int8.quick(weight, bias, x.abs().amax(0))
+    product = int8.onednn_linear(weight, bias, x.abs().amax(0))
     together = product(x)
     for rows in (1, 3, 16, 33):
         assert torch.equal(product(x[:rows]), together[:rows])
@@ -136,7 +136,7 @@ def test_columns_are_as_many_as_the_largest_features_need() -> None:
 def test_a_weight_that_is_given_stays_as_it_was() -> None:
     x, weight, bias = case(3)
     before = weight.clone()
-    for make in (int8.stored, int8.Int8):
+    for make in (int8.dequantizing_linear, int8.Int8):
         make(weight, bias)(x)
     assert torch.equal(weight, before)
 

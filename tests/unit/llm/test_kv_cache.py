@@ -9,7 +9,7 @@ def opened(cache: KVCache, tokens: list[int], expected: int = 0) -> tuple[BlockT
     """A sequence whose tokens are all computed."""
     table, hit = cache.open(tokens, expected)
     assert cache.grow(table, len(tokens))
-    cache.learn(table, tokens, len(tokens))
+    cache.register(table, tokens, len(tokens))
     return table, hit
 
 
@@ -106,7 +106,7 @@ def test_every_block_is_somebodys_or_free_whatever_happens() -> None:
                 table, hit = cache.open(tokens, dice.randint(0, 20))
                 assert hit < len(tokens)
                 if cache.grow(table, len(tokens)):
-                    cache.learn(table, tokens, len(tokens))
+                    cache.register(table, tokens, len(tokens))
                     open_tables.append((table, tokens))
                 else:
                     cache.close(table)
@@ -114,7 +114,7 @@ def test_every_block_is_somebodys_or_free_whatever_happens() -> None:
                 table, tokens = dice.choice(open_tables)
                 if cache.grow(table, len(tokens) + 1):
                     tokens.append(dice.randint(0, 1))
-                    cache.learn(table, tokens, len(tokens))
+                    cache.register(table, tokens, len(tokens))
             elif open_tables:
                 cache.close(open_tables.pop(dice.randrange(len(open_tables)))[0])
             cache.check()
