@@ -62,7 +62,7 @@ class Backlog:
                 await self._let_handshakes_end(handshakes)
         finally:
             self._server.close()
-            # What waits at a socket that another has opened, and we have not, is not for us.
+            # Connections to a socket that only another process serves are for that process.
             listening_at = self._sockets if self._serves else ()
             arrived = [connection for s in listening_at for connection in accept_all(s)]
             for listening in self._sockets:
@@ -74,7 +74,7 @@ class Backlog:
 
     async def _let_handshakes_end(self, seconds: float) -> None:
         if self._reuse_port:
-            self._server.close()  # what comes now is for us to accept
+            self._server.close()  # from here on `lead_elsewhere` accepts
         for listening in self._sockets:
             if self._reuse_port:
                 led, arrived = await lead_elsewhere(listening)

@@ -16,10 +16,10 @@ SCAN_INTERVAL: Final = 0.1
 
 
 class Crowd:
-    """The connections of one listener that has its limit of them.
+    """Makes room among the connections of a listener that has reached its limit of them.
 
     The one that has been idle for longest makes room for a new one. While none is idle, a few more
-    are let in, which are answered questions about health and nothing else.
+    are admitted, which may ask about health and nothing else.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Crowd:
         self._reserve: dict[OpenConnection, None] = {}  # the oldest first
 
     def reserve(self, new: OpenConnection) -> None:
-        """Let `new` in beyond the limit, for questions about health."""
+        """Admit `new` beyond the limit, for questions about health."""
         if len(self._reserve) >= RESERVE:
             oldest = next(iter(self._reserve))
             del self._reserve[oldest]

@@ -1,4 +1,4 @@
-"""Where do connections come in, and how does that end without losing one?"""
+"""How does a listener accept connections, and stop without losing one?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _nothing() -> None: ...
 
 
 class Listening:
-    """One listener's sockets, and the connections that came in through them.
+    """The sockets of one listener, and the connections accepted from them.
 
     Belongs to the event loop that it is bound in; works on asyncio's own and on uvloop.
     """
@@ -84,7 +84,7 @@ class Listening:
         """Finish the requests that have arrived and close; then cut off what is left.
 
         For `last_call` seconds connections are still accepted, and an idle one may still bring a
-        request: what is on its way to us at this moment is not lost. `no_more_come` is called when
+        request, so that one already sent is not lost. `no_more_come` is called when
         that time is over. Returns when every connection is closed: after `drain_timeout` seconds at
         the latest, or soon after `end`.
         """

@@ -129,7 +129,7 @@ class OpenConnections(Generic[C]):
         return self.holdings.received.is_full(connection)
 
     def report(self, connection: C, message: str, error: BaseException) -> None:
-        """Hand a bug of ours to the loop's exception handler."""
+        """Hand a bug of the server to the loop's exception handler."""
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"{connection!r}: {message}", "exception": error}
         )
@@ -158,7 +158,7 @@ def holdings_of(limits: Limits) -> Holdings[OpenConnection]:
 
 
 def cut_off(connection: OpenConnection, why: str) -> None:
-    """End a connection that costs too much; its client must open another."""
+    """Close a connection that holds too much, and log why."""
     log.warning("connection cut off", extra={"connection": repr(connection), "why": why})
     connection.abort()
 

@@ -1,4 +1,4 @@
-"""How is a descriptor that was passed to us made a socket to listen on?"""
+"""How does a descriptor that another program has passed become a listening socket?"""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from wherry.values.errors import ConfigError
 
 
 def passed_socket(fd: int, setting: str) -> socket.socket:
-    """The socket, which is the caller's to close. ConfigError if none can be served on `fd`.
+    """Make the socket, which the caller closes. ConfigError if `fd` cannot be listened on.
 
-    Closing it closes our copy: a process that has passed it on, and keeps it, loses no connection.
+    Closing it closes this copy: a process that has passed it on, and keeps it, loses no connection.
     """
     try:
         sock = socket.socket(fileno=fd)
@@ -22,7 +22,7 @@ def passed_socket(fd: int, setting: str) -> socket.socket:
             raise ConfigError(f"{setting} {fd}: not a socket that can listen; bind a TCP one first")
         os.set_inheritable(fd, False)  # a worker must not hold it open
     except BaseException:
-        sock.detach()  # it is not ours
+        sock.detach()  # the descriptor stays open for its owner
         raise
     return sock
 

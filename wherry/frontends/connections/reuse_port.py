@@ -2,8 +2,9 @@
 
 The kernel spreads the connections of a port among the sockets that are bound to it with
 SO_REUSEPORT. A program attached to these sockets decides instead; it can only name a socket by its
-place among them, which the kernel does not tell. A connection of our own finds out whether a place
-is ours. Handshakes that have begun are not asked again: they end where they have begun.
+place among them, which the kernel does not tell. A connection to the port, made here, shows whether
+a place belongs to this process. Handshakes that have begun are not asked again: they end where they
+have begun.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ async def lead_elsewhere(listening: socket.socket) -> tuple[bool, list[socket.so
     accepted: list[socket.socket] = []
     if not _has_programs(listening):
         return False, accepted
-    for place in (0, 1):  # one of the two is not ours
+    for place in (0, 1):  # one of the two belongs to another process
         try:
             _attach(listening, _SO_ATTACH_REUSEPORT_CBPF, ((0x06, 0, 0, place),))
             name = await _connect(listening)

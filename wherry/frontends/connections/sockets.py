@@ -1,4 +1,4 @@
-"""What does the kernel know of a socket that the event loop does not tell?"""
+"""What does the kernel report about a socket that the event loop does not?"""
 
 from __future__ import annotations
 

@@ -18,12 +18,11 @@ from wherry.frontends.grpc.work import CALL_WORK
 from wherry.values.buffer import Buffer
 
 STREAM_WINDOW: Final = 2**20
-"""Bytes that a client may send on a stream unasked. A message that has begun may always be
-completed."""
+"""Flow-control window of a stream in bytes. It is widened for a message that is longer."""
 
 
 class CallOwner(Protocol):
-    """What a call knows of its connection."""
+    """The streams of one connection, as one of its calls sees them."""
 
     reading: MessageReading
     sender: FrameSender
@@ -34,11 +33,11 @@ class CallOwner(Protocol):
         """Give the call to the application."""
 
     def over(self, call: Call) -> None:
-        """Its last byte is written, or will never be."""
+        """Forget the call: its last byte is written, or will never be."""
 
 
 class Call(Rpc):
-    """One call of one method, from its head to its last byte.
+    """One call of one method on one stream, from its request headers to its trailers.
 
     `RequestMessages` and `ResponseMessages` are its two directions. A request that comes in one
     frame, as most do, needs no `RequestMessages`.
@@ -52,7 +51,7 @@ class Call(Rpc):
     def __init__(
         self, owner: CallOwner, stream_id: int, head: heads.Head, method: Method, coding: str
     ) -> None:
-        """`coding` is for what is sent; for what is received, `head` has it."""
+        """`coding` compresses the response; that of the request is in `head`."""
         self.path = head.path
         self.metadata = head.metadata
         self.caller = ""
@@ -64,7 +63,7 @@ class Call(Rpc):
         self.method = method
         #: Final status; CANCELLED unless the call ends otherwise.
         self.status = "CANCELLED"
-        #: When the application got it, and when it must be over; by the listener's clock.
+        #: When the application got the call, and its deadline; by the listener's clock.
         self.begun_at: float | None = None
         self.deadline: float | None = None
         self._owner = owner
@@ -83,7 +82,7 @@ class Call(Rpc):
 
     def feed(self, data: memoryview, ends: bool) -> None:
         """Take the next bytes of the stream. `ends`: they are the last."""
-        if not self.ended:  # it may be, and not all of it sent
+        if not self.ended:  # it may have ended with messages still to send
             if ends and self._request is None and self._is_request(data):
                 self.message = bytes(data[PREFIX.size :])
                 self.half_closed = True
@@ -110,11 +109,11 @@ class Call(Rpc):
         return self._request
 
     def place(self) -> memoryview | None:
-        """Where the next bytes may be put instead; `placed` must follow."""
+        """Return room for the next bytes of a message, of which `placed` must be told."""
         return None if self._request is None or self.ended else self._request.place()
 
     def placed(self, count: int, ends: bool) -> None:
-        """As `feed`, for bytes that were put into `place`."""
+        """Take `count` bytes that were put into `place`. `ends`: they are the last."""
         if self._request is not None and not self.ended:
             self._request.placed(count)
         self._fed(ends)
@@ -127,13 +126,13 @@ class Call(Rpc):
             self._messages().recount()
 
     def half_close(self) -> None:
-        """The client's side of the stream has ended."""
+        """Take the end of the client's side of the stream (END_STREAM)."""
         self.half_closed = True
         if not self.ended:
             self._messages().end()
 
     def grant(self) -> None:
-        """Let the client send on, unless messages wait."""
+        """Widen the window of the stream when half of it is used, unless messages wait."""
         if self.half_closed or self.ended:
             return
         wanted = STREAM_WINDOW
@@ -155,7 +154,7 @@ class Call(Rpc):
             self.message = message
 
     def take_end(self) -> None:
-        """There is no message after those that were taken."""
+        """Tell the application that no message follows."""
         if self.method.takes_stream:
             self.tell(self.on_half_close)
         else:
@@ -170,15 +169,14 @@ class Call(Rpc):
             self._request.resume()
 
     def refuse(self, code: str, text: str) -> None:
-        """End the call, and what the application has begun for it: its stream cannot be read
-        further."""
+        """Fail the call and cancel the application's work for it: its stream is read no further."""
         if not self.ended:
             self.tell(self.on_leave)
             self.fail(code, text)
 
     def expire(self, now: float, patience: float) -> None:
-        """End the call if its deadline has passed, or if nothing of its one message has come for
-        `patience` seconds: the client may not be there to do that."""
+        """End the call if its deadline has passed, or if no byte of its one message has come for
+        `patience` seconds."""
         if self.deadline is not None and now >= self.deadline:
             self.refuse("DEADLINE_EXCEEDED", "the call's deadline has passed")
         elif self.begun_at is None and not self.ended and self._messages().is_stuck(now, patience):
@@ -214,12 +212,12 @@ class Call(Rpc):
         self.response.end(trailers, self._over)
 
     def _over(self) -> None:
-        if not self.half_closed:  # what is still to come is of no use
+        if not self.half_closed:  # the rest of the request is not needed
             self._owner.sender.write(frames.reset(self.id, frames.NO_ERROR))
         self._owner.over(self)
 
     def drop(self) -> None:
-        """End the call without another frame: its stream is gone."""
+        """End the call without writing a frame: its stream is closed."""
         self.response.drop()
         self.leave()
 

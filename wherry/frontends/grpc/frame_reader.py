@@ -22,7 +22,7 @@ FRAME_BYTES: Final = 2**20
 
 
 def receive_buffer() -> memoryview:
-    """A buffer for any number of connections of one event loop.
+    """Make the buffer that all connections of one event loop read into.
 
     They can share it because a loop hands a filled buffer over before it asks for the next. The
     rest of one read is put in front of the next: at most a part of a frame's head, or the preface.
@@ -76,7 +76,7 @@ class FrameReader:
 
     @property
     def unfinished(self) -> object:
-        """The thing that was begun and must come whole, or None; by its identity."""
+        """An object for each unfinished preface, frame or header block; None if there is none."""
         if not self._settled:
             return frames.PREFACE
         return self._block or self._whole
@@ -84,7 +84,7 @@ class FrameReader:
     # Bytes
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; `received` follows, if any come."""
+        """Return room for the next bytes; `received` must follow if any are put there."""
         self._direct = False
         if self._whole is not None:
             return self._whole[self._filled :]
@@ -116,7 +116,7 @@ class FrameReader:
             self._read_all(self._buffer[: len(self._rest) + count])
 
     def read_on(self) -> None:
-        """Read what had to wait for this turn."""
+        """Read what the last turn has left unread."""
         unread, self._unread = self._unread, b""
         self._read_all(memoryview(unread))
 
@@ -131,7 +131,7 @@ class FrameReader:
     # Frames
 
     def _read(self, data: memoryview) -> int:
-        """Read all whole frames, and what there is of DATA; returns how many bytes that was."""
+        """Read whole frames, and DATA as far as it has come. Returns the number of bytes read."""
         streams, work = self._streams, self._work
         position, end = 0, len(data)
         if not self._greeted:
@@ -173,7 +173,7 @@ class FrameReader:
         return position
 
     def _greet(self, data: memoryview) -> None:
-        """Look for the preface."""
+        """Check the connection preface."""
         if bytes(data[: len(frames.PREFACE)]) != frames.PREFACE[: len(data)]:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "this is not HTTP/2")
         self._greeted = len(data) >= len(frames.PREFACE)
@@ -209,7 +209,7 @@ class FrameReader:
                 self._work.note_noise()
 
     def _take(self, data: memoryview) -> int:
-        """Pass on what there is of DATA, and skip what must be; returns how much that was."""
+        """Pass on DATA and skip padding. Returns the number of bytes used."""
         taken = min(self._data_left, len(data))
         if taken:
             left = self._data_left = self._data_left - taken

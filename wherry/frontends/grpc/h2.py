@@ -63,7 +63,7 @@ class Connections(OpenConnections["Connection"]):
 
     @property
     def calls(self) -> int:
-        """How many calls the application has."""
+        """Number of calls that the application has."""
         return self.serving.calls
 
 
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<Connection from {self._peer}: {len(self.streams.by_id)} calls>"
 
-    # What the loop tells
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._make_parts(cast(asyncio.Transport, transport))
@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self.streams.close()
         self.streams.drop_all()
 
-    # What others ask of it
+    # Called by the listener
 
     @property
     def owes(self) -> bool:
@@ -276,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _peer(address: object) -> str:
-    """As gRPC writes addresses."""
+    """The client's address as gRPC writes it."""
     if not isinstance(address, tuple):
         return str(address or "unix:")
     host, port = address[:2]

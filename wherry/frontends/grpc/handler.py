@@ -13,7 +13,7 @@ from wherry.frontends.grpc.wire import Values
 
 @dataclass(frozen=True, slots=True)
 class MethodHandler:
-    """What one method calls, and the group of the API that it belongs to.
+    """The function behind one method, and the group of the API that the method belongs to.
 
     `group` is one of `restricted.GROUPS`: what an operator restricts or switches off. An `open`
     method needs no key: load balancers probe these.
@@ -25,7 +25,7 @@ class MethodHandler:
 
 
 def at_once(answer: Callable[[Values], Values], group: str, *, open: bool = False) -> MethodHandler:
-    """The handler of a unary method whose answer follows from its request without waiting."""
+    """Make the handler of a unary method that needs no waiting for its response."""
     return MethodHandler(partial(_respond, answer), group, open)
 
 

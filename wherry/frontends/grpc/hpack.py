@@ -1,7 +1,7 @@
-"""How are a call's headers packed on an HTTP/2 connection?
+"""How are header blocks decoded and encoded? (HPACK, RFC 7541)
 
-RFC 7541. What comes in is decoded in full: both tables, Huffman, size updates. What goes out is
-only written literally (`literal`), so that no answer depends on the one before it.
+Requests are decoded in full: both tables, Huffman, size updates. Responses are encoded literally
+only (`literal`), so that none depends on the one before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STATIC: Final = tuple(
     (name.encode(), value.encode())
     for name, _, value in (entry.partition("=") for entry in _STATIC.split("|"))
 )
-"""The table that both sides know from the start; its first entry has index 1."""
+"""The static table; its first entry has index 1."""
 
 HUFFMAN_LENGTHS: Final = (
     "dnsssssssoussussssssssusssssssss6aacd68baa8b8666555666666678f6ca"
@@ -65,7 +65,7 @@ class TooManyHeaders(ValueError):
 
 
 class HeaderDecoder:
-    """The reading end of one connection: each block must be given to it, in order."""
+    """Decodes the header blocks of one connection: each of them, in order."""
 
     def __init__(self, max_table_bytes: int = 4096) -> None:
         self._entries: deque[Header] = deque()  # the newest first
@@ -78,7 +78,7 @@ class HeaderDecoder:
         return f"<HeaderDecoder: {len(self._entries)} entries, {self._table_bytes} bytes>"
 
     def decode(self, block: bytes, max_bytes: int) -> list[Header]:
-        """HpackError, or TooManyHeaders if they count for more than `max_bytes`.
+        """Decode a block. HpackError, or TooManyHeaders if they count for more than `max_bytes`.
 
         They count as in SETTINGS_MAX_HEADER_LIST_SIZE: name, value and 32 bytes each. What is
         beyond the limit is not kept: one byte of a block may stand for a whole table.
@@ -150,7 +150,7 @@ class HeaderDecoder:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A header that goes into no table."""
+    """Encode a header that goes into no table."""
     return b"\0" + _packed(name) + _packed(value)
 
 
@@ -168,7 +168,7 @@ def _packed(text: bytes) -> bytes:
 
 
 def header_bytes(headers: Iterable[Header]) -> int:
-    """What they count for, in a table and in SETTINGS_MAX_HEADER_LIST_SIZE."""
+    """The size of the headers, as in a table and in SETTINGS_MAX_HEADER_LIST_SIZE."""
     return sum(map(_size, headers))
 
 
@@ -201,7 +201,7 @@ def _string(block: bytes, position: int) -> tuple[bytes, int]:
 
 
 def huffman_decoded(data: bytes) -> bytes:
-    """HpackError if these bytes are no such text."""
+    """Decode a Huffman-coded text. HpackError if it is malformed."""
     steps, ends = _huffman_machine()
     text = bytearray()
     state = 0

@@ -1,4 +1,4 @@
-"""Where do gRPC calls come in, and how does that end?"""
+"""How does a listener for gRPC start, log its calls and stop?"""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GrpcListener:
 
     @property
     def calls(self) -> int:
-        """How many calls are open."""
+        """Number of calls that the application has."""
         return self._connections.calls
 
     @property

@@ -1,4 +1,4 @@
-"""How do messages lie in the bytes of a stream, and how are they compressed?"""
+"""How are messages framed in the bytes of a stream, and how are they compressed?"""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Message = tuple[bool, Buffer]
 PREFIX: Final = struct.Struct(">BL")
 
 FIRST_ROOM: Final = 2**18
-"""Bytes of room for a message of which only the length has come: clients announce for free."""
+"""Bytes of room for a message of which only the length has come: sending a length costs nothing."""
 GROWTH: Final = 4
 """The room grows to this multiple of what has come; all copies add up to a third of a message."""
 
 
 class BadMessage(Exception):
-    """What the client sent is no message, or none that is taken. Has a gRPC code and a text."""
+    """The client sent no valid message, or a refused one. Has a gRPC status code and a text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class BadMessage(Exception):
 
 
 class Assembly:
-    """Puts the messages of a stream together, however they were cut."""
+    """Assembles the messages of a stream from pieces of any length."""
 
     __slots__ = ("_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix")
 
@@ -98,11 +98,11 @@ class Assembly:
                 self._filled = 0
 
     def place(self) -> memoryview | None:
-        """Where the next bytes may be put instead; `placed` must follow."""
+        """Return room for the next bytes of a message, of which `placed` must be told."""
         return None if self._message is None else self._message[self._filled :]
 
     def placed(self, count: int) -> Iterator[Message]:
-        """The message that `count` bytes in `place` complete, if they do."""
+        """Take `count` bytes that were put into `place`: the message that they complete, if any."""
         self._filled += count
         message = self._message
         if message is None or self._filled < len(message):

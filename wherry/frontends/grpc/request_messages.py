@@ -22,12 +22,12 @@ PACKED_BYTES: Final = 2**13
 `LARGE_BYTES`."""
 
 MESSAGE_BYTES: Final = 128
-"""Bytes that a message that waits is counted for, besides its own."""
+"""Bytes that a waiting message counts for besides its content."""
 
 
 @dataclass(slots=True)
 class MessageReading:
-    """What the messages of all calls of a listener are read with."""
+    """What all calls of one listener read their messages with."""
 
     #: The largest message that is taken, unpacked or not.
     max_bytes: int
@@ -37,24 +37,24 @@ class MessageReading:
 
 
 class MessageReceiver(Protocol):
-    """The call that messages are for."""
+    """The call that gets the messages."""
 
     ended: bool
 
     def take_message(self, message: Buffer) -> None: ...
 
     def take_end(self) -> None:
-        """There is no message after those that were taken."""
+        """Take the end of the stream: no message follows."""
 
     def grant(self) -> None:
-        """Let the client send on."""
+        """Widen the window of the stream, if the client may send on."""
 
     def refuse(self, code: str, text: str) -> None:
-        """End the call: its stream cannot be read further."""
+        """Fail the call: its stream is read no further."""
 
 
 class RequestMessages:
-    """Puts the messages of one call together and hands them on.
+    """Assembles the messages of one call and gives them to it in order.
 
     They wait while the application has paused the stream, while one before them is unpacked in
     another thread, and when this turn of the loop has had its share of work. A method that takes
@@ -111,14 +111,14 @@ class RequestMessages:
         self._take(self._assembly.feed(data))
 
     def place(self) -> memoryview | None:
-        """Where the next bytes may be put instead; `placed` must follow."""
+        """Return room for the next bytes of a message, of which `placed` must be told."""
         return self._assembly.place()
 
     def placed(self, count: int) -> None:
         self._take(self._assembly.placed(count))
 
     def end(self) -> None:
-        """The client's stream has ended."""
+        """Take the end of the client's stream."""
         if not self._assembly.between:
             self._call.refuse("INTERNAL", "the client's stream ends within a message")
         elif self.must_wait:
@@ -153,8 +153,7 @@ class RequestMessages:
             )
 
     def is_stuck(self, now: float, patience: float) -> bool:
-        """Whether nothing has come for `patience` seconds. Measured between calls of this method,
-        so it must be called now and then."""
+        """Whether no byte has come for `patience` seconds, as calls of this method see it."""
         if self._unpacking is not None:
             return False
         if self._heard is None or self._heard[0] != self.held:

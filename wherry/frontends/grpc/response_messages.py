@@ -1,4 +1,4 @@
-"""How do the application's messages leave on their stream?"""
+"""How are the messages of one call sent on its stream?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wherry.frontends.grpc.sender import FrameSender
 from wherry.values.buffer import Buffer
 
 JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
-"""Up to here, copying a message into one piece costs less than sending two."""
+"""Longest message, in bytes, that is copied behind its prefix: above, two writes cost less."""
 
 OK: Final = heads.trailers("OK")
 _HEADS: Final = {coding: heads.answer_head(coding) for coding in heads.CODINGS}
@@ -20,7 +20,7 @@ _END: Final = frames.END_HEADERS | frames.END_STREAM
 
 
 class ResponseMessages:
-    """Sends the head, the messages and the trailers of one call, as the client takes them.
+    """Sends the headers, messages and trailers of one call, within its client's windows.
 
     Messages are compressed by `coding` where that pays.
     """

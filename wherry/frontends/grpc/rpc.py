@@ -1,6 +1,6 @@
-"""What do a gRPC transport and an application know of each other?
+"""What is the interface between a gRPC transport and the application?
 
-A transport (`h2.py`, on our own sockets) takes a call off the wire and hands the application an
+A transport (`h2.py`, on our own sockets) reads a call and gives the application an
 `Rpc`; the application answers through it, now or later. Messages are bytes. Nothing here knows of
 HTTP/2, and nothing in the application needs to.
 """
@@ -92,7 +92,7 @@ class Rpc(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Take them again."""
+        """Take messages again after `pause`."""
 
     # For transports
 

@@ -26,7 +26,7 @@ class ShutdownPhase(Enum):
 
 
 class GracefulShutdown:
-    """Sends GOAWAY twice, and remembers how far the connection's end is.
+    """Makes the two GOAWAY frames of a graceful shutdown, and knows its phase.
 
     The first GOAWAY asks the client to open no more calls, with a PING behind it. The client's
     answer shows that it has read both, so the second GOAWAY can name the last call that is served.

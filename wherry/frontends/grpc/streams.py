@@ -51,7 +51,7 @@ class StreamIds:
     def __init__(self) -> None:
         #: The last that the client has begun.
         self.last = 0
-        #: The last whose call was served, as GOAWAY names it.
+        #: The last that was served, as GOAWAY names it.
         self.served = 0
         self._cut: dict[int, None] = {}
 
@@ -122,7 +122,7 @@ class Streams:
     # HEADERS
 
     def header_block(self, stream_id: int, ends: bool, block: bytes) -> None:
-        """HEADERS with all its CONTINUATIONs. `ends`: so does the client's side of the stream."""
+        """Take HEADERS with all its CONTINUATIONs. `ends`: the client's side of the stream ends."""
         if stream_id <= self._ids.last:
             self._late_block(stream_id, ends, block)
             return
@@ -176,7 +176,7 @@ class Streams:
         self._work.note_reset()
 
     def _late_block(self, stream_id: int, ends: bool, block: bytes) -> None:
-        """Trailers, which gRPC clients do not send. They are decoded for HPACK's table alone."""
+        """Read trailers, which gRPC clients do not send: decoded for the table of HPACK alone."""
         try:
             self._work.note_noise(len(self._heads.headers(block)))
         except TooManyHeaders as error:
@@ -194,7 +194,7 @@ class Streams:
     # DATA
 
     def begin_data(self, stream_id: int, length: int, content: int) -> None:
-        """A DATA frame of `length` bytes, of which `content` are not padding, has begun."""
+        """Begin a DATA frame of `length` bytes, of which `content` are not padding."""
         call = self.by_id.get(stream_id)
         if call is None:
             self._ids.check_known(stream_id, "DATA")
@@ -208,26 +208,26 @@ class Streams:
             self._credit(length - content)
 
     def data(self, stream_id: int, data: memoryview, ends: bool) -> None:
-        """The next bytes of the frame. `ends`: they are the last of the client's side."""
+        """Take the next bytes of the frame. `ends`: the client's side of the stream ends."""
         self._credit(len(data))
         call = self.by_id.get(stream_id)
         if call is not None:
             call.feed(data, ends)
 
     def place(self, stream_id: int) -> memoryview | None:
-        """Where the next bytes of the frame may be put instead, if that saves a copy."""
+        """Return room in a message for the next bytes of the frame, where that saves a copy."""
         call = self.by_id.get(stream_id)
         return None if call is None else call.place()
 
     def placed(self, stream_id: int, count: int, ends: bool) -> None:
-        """As `data`, for bytes that were put into `place`."""
+        """Take `count` bytes that were put into `place`. `ends`: as for `data`."""
         self._credit(count)
         call = self.by_id.get(stream_id)
         if call is not None:
             call.placed(count, ends)
 
     def end_stream(self, stream_id: int) -> None:
-        """An empty DATA frame has ended the client's side of the stream."""
+        """Take the end of the client's side of the stream, by an empty DATA frame."""
         call = self.by_id.get(stream_id)
         if call is not None:
             call.half_close()
@@ -271,7 +271,7 @@ class Streams:
         self.sender.write(frames.frame(frames.PING, frames.ACK, 0, payload))
 
     def pong(self, payload: bytes) -> None:
-        """The answer to a PING."""
+        """Take the answer to a PING."""
         if self._shutdown.is_acknowledged(payload):
             self.refuse_more()
 
@@ -303,7 +303,7 @@ class Streams:
             call.fail("INTERNAL", "internal error; the server's log has it")
 
     def over(self, call: Call) -> None:
-        """Forget a call whose last byte is written, or will never be."""
+        """Forget a call: its last byte is written, or will never be."""
         if self.by_id.pop(call.id, None) is None:
             return
         if not call.half_closed:
@@ -316,12 +316,12 @@ class Streams:
             self.close()
 
     def expire(self, now: float, body_timeout: float) -> None:
-        """End the calls whose client has taken too long."""
+        """End the calls that are past their deadline, or wait too long for their message."""
         for call in tuple(self.by_id.values()):
             call.expire(now, body_timeout)
 
     def drop_all(self) -> None:
-        """End all calls: the client is gone, or is to go."""
+        """End all calls without writing a frame: the connection is closed, or will be."""
         for call in tuple(self.by_id.values()):
             self._drop(call)
 

@@ -21,9 +21,9 @@ class TimeoutAction(Enum):
 
 
 class ConnectionTimeouts:
-    """Watches one connection through what each sweep sees of it.
+    """Decides what must be done about a connection, from what each sweep sees of it.
 
-    `header_timeout` is for what must be read whole: the preface with the first SETTINGS, a frame,
+    `header_timeout` bounds what must be read whole: the preface with the first SETTINGS, a frame,
     a header block.
     """
 

@@ -50,7 +50,7 @@ LIGHT_FIELDS: Final = 128
 
 
 class Enum:
-    """The numbers of an enumeration's names."""
+    """An enumeration: its names and their numbers."""
 
     def __init__(self, name: str, numbers: Mapping[str, int]) -> None:
         self.name = name
@@ -83,7 +83,7 @@ class Field:
 
 
 class Message:
-    """One kind of message."""
+    """A message type."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -171,7 +171,7 @@ class Message:
 
 
 def _readers(field: Field, siblings: Sequence[Field]) -> dict[int, Reader]:
-    """The field's readers by tag."""
+    """The readers of a field by tag."""
     readers = _readers_of(field)
     others = _others(field, siblings)
     return {tag: _only(reader, others) for tag, reader in readers.items()} if others else readers

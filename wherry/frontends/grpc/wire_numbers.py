@@ -1,4 +1,4 @@
-"""How do numbers and blocks lie in the bytes of a protobuf message?
+"""How are numbers and length-delimited fields encoded in a protobuf message?
 
 Reading starts at a position and returns the position behind what was read.
 """
@@ -65,7 +65,7 @@ def number_reader(kind: str) -> Callable[[memoryview, int, int], tuple[Any, int]
 
 
 def _converter(kind: str) -> Callable[[int], Any]:
-    """What makes a value of the 64 bits of a varint; a 32-bit field has the lower half of them."""
+    """The function from the 64 bits of a varint to a value; 32-bit fields use the lower half."""
     if kind == "bool":
         return bool
     if kind == "uint64":

@@ -18,25 +18,25 @@ PUBLIC = [
 
 def test_every_field_of_every_public_message_is_there_with_its_number_and_type() -> None:
     ours = {name: described(message) for name, message in SCHEMA.messages.items()}
-    theirs: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
     for file in PUBLIC:
         for message in file.message_type:
-            collect(message, "", theirs)
-    assert ours == theirs
+            collect(message, "", expected)
+    assert ours == expected
 
 
 def test_every_enumeration_has_the_public_numbers() -> None:
-    theirs: dict[str, dict[str, int]] = {}
+    expected: dict[str, dict[str, int]] = {}
     for file in PUBLIC:
-        collect_enums(file, "", theirs)
+        collect_enums(file, "", expected)
         for message in file.message_type:
-            collect_enums_of(message, "", theirs)
-    assert {name: enum.numbers for name, enum in SCHEMA.enums.items()} == theirs
+            collect_enums_of(message, "", expected)
+    assert {name: enum.numbers for name, enum in SCHEMA.enums.items()} == expected
 
 
 def test_every_public_method_is_there_with_its_messages() -> None:
     (service,) = PUBLIC[0].service
-    theirs = {
+    expected = {
         f"/inference.{service.name}/{m.name}": (
             m.input_type, m.output_type, m.client_streaming, m.server_streaming
         )
@@ -49,7 +49,7 @@ def test_every_public_method_is_there_with_its_messages() -> None:
         )
         for path, m in SCHEMA.methods.items()
     }  # fmt: skip
-    assert ours == theirs
+    assert ours == expected
 
 
 def test_the_health_service_is_the_standard_one() -> None:

@@ -32,7 +32,7 @@ def test_the_answer_to_its_ping_and_no_other_acknowledges_it() -> None:
     shutdown = GracefulShutdown(0.0)
     _, ping = read(shutdown.announce(0.0))
     assert isinstance(ping, PingFrame)
-    assert not shutdown.is_acknowledged(b"anybody?")
+    assert not shutdown.is_acknowledged(b"keepaliv")
     assert shutdown.is_acknowledged(ping.opaque_data)
     (goaway,) = read(shutdown.refuse(7))
     assert isinstance(goaway, GoAwayFrame)

@@ -106,10 +106,10 @@ def test_what_we_encode_protobuf_reads_and_what_it_writes_we_read(
 ) -> None:
     message = SCHEMA.messages[name]
     values = data.draw(values_of(message))
-    theirs = getattr(service_pb2, name).FromString(message.encode(values))
-    assert comparable(message.decode(theirs.SerializeToString())) == plain(theirs)
-    again = getattr(service_pb2, name).FromString(message.encode(plain(theirs)))
-    assert again == theirs
+    expected = getattr(service_pb2, name).FromString(message.encode(values))
+    assert comparable(message.decode(expected.SerializeToString())) == plain(expected)
+    again = getattr(service_pb2, name).FromString(message.encode(plain(expected)))
+    assert again == expected
 
 
 @examples(3)
@@ -120,10 +120,10 @@ def test_any_bytes_are_a_message_or_malformed(data: bytes) -> None:
     except Malformed:
         return
     try:
-        theirs = service_pb2.ModelInferRequest.FromString(data)
+        expected = service_pb2.ModelInferRequest.FromString(data)
     except DecodeError:
         return  # protobuf knows some more that may not be (tags of more than 32 bits)
-    assert set(plain(theirs)) <= set(ours)
+    assert set(plain(expected)) <= set(ours)
 
 
 @examples(3)
@@ -260,8 +260,8 @@ def test_a_message_in_pieces_is_put_together() -> None:
     ]
     message = SCHEMA.messages["ModelStreamInferResponse"]
     data = b"".join(message.encode(piece) for piece in pieces)
-    theirs = service_pb2.ModelStreamInferResponse.FromString(data)
-    assert message.decode(data) == plain(theirs)
+    expected = service_pb2.ModelStreamInferResponse.FromString(data)
+    assert message.decode(data) == plain(expected)
     assert message.decode(data)["infer_response"]["outputs"] == [{"name": "a"}, {"name": "b"}]
 
 
