@@ -86,7 +86,7 @@ Outcome = Columns | Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SharedOutcome:
     """What one call of the model gave for neighbours in a batch, `counts[i]` rows each."""
 
     outcome: Outcome
@@ -211,13 +211,13 @@ class Executable:
 
     def run_parts(
         self, columns: Columns, counts: Sequence[int], execution: Execution
-    ) -> list[Part]:
+    ) -> list[SharedOutcome]:
         """`run` for whoever scatters the outputs elsewhere; `execution` gets the times only."""
         # A step of a sequence that runs twice would change twice what the model remembers.
         once = self.config.sequence is not None
         reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0
 
-        def run(start_row: int, counts: Sequence[int]) -> list[Part]:
+        def run(start_row: int, counts: Sequence[int]) -> list[SharedOutcome]:
             nonlocal reruns
             rows = sum(counts)
             part = columns
@@ -235,12 +235,12 @@ class Executable:
                     execution.out_of_memory_rows = rows
                     reruns = max(reruns, 0 if once else 2)
             else:
-                return [Part(outputs, counts)]
+                return [SharedOutcome(outputs, counts)]
             finally:
                 execution.infer_ns += perf_counter_ns() - started
             one_caller = len(counts) == 1
             if reruns < 2 or not again or (one_caller and (rows == 1 or not out_of_memory)):
-                return [Part(failure, counts)]
+                return [SharedOutcome(failure, counts)]
             reruns -= 2
             half = len(counts) // 2
             first, second = counts[:half], counts[half:]
@@ -409,14 +409,14 @@ def _bad_shape(where: str, spec: TensorSpec, shape: tuple[int, ...]) -> str:
     return f"{where} has rows of shape {list(shape)}, declared is {list(spec.shape)}"
 
 
-def _joined(parts: Sequence[Part], counts: Sequence[int]) -> Part:
+def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutcome:
     """The parts of one caller's rows as one part again; the first failure is the whole's."""
     outputs: list[Columns] = []
     for part in parts:
         if isinstance(part.outcome, Failure):
-            return Part(part.outcome, counts)
+            return SharedOutcome(part.outcome, counts)
         outputs.append(part.outcome)
-    return Part(concatenate(outputs), counts)
+    return SharedOutcome(concatenate(outputs), counts)
 
 
 def _ran_out_of_memory(error: BaseException, message: str) -> bool:

@@ -16,14 +16,14 @@ from wherry.models.config import ModelConfig
 from wherry.models.model import Device
 
 
-class Message(msgspec.Struct, array_like=True, tag=True):
+class WorkerMessage(msgspec.Struct, array_like=True, tag=True):
     """Tagged with its class name, its fields in order."""
 
 
 # To the worker
 
 
-class Start(Message):
+class Start(WorkerMessage):
     """The first message."""
 
     source: Source
@@ -37,7 +37,7 @@ class Start(Message):
     python_path: str | None
 
 
-class Execute(Message):
+class Execute(WorkerMessage):
     """A batch: `counts[i]` rows belong to its request i."""
 
     columns: dict[str, Any]
@@ -46,44 +46,44 @@ class Execute(Message):
     slab: bool
 
 
-class Generate(Message):
+class Generate(WorkerMessage):
     """A batch for a model that streams."""
 
     columns: dict[str, Any]
     counts: list[int]
 
 
-class Cancel(Message):
+class Cancel(WorkerMessage):
     """Send no more responses to this request of the running stream."""
 
     index: int
 
 
-class Join(Message):
+class Join(WorkerMessage):
     """Let a request join a model that works in steps; later messages name it by `key`."""
 
     key: int
     columns: dict[str, Any]
 
 
-class Leave(Message):
+class Leave(WorkerMessage):
     """Forget a request that has joined."""
 
     key: int
 
 
-class Stop(Message):
+class Stop(WorkerMessage):
     """Unload the model and end."""
 
 
 # From the worker
 
 
-class Ready(Message):
+class Ready(WorkerMessage):
     """Loaded and warm."""
 
 
-class NotLoaded(Message):
+class NotLoaded(WorkerMessage):
     """The model's import, load or warm-up raised."""
 
     error: str
@@ -114,7 +114,7 @@ class Answer(msgspec.Struct, array_like=True):
     outcome: dict[str, Any] | Failed
 
 
-class Result(Message):
+class Result(WorkerMessage):
     """The answer to Execute."""
 
     answers: list[Answer]
@@ -125,14 +125,14 @@ class Result(Message):
     out_of_memory_rows: int = 0
 
 
-class Respond(Message):
+class Respond(WorkerMessage):
     """One response of a stream to one request."""
 
     index: int
     columns: dict[str, Any]
 
 
-class GenerateEnd(Message):
+class GenerateEnd(WorkerMessage):
     """The answer to Generate: how the stream ended for each request."""
 
     failures: list[Failed | None]
@@ -147,7 +147,7 @@ class SharedOut(msgspec.Struct, array_like=True):
     failed: Failed | None
 
 
-class Stepped(Message):
+class Stepped(WorkerMessage):
     """A step is done, or requests have joined and left."""
 
     shares: list[SharedOut]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances import messages
-from wherry.instances.executable import Execution, Failure, Outcome, Part
+from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
 from wherry.instances.instance import Answers, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
@@ -196,7 +196,7 @@ class ProcessInstance(Instance):
             if isinstance(answer.outcome, Failed):
                 outcomes += [answer.outcome.failure()] * len(answer.counts)
             else:
-                outcomes += Part(answer.outcome, answer.counts).scatter()
+                outcomes += SharedOutcome(answer.outcome, answer.counts).scatter()
         self._runs.popleft()
         # The clock is the same in both processes. Handing over counts as input and as output.
         output_ns = perf_counter_ns() - result.started_at - result.infer_ns

@@ -29,7 +29,7 @@ from wherry.instances.executable import (
     Execution,
     Failure,
     Outcome,
-    Part,
+    SharedOutcome,
     model_errors,
     sendable,
     text_of,
@@ -149,14 +149,14 @@ def _execute(connection: MessageSocket, executable: Executable, batch: Execute) 
     except UNSENDABLE:  # find the requests whose rows cannot be sent
         name = executable.config.name
         parts = [
-            Part(_checked(outcome, name), [count])
+            SharedOutcome(_checked(outcome, name), [count])
             for part in parts
             for outcome, count in zip(part.scatter(), part.counts, strict=True)
         ]
         connection.send(_result(parts, started, execution), slab=batch.slab)
 
 
-def _result(parts: Sequence[Part], started: int, execution: Execution) -> messages.Result:
+def _result(parts: Sequence[SharedOutcome], started: int, execution: Execution) -> messages.Result:
     answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts]
     return messages.Result(
         answers,

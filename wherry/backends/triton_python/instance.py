@@ -67,7 +67,7 @@ class PythonWorker(StubProcess[Channel]):
                 raise load_failed(message)
             if message[0] != "opened":
                 raise Garbage(f"{message[0]!r} instead of an opened model")
-        except (EOFError, OSError, wire.Garbage, Garbage) as error:
+        except (EOFError, OSError, wire.BadFrame, Garbage) as error:
             if shortage(error):  # of the server: nothing is wrong with the process
                 raise
             how, _ = self.end(error if isinstance(error, Garbage) else EOFError())
@@ -175,7 +175,7 @@ class PythonInstance(WorkerInstance):
             self._take(*received)
         except (EOFError, OSError):
             return False
-        except wire.Garbage as error:
+        except wire.BadFrame as error:
             raise self._died(error) from None
         return True
 
@@ -262,7 +262,7 @@ class PythonInstance(WorkerInstance):
         """Have it finalize, and serve it until it ends."""
         seconds = self._config.unload_timeout
         ends_at = None if seconds is None else time.monotonic() + seconds
-        with contextlib.suppress(WorkerDied, EOFError, OSError, wire.Garbage):
+        with contextlib.suppress(WorkerDied, EOFError, OSError, wire.BadFrame):
             worker.connection.send(["stop", 0])
             while (left := seconds_until(ends_at)) is None or left > 0:
                 if worker.connection.complete() or worker.park(left):
@@ -408,7 +408,7 @@ class PythonInstance(WorkerInstance):
         try:
             if (self._reader is None and connection.complete()) or self._park(self._worker):
                 self._take(*connection.receive())
-        except (EOFError, OSError, wire.Garbage) as error:
+        except (EOFError, OSError, wire.BadFrame) as error:
             raise self._died(error) from None
         if self._outbox:
             with self._sending:  # an event loop must not wait until something can be sent
@@ -417,7 +417,7 @@ class PythonInstance(WorkerInstance):
             self._outbox.popleft()()
 
     def _take(self, message: list[Any], incoming: Incoming) -> None:
-        """See to one message of the process. Garbage if it is none."""
+        """See to one message of the process. BadFrame if it is none."""
         assert self._worker is not None
         try:
             kind, (released, measured), *rest = message
@@ -445,10 +445,10 @@ class PythonInstance(WorkerInstance):
             elif kind in ("ready", "failed"):
                 self._answer = message
             elif kind != "measured":
-                raise wire.Garbage(f"no message is called {kind!r}")
+                raise wire.BadFrame(f"no message is called {kind!r}")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"a message {message[0]!r}: {type(error).__name__}: {error}"
-            raise wire.Garbage(text) from error
+            raise wire.BadFrame(text) from error
         if incoming.in_slab:
             with self._sending:
                 self._read += 1
@@ -538,7 +538,7 @@ class PythonInstance(WorkerInstance):
     def _died(self, error: Exception, *, reached: bool = True) -> WorkerDied:
         assert self._worker is not None
         self._dead = True
-        if isinstance(error, wire.Garbage):
+        if isinstance(error, wire.BadFrame):
             error = Garbage(str(error))
         return self._death_of(self._worker, error, reached=reached)
 

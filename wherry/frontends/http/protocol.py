@@ -32,7 +32,7 @@ from wherry.frontends.http.request_reader import (
     RequestReader,
 )
 from wherry.frontends.http.request_rules import Refused, RequestRules
-from wherry.frontends.http.waits import Wait, Waits, timeouts
+from wherry.frontends.http.waits import ClientWait, Waits, timeouts
 from wherry.frontends.http.wire import AnswerHeads
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -321,18 +321,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         wait, seconds = self._waits.see(now, draining=self._shared.draining)
         if wait is not None and seconds >= self._shared.timeouts[wait]:
             self._waited_too_long(wait)
-        elif wait is Wait.LEAVE and self._closing.is_complete():
+        elif wait is ClientWait.LEAVE and self._closing.is_complete():
             self._transport.abort()
 
-    def _waited_too_long(self, wait: Wait) -> None:
+    def _waited_too_long(self, wait: ClientWait) -> None:
         limits = self._shared.limits
-        if wait is Wait.HEAD:
+        if wait is ClientWait.HEAD:
             text = f"the request's head did not arrive within {limits.header_timeout} s"
             self._refuse(Refused(408, text))
-        elif wait is Wait.BODY:
+        elif wait is ClientWait.BODY:
             text = f"too little of the request's body arrived within {limits.body_timeout} s"
             self._refuse(Refused(408, text))
-        elif wait is Wait.READ or wait is Wait.LEAVE:
+        elif wait is ClientWait.READ or wait is ClientWait.LEAVE:
             self._transport.abort()
         elif not has_unread(self._transport):  # else a request has come in the last moment
             self._reader.stop()

@@ -18,7 +18,7 @@ PROGRESS_BYTES: Final = 2**14
 then is no progress."""
 
 
-class Wait(Enum):
+class ClientWait(Enum):
     """What a connection waits for the client to do."""
 
     BEGIN = auto()  # begin a request
@@ -29,15 +29,15 @@ class Wait(Enum):
     LEAVE = auto()  # close the connection
 
 
-def timeouts(limits: Limits, last_call: float = 0.0) -> dict[Wait, float]:
+def timeouts(limits: Limits, last_call: float = 0.0) -> dict[ClientWait, float]:
     """Seconds that each wait may take. `last_call`: the time for last requests in a drain."""
     return {
-        Wait.BEGIN: limits.idle_timeout,
-        Wait.HEAD: limits.header_timeout,
-        Wait.BODY: limits.body_timeout,
-        Wait.READ: limits.write_timeout,
-        Wait.LAST: last_call,
-        Wait.LEAVE: LINGER,
+        ClientWait.BEGIN: limits.idle_timeout,
+        ClientWait.HEAD: limits.header_timeout,
+        ClientWait.BODY: limits.body_timeout,
+        ClientWait.READ: limits.write_timeout,
+        ClientWait.LAST: last_call,
+        ClientWait.LEAVE: LINGER,
     }
 
 
@@ -58,11 +58,11 @@ class Waits:
         self._reader = reader
         self._answers = answers
         self._intake = intake
-        self._awaited: tuple[Wait, int] | None = None
+        self._awaited: tuple[ClientWait, int] | None = None
         #: When a sweep first saw the present wait.
         self.since = now
 
-    def see(self, now: float, *, draining: bool) -> tuple[Wait | None, float]:
+    def see(self, now: float, *, draining: bool) -> tuple[ClientWait | None, float]:
         """What is awaited, and for how many seconds without progress. None: nothing, or a sweep
         sees it for the first time."""
         awaited = self.awaited(draining=draining)
@@ -71,23 +71,23 @@ class Waits:
             return None, 0.0
         return (None if awaited is None else awaited[0]), now - self.since
 
-    def awaited(self, *, draining: bool) -> tuple[Wait, int] | None:
+    def awaited(self, *, draining: bool) -> tuple[ClientWait, int] | None:
         """What is awaited, with a number that changes whenever the client makes progress."""
         reader = self._reader
         if self._answers.unsent_bytes:
-            return Wait.READ, self._answers.sent_bytes // PROGRESS_BYTES
+            return ClientWait.READ, self._answers.sent_bytes // PROGRESS_BYTES
         if reader.state is OVER:
-            return None if self._answers.exchanges else (Wait.LEAVE, 0)
+            return None if self._answers.exchanges else (ClientWait.LEAVE, 0)
         if self._intake.paused:
             return None
         if reader.state is HEAD:
-            return Wait.HEAD, reader.requests
+            return ClientWait.HEAD, reader.requests
         if reader.state is BODY:
-            return Wait.BODY, reader.received_bytes // PROGRESS_BYTES
+            return ClientWait.BODY, reader.received_bytes // PROGRESS_BYTES
         if self._answers.exchanges:
             return None
         if not draining:
-            return Wait.BEGIN, reader.requests
+            return ClientWait.BEGIN, reader.requests
         if untaken := unacknowledged(self._transport):
-            return Wait.READ, -untaken // PROGRESS_BYTES  # it has not heard all yet
-        return Wait.LAST, reader.requests
+            return ClientWait.READ, -untaken // PROGRESS_BYTES  # it has not heard all yet
+        return ClientWait.LAST, reader.requests

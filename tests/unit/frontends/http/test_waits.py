@@ -9,7 +9,7 @@ from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.http.intake import Intake, Turns
 from wherry.frontends.http.request_reader import RequestReader
 from wherry.frontends.http.request_rules import RequestRules
-from wherry.frontends.http.waits import PROGRESS_BYTES, Wait, Waits, timeouts
+from wherry.frontends.http.waits import PROGRESS_BYTES, ClientWait, Waits, timeouts
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n"
@@ -32,25 +32,25 @@ class Parts:
     def feed(self, data: bytes) -> None:
         self.reader.feed(memoryview(data))
 
-    def see(self, now: float) -> tuple[Wait | None, float]:
+    def see(self, now: float) -> tuple[ClientWait | None, float]:
         return self.waits.see(now, draining=False)
 
 
 @pytest.mark.parametrize(
     ("data", "unsent", "wait"),
     [
-        (b"", 0, Wait.BEGIN),
-        (GET, 0, Wait.BEGIN),
-        (GET[:10], 0, Wait.HEAD),
-        (POST, 0, Wait.BODY),
-        (LAST, 0, Wait.LEAVE),
-        (LAST, 1, Wait.READ),
-        (GET, 1, Wait.READ),
-        (GET[:10], 1, Wait.READ),
+        (b"", 0, ClientWait.BEGIN),
+        (GET, 0, ClientWait.BEGIN),
+        (GET[:10], 0, ClientWait.HEAD),
+        (POST, 0, ClientWait.BODY),
+        (LAST, 0, ClientWait.LEAVE),
+        (LAST, 1, ClientWait.READ),
+        (GET, 1, ClientWait.READ),
+        (GET[:10], 1, ClientWait.READ),
     ],
 )
 def test_what_is_awaited_is_what_the_client_has_to_do_next(
-    data: bytes, unsent: int, wait: Wait
+    data: bytes, unsent: int, wait: ClientWait
 ) -> None:
     parts = Parts()
     if data:
@@ -64,7 +64,7 @@ def test_what_is_awaited_is_what_the_client_has_to_do_next(
 def test_a_drain_waits_for_a_last_request() -> None:
     parts = Parts()
     parts.waits.see(1.0, draining=True)
-    assert parts.waits.see(2.0, draining=True)[0] is Wait.LAST
+    assert parts.waits.see(2.0, draining=True)[0] is ClientWait.LAST
 
 
 def test_nothing_is_awaited_of_a_client_that_is_not_read() -> None:
@@ -75,9 +75,9 @@ def test_nothing_is_awaited_of_a_client_that_is_not_read() -> None:
     assert parts.see(2.0)[0] is None
 
 
-@pytest.mark.parametrize(("moved", "waited"), [(PROGRESS_BYTES, None), (1, Wait.BODY)])
+@pytest.mark.parametrize(("moved", "waited"), [(PROGRESS_BYTES, None), (1, ClientWait.BODY)])
 def test_a_wait_begins_anew_when_enough_bytes_of_a_body_have_come(
-    moved: int, waited: Wait | None
+    moved: int, waited: ClientWait | None
 ) -> None:
     parts = Parts()
     parts.feed(POST)
@@ -87,9 +87,9 @@ def test_a_wait_begins_anew_when_enough_bytes_of_a_body_have_come(
     assert parts.see(30.0)[0] is waited
 
 
-@pytest.mark.parametrize(("taken", "waited"), [(PROGRESS_BYTES, None), (1, Wait.READ)])
+@pytest.mark.parametrize(("taken", "waited"), [(PROGRESS_BYTES, None), (1, ClientWait.READ)])
 def test_a_wait_begins_anew_when_enough_bytes_of_an_answer_were_taken(
-    taken: int, waited: Wait | None
+    taken: int, waited: ClientWait | None
 ) -> None:
     parts = Parts()
     parts.answers.write(100 * PROGRESS_BYTES * b"x")
@@ -102,7 +102,6 @@ def test_a_wait_begins_anew_when_enough_bytes_of_an_answer_were_taken(
 def test_each_wait_has_its_timeout() -> None:
     limits = Limits(header_timeout=1, body_timeout=2, idle_timeout=3, write_timeout=4)
     seconds = timeouts(limits, last_call=5)
-    assert set(seconds) == set(Wait)
-    assert [seconds[w] for w in (Wait.HEAD, Wait.BODY, Wait.BEGIN, Wait.READ, Wait.LAST)] == [
-        1, 2, 3, 4, 5
-    ]  # fmt: skip
+    assert set(seconds) == set(ClientWait)
+    in_order = ("HEAD", "BODY", "BEGIN", "READ", "LAST")
+    assert [seconds[ClientWait[name]] for name in in_order] == [1, 2, 3, 4, 5]

@@ -62,7 +62,7 @@ except ImportError:  # a user's environment without msgspec: the same JSON, slow
         return json.loads(bytes(data))
 
 
-class Garbage(Exception):
+class BadFrame(Exception):
     """The received data is not a valid frame."""
 
 
@@ -164,7 +164,7 @@ class Incoming:
             return self.slab(offset, size)
         memory = (self._inline, self._memory, self._file)[where]
         if memory is None:
-            raise Garbage("a tensor outside of its message")
+            raise BadFrame("a tensor outside of its message")
         return np.frombuffer(memory, np.uint8, size, offset)
 
 
@@ -240,7 +240,7 @@ class Channel:
 
     def receive(self) -> tuple[list[Any], Incoming]:
         """The next message and its tensors. Raises EOFError or OSError if the other process has
-        ended, and Garbage."""
+        ended, and BadFrame."""
         while (frame := self._frame()) is None:
             self._fill()
         return self._take(*frame)
@@ -263,7 +263,7 @@ class Channel:
             return None
         head, size, flags, mark = _HEADER.unpack_from(self._in, self._read)
         if mark != _MARK or head > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
-            raise Garbage(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+            raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
         if waiting < _HEADER_BYTES + head + size:
             self._make_room(_HEADER_BYTES + head + size)
             return None
@@ -279,10 +279,10 @@ class Channel:
             inline = self._in[stop : stop + size] if size else None
             file = self._next_map() if flags & _HAS_FILE else None
         except Exception as error:  # the other end's data may be anything
-            raise Garbage(str(error)) from error
+            raise BadFrame(str(error)) from error
         self._read = stop + size
         if not isinstance(message, list) or not message:
-            raise Garbage("a message that is no list")
+            raise BadFrame("a message that is no list")
         return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
 
     def readable(self) -> bool:
@@ -297,7 +297,7 @@ class Channel:
     def next_file(self) -> int:
         """The file descriptor received with the last message; the caller closes it."""
         if not self._files:
-            raise Garbage("a message without its descriptor")
+            raise BadFrame("a message without its descriptor")
         return self._files.popleft()
 
     def _use(self, size: int) -> None:

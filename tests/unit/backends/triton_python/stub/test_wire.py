@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from wherry.backends.triton_python.stub import wire
-from wherry.backends.triton_python.stub.wire import Arena, Channel, Garbage, Outgoing
+from wherry.backends.triton_python.stub.wire import Arena, BadFrame, Channel, Outgoing
 
 STUB = Path(wire.__file__).parent
 
@@ -179,7 +179,7 @@ def test_an_arena_begins_anew_when_nothing_in_it_is_in_use() -> None:
 def test_garbage_is_refused(ends: tuple[Channel, Channel], data: bytes) -> None:
     os.write(ends[0].fileno(), data)
 
-    with pytest.raises(Garbage):
+    with pytest.raises(BadFrame):
         ends[1].receive()
 
 
@@ -192,7 +192,7 @@ def test_a_tensor_outside_of_its_message_is_garbage(
     ends[0].send(["m"])
     _, incoming = ends[1].receive()
 
-    with pytest.raises(Garbage):
+    with pytest.raises(BadFrame):
         incoming.get(*where)
 
 
