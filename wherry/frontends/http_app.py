@@ -25,7 +25,7 @@ from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.kserve import KServeRoutes
 from wherry.frontends.v2.http.repository import RepositoryRoutes
-from wherry.frontends.v2.http.settings import SettingRoutes
+from wherry.frontends.v2.http.settings import setting_routes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
 from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
@@ -78,7 +78,7 @@ class HttpApp:
             **self._shared_memory.routes(),
             **self._repository.routes(),
             **self._openai.routes(),
-            **SettingRoutes(entry).routes(),
+            **setting_routes(entry),
             "/": Route({"GET": page}, "metadata"),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }

@@ -108,7 +108,7 @@ def test_a_version_is_a_number(client: Client, method: str, version: str) -> Non
 
 def test_metadata_is_what_describe_says(client: Client) -> None:
     answer = client.ask("ModelMetadata", {"name": "count"}).answer
-    assert answer == describe.metadata(client.runtime.model("count"), ["1"])
+    assert answer == describe.metadata(client.runtime, client.runtime.model("count"), None)
     code, text = client.ask("ModelMetadata", {"name": "nope"}).error
     assert (code, text) == ("NOT_FOUND", "Request for unknown model: 'nope' is not found")
 

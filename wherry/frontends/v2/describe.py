@@ -23,18 +23,16 @@ from wherry.values.errors import InvalidRequest, ModelNotFound
 Json = dict[str, Any]
 
 
-def metadata(loaded: LoadedModel, versions: list[str]) -> Json:
+def metadata(runtime: Runtime, loaded: LoadedModel, version: str | None) -> Json:
+    """The metadata of a model; `version` is the one that the client named, if it did."""
+    every = [loaded] if version else all_versions(runtime, loaded.name)
     return {
         "name": loaded.name,
-        "versions": versions,
+        "versions": [one.version for one in every],
         "platform": _platform(loaded),
         "inputs": [_tensor(loaded, spec) for spec in loaded.signature.inputs],
         "outputs": [_tensor(loaded, spec) for spec in loaded.signature.outputs],
     }
-
-
-def versions_of(runtime: Runtime, name: str) -> list[str]:
-    return [loaded.version for loaded in all_versions(runtime, name)]
 
 
 def all_versions(runtime: Runtime, name: str) -> list[LoadedModel]:

@@ -59,9 +59,7 @@ class KServeCalls:
 
     def _model_metadata(self, request: Values) -> Values:
         name, version = _named(request)
-        loaded = self._entry.model(name, version)
-        versions = [version] if version else describe.versions_of(self._entry.runtime, name)
-        return describe.metadata(loaded, versions)
+        return describe.metadata(self._entry.runtime, self._entry.model(name, version), version)
 
     def _model_config(self, request: Values) -> Values:
         return {"config": describe.model_config(self._entry.model(*_named(request)))}

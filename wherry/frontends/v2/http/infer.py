@@ -93,7 +93,7 @@ class HttpInferCall(InferCall):
 
     def _encoded_beside(self, *what: Any) -> AnswerBody:
         """Encode and compress an answer in another thread."""
-        encoded = self.codec.encode_in_slices(*what)
+        encoded = self.codec.encode(*what, in_slices=True)
         given = self.exchange.request.headers.get("accept-encoding")
         if given is not None:
             encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)

@@ -212,29 +212,26 @@ class ModelCodec:
         wanted: list[WantedOutput] | None = None,
         id: str = "",
         parameters: Mapping[str, Any] | None = None,
+        *,
+        in_slices: bool = False,
     ) -> AnswerBody:
-        """An output that the model did not give, as some may, is left out."""
+        """Encode an answer. An output that the model did not give, as some may, is left out.
+
+        `in_slices`: for large outputs, in another thread; the body is a list of parts.
+        """
         head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
         if wanted is None:
-            members = [codec.json(outputs[n]) for n, codec in self.outputs.items() if n in outputs]
-            return AnswerBody(b"%b%b]}" % (head, b",".join(members)), None)
-        text, buffers = self._parts(outputs, wanted, head, in_slices=False)
+            if not in_slices:
+                given = [
+                    c.json(outputs[name]) for name, c in self.outputs.items() if name in outputs
+                ]
+                return AnswerBody(b"%b%b]}" % (head, b",".join(given)), None)
+            wanted = [WantedOutput(codec) for codec in self.outputs.values()]
+        text, buffers = self._parts(outputs, wanted, head, in_slices=in_slices)
+        if in_slices:
+            return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
         joined = b"".join(text)
         return AnswerBody([joined, *buffers], len(joined)) if buffers else AnswerBody(joined, None)
-
-    def encode_in_slices(
-        self,
-        outputs: Columns,
-        wanted: list[WantedOutput] | None = None,
-        id: str = "",
-        parameters: Mapping[str, Any] | None = None,
-    ) -> AnswerBody:
-        """As `encode`, for large outputs: the body is a list of parts."""
-        if wanted is None:
-            wanted = [WantedOutput(codec) for codec in self.outputs.values()]
-        head = self._full_head(id, parameters)
-        text, buffers = self._parts(outputs, wanted, head, in_slices=True)
-        return AnswerBody(text + buffers, sum(map(len, text)) if buffers else None)
 
     def _parts(
         self, outputs: Columns, wanted: list[WantedOutput], head: bytes, *, in_slices: bool

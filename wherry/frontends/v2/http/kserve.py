@@ -94,9 +94,8 @@ class KServeRoutes:
 
 
 def _metadata(model: ModelPath, exchange: Exchange) -> None:
-    loaded, version = model.loaded(), model.version
-    versions = [version] if version else describe.versions_of(model.entry.runtime, model.name)
-    respond_json(exchange, describe.metadata(loaded, versions))
+    about = describe.metadata(model.entry.runtime, model.loaded(), model.version)
+    respond_json(exchange, about)
 
 
 def _config(model: ModelPath, exchange: Exchange) -> None:

@@ -6,34 +6,26 @@ from wherry.frontends.http.answers import respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
+from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.values.errors import InvalidRequest, ModelNotFound
 
 
-class SettingRoutes:
-    """/v2/logging and /v2/trace/setting; a model's trace settings are a path of the model."""
+def setting_routes(entry: HttpEntry) -> dict[str, Route]:
+    """Return the routes of the server's own settings; a model's are below the model's path."""
 
-    def __init__(self, entry: HttpEntry) -> None:
-        self._entry = entry
-        self._log = entry.common.log_settings
-        self._trace = entry.common.trace_settings
+    def route(settings: LogSettings | TraceSettings, group: str) -> Route:
+        def tell(exchange: Exchange) -> None:
+            respond_json(exchange, settings.values())
 
-    def routes(self) -> dict[str, Route]:
-        return {
-            "/v2/logging": Route({"GET": self._tell_log, "POST": self._set_log}, "logging"),
-            "/v2/trace/setting": Route({"GET": self._tell_trace, "POST": self._set_trace}, "trace"),
-        }
+        def change(exchange: Exchange) -> None:
+            respond_json(exchange, settings.update(entry.members(exchange)))
 
-    def _tell_log(self, exchange: Exchange) -> None:
-        respond_json(exchange, self._log.values())
+        return Route({"GET": tell, "POST": change}, group)
 
-    def _set_log(self, exchange: Exchange) -> None:
-        respond_json(exchange, self._log.update(self._entry.members(exchange)))
-
-    def _tell_trace(self, exchange: Exchange) -> None:
-        respond_json(exchange, self._trace.values())
-
-    def _set_trace(self, exchange: Exchange) -> None:
-        respond_json(exchange, self._trace.update(self._entry.members(exchange)))
+    return {
+        "/v2/logging": route(entry.common.log_settings, "logging"),
+        "/v2/trace/setting": route(entry.common.trace_settings, "trace"),
+    }
 
 
 def tell_trace_of(model: ModelPath, exchange: Exchange) -> None:

@@ -1055,7 +1055,7 @@ def large_inputs(datatype: str, shape: list[int], data: object) -> dict[str, Any
 def decoding_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that decode and encode from now on."""
     names: list[str] = []
-    methods = [(ModelCodec, name) for name in ("decode", "encode", "encode_in_slices")]
+    methods = [(ModelCodec, name) for name in ("decode", "encode")]
     for codec, method in [*methods, (GenerateCodec, "decode")]:
         original = getattr(codec, method)
 
