@@ -271,6 +271,16 @@ def test_of_a_oneof_the_last_counts() -> None:
     assert parameter.decode(both) == {"string_param": "x"}
 
 
+def test_a_message_of_a_oneof_replaces_the_others_too() -> None:
+    schema = parse(
+        'syntax = "proto3"; package p;'
+        " message A { int32 x = 1; } message M { oneof choice { A a = 1; string text = 2; } }"
+    )
+    message = schema.messages["M"]
+    both = message.encode({"text": "x"}) + message.encode({"a": {"x": 7}})
+    assert message.decode(both) == {"a": {"x": 7}}
+
+
 def test_unknown_fields_are_skipped() -> None:
     unknown = b"\xf8\x07\x05" + b"\xf9\x07" + b"8" * 8 + b"\xfd\x07" + b"4" * 4 + b"\xfa\x07\x01z"
     assert REQUEST.decode(unknown + REQUEST.encode({"id": "7"})) == {"id": "7"}
