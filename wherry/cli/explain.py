@@ -1,18 +1,30 @@
-"""Why are batches as they are? `wherry explain MODEL`."""
+"""Why are batches as they are? `wherry explain MODEL`, as text or as one page."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from wherry.cli.call import client_of
-from wherry.cli.explain_page import Chart, page
 from wherry.cli.show import as_json, print_line
 
 #: Characters of the longest bar.
 WIDTH = 40
+
+STYLE = """
+body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
+       color: CanvasText; background: Canvas; color-scheme: light dark; }
+h2 { font-size: 1em; margin: 2em 0 .5em; }
+svg text { font-size: 12px; fill: currentColor; }
+svg rect { fill: #3b7dd8; }
+"""
+
+#: Pixels: of a bar's row, of the labels before it, and of the longest bar.
+ROW, LABELS, BARS = 20, 90, 360
 
 REASONS = {
     "full": "max_batch_size was reached",
@@ -28,12 +40,22 @@ REASONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars under a heading: label, value, remark."""
+
+    heading: str
+    bars: list[tuple[str, float, str]]
+    unit: str = ""
+    remark: str = ""
+
+
 def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
     with client_of(args) as client:
         told = client.batching(args.model)
     if args.html:
-        Path(args.html).write_text(page(facts(told), list(charts(told))), encoding="utf-8")
+        Path(args.html).write_text(page(told), encoding="utf-8")
     else:
         print_line(as_json(told, None) if args.json else "\n".join(lines(told)))
     return 0
@@ -53,8 +75,42 @@ def lines(told: dict[str, Any]) -> list[str]:
     return out
 
 
+def page(told: dict[str, Any]) -> str:
+    """The server's answer as an HTML page that fetches nothing: each chart is SVG in it."""
+    said = facts(told)
+    title = escape(said[0].partition(":")[0])
+    paragraphs = "\n".join(f"<p>{escape(fact)}</p>" for fact in said)
+    drawn = "\n".join(map(_section, charts(told)))
+    return (
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
+    )
+
+
+def _section(chart: Chart) -> str:
+    """One chart with its heading."""
+    most = max(value for _, value, _ in chart.bars) or 1.0
+    rows = []
+    for number, (label, value, remark) in enumerate(chart.bars):
+        y, width = number * ROW, BARS * value / most
+        shown = f"{value:.4g} {chart.unit}".strip()
+        rows.append(
+            f'<text x="{LABELS - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>'
+            f'<rect x="{LABELS}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
+            f'<text x="{LABELS + width + 6:.1f}" y="{y + 14}">{escape(shown)}'
+            f"<title>{escape(remark)}</title></text>"
+        )
+    height = ROW * len(chart.bars)
+    remark = f"\n<p>{escape(chart.remark)}</p>" if chart.remark else ""
+    return (
+        f"<h2>{escape(chart.heading)}</h2>\n"
+        f'<svg width="{LABELS + BARS + 120}" height="{height}" role="img"'
+        f' aria-label="{escape(chart.heading)}">{"".join(rows)}</svg>{remark}'
+    )
+
+
 def facts(told: dict[str, Any]) -> list[str]:
-    """What is said in a line each."""
+    """The facts, each a line."""
     if "stages" in told:
         calls = "the calls of its latest request" if told["latest"] else "no request yet"
         tree = [line for span in told["latest"][:1] for line in _tree(span)]
@@ -78,7 +134,7 @@ def facts(told: dict[str, Any]) -> list[str]:
 
 
 def charts(told: dict[str, Any]) -> Iterator[Chart]:
-    """What is drawn; nothing of which nothing is known."""
+    """The charts of what is known."""
     if "stages" in told:
         if told["stages"]:
             yield Chart("what its requests called, mean time of a call", _stages(told), "ms")

@@ -41,7 +41,7 @@ def check_repositories_exist(folders: Sequence[str], mode: str) -> None:
 
 
 def _is_model(folder: Path) -> bool:
-    """Does it look like one of a repository, whatever may be wrong with it?"""
+    """Whether the folder looks like a model of a repository, also one with mistakes."""
     try:
         return any(
             entry.name in ("configs", "config.pbtxt") or (entry.name.isdigit() and entry.is_dir())

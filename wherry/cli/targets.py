@@ -37,15 +37,15 @@ ENGINES: Final = {
 
 
 class TargetError(ConfigError):
-    """What was asked for is not there: the command line is wrong."""
+    """Raised for a target that is not there: the command line is wrong."""
 
 
 class TargetRaised(ConfigError):
-    """The user's file was found, and raised when it was imported; `__cause__` is its error."""
+    """Raised if the user's code raises when it is imported; `__cause__` is its error."""
 
 
 def is_repository(target: str) -> bool:
-    """A folder that is no package holds models in folders: a model repository."""
+    """Whether it is a folder that is no package, and so a model repository."""
     path = Path(target)
     return path.is_dir() and not (path / "__init__.py").is_file()
 
@@ -211,8 +211,8 @@ def _is_module(name: str) -> bool:
 
 
 def module_name(path: Path) -> tuple[str, Path]:
-    """What a file is called in a program, and the folder that must be on sys.path for it: inside
-    a package (folders with an __init__.py) the dotted name, from the package's own folder."""
+    """The name under which a program imports a file, and the folder for sys.path: inside a package
+    (folders with an __init__.py) the dotted name and the package's own folder."""
     parts = [] if path.name == "__init__.py" else [path.stem]
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder.name.isidentifier():
@@ -259,7 +259,7 @@ def user_traceback(error: BaseException) -> str:
     _, _, first = shortened.partition("\n")
     if first.startswith("  File "):
         return shortened
-    # None of the lines are theirs. What wherry raises on purpose says it all in its message.
+    # None of the lines is the user's. The message of wherry's own errors says it all.
     return "" if first.startswith("wherry.values.errors.") else text
 
 
@@ -273,7 +273,7 @@ def _frames_of(*prefixes: str) -> re.Pattern[str]:
 
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _MACHINERY = _frames_of("<frozen importlib", _PACKAGE, importlib.__file__)
-#: Where wherry found a mistake of theirs says nothing to them; what it found stands below.
+#: The place in wherry that found a user's mistake says nothing; the mistake stands below.
 _OURS_AT_THE_END = re.compile(
     rf'(?:  File "{re.escape(_PACKAGE)}[^\n]*\n(?:    .*\n)*)+(?=wherry\.values\.errors\.)'
 )

@@ -9,7 +9,7 @@ import msgspec
 
 
 class AnswerReader:
-    """What one answer holds: its pieces and tokens. Subclasses read them from its bytes.
+    """The pieces and tokens of an answer. Subclasses read them from its bytes.
 
     `first` and `gaps`: the moment of the first piece, and the seconds from each to the next. All
     pieces of one read came at the same moment.

@@ -23,7 +23,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def tls_context(ssl_ca: str | None, *, insecure: bool) -> ssl.SSLContext:
-    """For a client. ConfigError if `ssl_ca` has no certificates."""
+    """A context for a client. ConfigError if `ssl_ca` has no certificates."""
     try:
         context = ssl.create_default_context(cafile=ssl_ca)
     except OSError as error:
@@ -59,7 +59,7 @@ def shown_by(host: str, port: int) -> Shown:
 
 
 def _name_in(certificate: Mapping[str, Any]) -> str:
-    """What a client compares with the host: the first alternative name, else the common one."""
+    """The name to compare with the host: the first alternative one, else the common one."""
     subject = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [
         *(value for _, value in certificate.get("subjectAltName", ())),

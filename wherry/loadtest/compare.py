@@ -35,7 +35,7 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One figure of one point in both reports. Shares: 0.1 is 10 % more."""
+    """A figure of a point in both reports. Shares: 0.1 is 10 % more."""
 
     point: str
     metric: str

@@ -32,7 +32,7 @@ class Encoded(msgspec.Struct, frozen=True):
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests go, and what is read of the answers."""
+    """The server's address, and what is read of its answers."""
 
     host: str = "127.0.0.1"
     port: int = 80
@@ -65,7 +65,7 @@ class Owner(Protocol):
 
 
 class LoadConnection(asyncio.Protocol):
-    """One connection, one request at a time.
+    """A connection, with one request at a time.
 
     Outcomes are `record.OK` or the kind of error; `message` then says more.
     """
@@ -89,7 +89,7 @@ class LoadConnection(asyncio.Protocol):
         return self.transport is not None and not self.transport.is_closing()
 
     def send(self, request: Encoded, intended: float, sent: float) -> None:
-        """Send it. `sent` is now, or when connecting for it began."""
+        """Send a request. `sent`: now, or when connecting for it began."""
         assert self.transport is not None
         self.request = request
         self.intended = intended
@@ -107,13 +107,13 @@ class LoadConnection(asyncio.Protocol):
         self.transport.write(data)
 
     def abandon(self) -> None:
-        """Close at once and say nothing more."""
+        """Close at once, without telling the owner."""
         self.owner = None
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, outcome: str, message: str = "") -> None:
-        """The request ends here, and the connection with it."""
+        """End the request with this outcome, and close the connection."""
         owner, self.message = self.owner, message
         self.abandon()
         self.transport = None
@@ -186,7 +186,7 @@ class LoadConnection(asyncio.Protocol):
 
 
 class ReadingConnection(LoadConnection):
-    """One whose answers are read: whole ones for their usage, streams event by event."""
+    """A connection that reads answers: whole ones for their usage, streams event by event."""
 
     def __init__(self, owner: Owner | None, caller: int, reader: Callable[[], AnswerReader]):
         super().__init__(owner, caller)
@@ -223,14 +223,13 @@ _HAS_LENGTH = re.compile(rb"\r\n(?:content-length|transfer-encoding)\s*:", re.IG
 
 
 def _ends_with_eof(first_chunk: bytes) -> bool:
-    """Is it an answer whose end is the connection's end?"""
+    """Whether the answer ends with its connection."""
     head, end, _ = first_chunk.partition(b"\r\n\r\n")
     return bool(end) and not _HAS_LENGTH.search(head)
 
 
 def message_in(first_chunk: bytes, last_chunk: bytes) -> str:
-    """What an error's answer says, as far as it is here: a JSON `error`, else its text, or its
-    head if it has none. One line."""
+    """The text of an error's answer, in one line: a JSON `error`, else the body, else the head."""
     body = first_chunk.partition(b"\r\n\r\n")[2] or last_chunk
     start, end = body.find(b"{"), body.rfind(b"}")
     text = " ".join(body[:300].decode(errors="replace").split())

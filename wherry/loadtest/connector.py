@@ -73,11 +73,11 @@ class Connector:
         return [c for c in self._open if c.request is not None and c.intended < moment]
 
     def forget(self, connection: LoadConnection) -> None:
-        """It is closed."""
+        """Drop a connection that is closed."""
         self._open.discard(connection)
 
     def closing(self, closed: asyncio.Future[Any]) -> None:
-        """A connection takes time to close: `close` waits for this."""
+        """Have `close` wait for a connection that takes time to close."""
         self._closing.add(closed)
         closed.add_done_callback(self._closing.discard)
 

@@ -17,11 +17,11 @@ from wherry.values.errors import ConfigError, WherryError
 
 
 class Unreachable(WherryError):
-    """The server does not answer at all."""
+    """Raised if the server does not answer."""
 
 
 class NotThere(WherryError):
-    """The server answers, with something else than what was asked for."""
+    """Raised if the server's answer is not what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         default = {"http": 80, "https": 443}.get(self.scheme)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == default or self.uds else f"{host}:{self.port}"
@@ -49,7 +49,7 @@ class Address:
 
 
 def address(url: str) -> Address:
-    """From http[s]://, grpc[s]:// or http+unix:///path/of/the.sock; else ConfigError."""
+    """Parse http[s]://, grpc[s]:// or http+unix:///path/of/the.sock. ConfigError for others."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -23,7 +23,7 @@ WIDTHS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 3600.0)
 
 
 class Spread(msgspec.Struct, kw_only=True):
-    """How values lie, in seconds unless said otherwise."""
+    """Mean and quantiles of values, in seconds unless another unit is named."""
 
     count: int
     mean: float
@@ -38,7 +38,7 @@ class Spread(msgspec.Struct, kw_only=True):
 
 
 class Figures(msgspec.Struct, kw_only=True):
-    """What one run says of its target."""
+    """The figures of a run."""
 
     #: Of the measured window.
     seconds: float
@@ -127,7 +127,7 @@ class Table:
 def window(
     table: Table, begin: float, ended_at: float, *, warmup: float, duration: float | None
 ) -> MeasuredWindow:
-    """What is measured: from the end of the warm-up until the load ended, not its last answer."""
+    """The measured part: from the end of the warm-up until the load ended, not its last answer."""
     if duration is not None and begin + duration <= ended_at:
         stop = begin + duration
     else:
@@ -137,7 +137,7 @@ def window(
 
 
 def spread(values: npt.NDArray[Any]) -> Spread | None:
-    """None if there are no values."""
+    """Mean and quantiles; None if there are no values."""
     if not len(values):
         return None
     p50, p90, p95, p99, p999 = np.percentile(values, [50, 90, 95, 99, 99.9])

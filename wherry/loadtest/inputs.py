@@ -42,8 +42,11 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long a text is: between `low` and `high`, evenly; or normal or lognormal around
-    `mean`, cut off at 1. Counts characters, or words."""
+    """A distribution of the lengths of texts, in characters or words.
+
+    Uniform between `low` and `high`; or normal or lognormal with the mean `low` and the standard
+    deviation `high`, at least 1.
+    """
 
     kind: str = "uniform"
     low: float = 20.0
@@ -170,7 +173,7 @@ def prompts(text: Lengths, *, count: int = MOST_ROWS, seed: int = 0) -> list[str
 
 
 def from_file(path: str) -> list[Any]:
-    """One value of each line of a JSONL file; other files are text, a row a line."""
+    """Read the value of each line of a JSONL file; other files are text, a row a line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -192,7 +195,7 @@ def from_file(path: str) -> list[Any]:
 
 
 def from_program(target: str, count: int = MOST_ROWS) -> list[Any]:
-    """What the generator function `file.py:function` yields, at most `count` rows of it."""
+    """Read at most `count` rows that the function `file.py:function` yields or returns."""
     where, _, name = target.rpartition(":")
     path = Path(where)
     if not path.is_file():

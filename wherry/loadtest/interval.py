@@ -39,7 +39,7 @@ RUN: Final = 0.10
 
 
 def turns(pairs: int, seed: int = 0) -> list[tuple[int, int]]:
-    """Which of the two (0 or 1) runs first and second of each pair; each begins half of them."""
+    """The order (0, 1 or 1, 0) in which each pair is run; each of the two begins half of them."""
     firsts = np.arange(pairs) % 2
     np.random.default_rng(seed).shuffle(firsts)
     return [(int(first), 1 - int(first)) for first in firsts]
@@ -59,7 +59,7 @@ def paired(before: Sequence[float], after: Sequence[float], figures: int) -> tup
 def unpaired(
     before: Sequence[float], after: Sequence[float], figures: int, noisier: float = 1.0
 ) -> tuple[float, float]:
-    """The same of two groups of runs, each of at least one.
+    """The interval of the change between two groups of runs, each of at least one.
 
     `noisier`: how many times the assumed noise this kind of figure has, a high percentile for one.
     """
@@ -80,7 +80,7 @@ def unpaired(
 
 
 def _drift(group: npt.NDArray[np.float64]) -> float:
-    """How far its second half lies above its first."""
+    """The mean of a group's second half less that of its first."""
     half = len(group) // 2
     return float(group[-half:].mean() - group[:half].mean())
 

@@ -22,12 +22,12 @@ HEAD_START = 0.02
 
 
 class LoadFailure(WherryError):
-    """A load process ended before it was done; the message holds what it said."""
+    """Raised if a load process ended before it was done; the message holds its error."""
 
 
 @dataclass(slots=True)
 class Raw:
-    """What one run gave: a row for each request, and what it cost this machine."""
+    """The raw result of a run: a row for each request, and the cost to this machine."""
 
     records: Recorder
     began_at: float
@@ -42,7 +42,7 @@ class Raw:
 
 
 class Child:
-    """One load process, as its parent sees it."""
+    """A load process, for its parent."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -63,7 +63,7 @@ class Child:
             self.input.flush()
 
     def read(self) -> list[messages.FromChild]:
-        """What it has said. Blocks unless there is something."""
+        """The messages that have come in full. Blocks until bytes come."""
         data = os.read(self.output.fileno(), 2**20)
         if not data:
             code = self.process.wait()

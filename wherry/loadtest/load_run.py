@@ -24,7 +24,7 @@ GIVE_UP = 5.0
 
 
 class LoadRun:
-    """One run. Make it in the loop that runs it; `recorder` can be read at any moment.
+    """A run. Make it in the loop that runs it; `recorder` can be read at any moment.
 
     `offset` is the request that it begins with, and `phase` (0 to 1) shifts a constant rate:
     several processes send different requests at different moments.

@@ -112,7 +112,7 @@ def _streamed(responses: Iterator[Any]) -> AnswerReader:
 
 @dataclass(slots=True)
 class _Thread:
-    """One caller's thread, what it has recorded, and what it is at."""
+    """A caller's thread, its records, and when its present call began."""
 
     recorder: Recorder = field(default_factory=Recorder)
     busy_since: float | None = None

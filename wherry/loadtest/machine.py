@@ -86,7 +86,7 @@ def _listening_inodes(port: int) -> Iterator[str]:
 
 
 def is_here(host: str) -> bool:
-    """Is it this machine's own loopback address?"""
+    """Whether it is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 

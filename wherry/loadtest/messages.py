@@ -12,7 +12,7 @@ from wherry.loadtest.plan import Plan
 
 
 class RunLoad(msgspec.Struct, tag=True, kw_only=True):
-    """Get ready for this; answered by `LoadReady`."""
+    """Prepare this run. The answer is `LoadReady`."""
 
     plan: Plan
     wire: Wire
@@ -28,7 +28,7 @@ class Begin(msgspec.Struct, tag=True):
 
 
 class StopLoad(msgspec.Struct, tag=True):
-    """End now, and say what there is."""
+    """End now. The answer is `Done`."""
 
     because: str
 
@@ -47,7 +47,7 @@ class LoadProgress(msgspec.Struct, tag=True, kw_only=True):
 
 
 class Done(msgspec.Struct, tag=True, kw_only=True):
-    """The run is over; answers the run, or a `StopLoad`."""
+    """The run is over: its time was up, or after a `StopLoad`."""
 
     records: dict[str, Any]
     samples: dict[str, str] = {}
@@ -58,7 +58,7 @@ class Done(msgspec.Struct, tag=True, kw_only=True):
 
 
 class ChildFailed(msgspec.Struct, tag=True):
-    """It could not be run: our mistake."""
+    """The load process has raised: a mistake in wherry."""
 
     traceback: str
 
@@ -75,7 +75,7 @@ def frame(message: ToChild | FromChild) -> bytes:
 
 
 class Frames:
-    """Messages out of bytes as they come."""
+    """Reads messages from bytes as they come."""
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)

@@ -77,7 +77,7 @@ class Observer:
             self.look()
 
     def look(self) -> None:
-        """Take stock now. What the server does not answer stays unknown."""
+        """Ask the server now. What it does not answer stays None."""
         queued = self.queued()  # first: it changes fastest
         look = Look(time.perf_counter(), queued=queued)
         look.stats = self.statistics()
@@ -129,7 +129,7 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
 def over_http(
     control: HttpControl, stats_path: str | None, batching_path: str | None, pid: int | None
 ) -> Observer:
-    """Of a server that has these pages; what it does not have is asked for only once."""
+    """An observer of a server with these pages; one that it does not have is asked for once."""
     control = dataclasses.replace(control, timeout=PATIENCE)
     missing: set[str] = set()
 
@@ -161,7 +161,7 @@ def over_http(
 
 
 def difference(first: dict[str, Any] | None, last: dict[str, Any] | None) -> ServerSide | None:
-    """What happened between two answers of the V2 statistics endpoint; None if it is not there."""
+    """The difference of two answers of the V2 statistics endpoint; None if one has no figures."""
     if first is None or last is None:
         return None
     try:

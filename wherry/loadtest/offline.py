@@ -24,7 +24,7 @@ GOOD = 0.95
 
 
 class Cell(msgspec.Struct, kw_only=True):
-    """One batch size, for rows of one kind in one order."""
+    """The result of a batch size, for rows of one kind in one order."""
 
     batch_size: int
     #: Where the rows come from: a distribution of lengths, or the model's examples.
@@ -65,7 +65,7 @@ def recommended(cells: Sequence[Cell]) -> Cell:
 
 
 def length_of(row: Row) -> float:
-    """By what rows are sorted: the characters of their texts, the elements of their arrays."""
+    """The key that rows are sorted by: characters of texts, elements of arrays."""
     return sum(
         len(value) if isinstance(value, str | bytes) else getattr(value, "size", 1)
         for value in row.values()
@@ -73,14 +73,14 @@ def length_of(row: Row) -> float:
 
 
 def batches(rows: Sequence[Row], size: int, *, in_order: bool) -> list[list[Row]]:
-    """All rows in batches of `size`, the last one perhaps smaller; in order: by length."""
+    """All rows in batches of `size`, the last one perhaps smaller; `in_order`: by length."""
     if in_order:
         rows = sorted(rows, key=length_of)
     return [list(rows[n : n + size]) for n in range(0, len(rows), size)]
 
 
 class Offline:
-    """A model that is loaded here, and measured cell by cell.
+    """A model that is loaded in this process and measured cell by cell.
 
     with Offline(model, Device()) as offline: ...
     """

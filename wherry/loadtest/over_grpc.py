@@ -110,14 +110,14 @@ class GrpcControl:
         return found
 
     def metadata(self, name: str, version: str) -> dict[str, Any]:
-        """Of a model, as over HTTP."""
+        """A model's metadata, as over HTTP."""
         told = self.call("ModelMetadata", {"name": name, "version": version})
         for tensor in (*told.get("inputs", ()), *told.get("outputs", ())):
             tensor["shape"] = [int(d) for d in tensor.get("shape", ())]
         return {"inputs": [], "outputs": [], **told}
 
     def streams(self, name: str, version: str) -> bool:
-        """Does one request have any number of responses?"""
+        """Whether a request of this model has any number of responses."""
         try:
             told = self.call("ModelConfig", {"name": name, "version": version})["config"]
         except (NotThere, KeyError):
@@ -156,7 +156,7 @@ def _duration(told: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 class GrpcConnection(LoadConnection):
-    """One channel, one call at a time."""
+    """A channel, with one call at a time."""
 
     def __init__(self, owner: Owner, caller: int, channel: grpc.aio.Channel, wire: Wire) -> None:
         super().__init__(owner, caller)
@@ -239,7 +239,7 @@ async def connect(wire: Wire, owner: Owner, caller: int) -> GrpcConnection:
 
 
 def wire_to(where: Address, headers: Mapping[str, str], ssl_ca: str | None, insecure: bool) -> Wire:
-    """How calls get there. Unreachable, if it must show its certificate first and does not."""
+    """The address for calls. Unreachable if its certificate is needed and it shows none."""
     shown = None
     if where.scheme == "grpcs":
         tls_context(ssl_ca, insecure=insecure)  # says what is wrong with ssl_ca; grpcio would not

@@ -48,7 +48,7 @@ Load = Closed | Rate | Bursts | Replay
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. Times are seconds; whichever end comes first ends it."""
+    """A measurement to be made, until the first of its ends. Times are seconds."""
 
     load: Load
     duration: float | None = None
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
 
     def check(self) -> Plan:
-        """Itself, if it can be run and ends. ConfigError says what to change."""
+        """Return this plan. ConfigError, with the remedy, if it cannot be run or does not end."""
         positive = {"duration": self.duration, "requests": self.requests, "timeout": self.timeout}
         match self.load:
             case Closed():
@@ -87,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def share(self, part: int, parts: int) -> Plan | None:
-        """What one of several load processes does of it; None: nothing is left for it."""
+        """The part of one of several load processes; None if nothing is left for it."""
         requests = self.requests
         if requests is not None:
             requests = requests // parts + (part < requests % parts)

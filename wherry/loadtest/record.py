@@ -64,10 +64,15 @@ class Recorder:
         if answer is None:
             self.rows += _ROW.pack(intended, sent, ended, ended, index, rows, 0, 0, 0)
             return
-        first = ended if answer.first is None else answer.first
-        tokens, gaps = (answer.tokens_in, answer.tokens_out), answer.gaps
-        self.gap_seconds.extend(gaps)
-        self.rows += _ROW.pack(intended, sent, first, ended, index, rows, *tokens, len(gaps))
+        first, gaps = answer.first, answer.gaps
+        if first is None:
+            first = ended
+        if gaps:
+            self.gap_seconds.extend(gaps)
+        self.rows += _ROW.pack(
+            intended, sent, first, ended, index, rows,
+            answer.tokens_in, answer.tokens_out, len(gaps),
+        )  # fmt: skip
 
     def _index(self, outcome: str) -> int:
         # A server may put a new text into each error: beyond 200 kinds they are one.
@@ -76,7 +81,7 @@ class Recorder:
         return self.outcomes.setdefault(outcome, len(self.outcomes))
 
     def latencies(self, start: int, most: int) -> list[float]:
-        """Of the rows from `start` on; if they are more than `most`, of some of them."""
+        """Latencies of the rows from `start` on, at most `most`, evenly chosen."""
         step = max(1, -(-(len(self) - start) // most))
         found = []
         for n in range(start, len(self), step):
@@ -85,7 +90,7 @@ class Recorder:
         return found
 
     def merge(self, other: Recorder) -> None:
-        """Take over another one's rows. Its thread may go on."""
+        """Add the rows of another recorder, which may go on recording."""
         rows = bytearray(other.rows)  # first: what belongs to a row is there before the row
         index = [self._index(name) for name in list(other.outcomes)]
         gaps = sum(row[-1] for row in _ROW.iter_unpack(rows)) if other.gap_seconds else 0
@@ -98,7 +103,7 @@ class Recorder:
         self.failures += other.failures
 
     def packed(self) -> dict[str, Any]:
-        """Itself as bytes, to cross to another process."""
+        """This recorder as bytes, for another process."""
         return {
             "rows": bytes(self.rows),
             "gap_seconds": self.gap_seconds.tobytes(),

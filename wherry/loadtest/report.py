@@ -22,7 +22,7 @@ SCHEMA: Final = 1
 
 
 class ClientSide(msgspec.Struct, kw_only=True):
-    """What the load cost this machine."""
+    """The cost of the load to this machine."""
 
     processes: int
     #: Cores that the load processes kept busy, and the busiest one's share of a core.
@@ -31,7 +31,7 @@ class ClientSide(msgspec.Struct, kw_only=True):
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """One run: a load, and what came of it."""
+    """A run: a load and its result."""
 
     #: What differs between the report's points, by name: callers, rate, rows, max_batch_size ...
     settings: dict[str, Any]
@@ -60,7 +60,7 @@ class Point(msgspec.Struct, kw_only=True):
 
 
 class TargetFacts(msgspec.Struct, kw_only=True):
-    """What was measured."""
+    """The target that was measured."""
 
     protocol: str
     url: str
@@ -70,7 +70,7 @@ class TargetFacts(msgspec.Struct, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, kw_only=True):
-    """What `--find-max` looked for, and found."""
+    """The objective of a `--find-max`, and the load found."""
 
     by: str
     objective: str
@@ -120,7 +120,7 @@ def shown(value: Any) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count, thousands apart."""
+    """Three significant digits, with commas between thousands."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value else "0"

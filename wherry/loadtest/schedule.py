@@ -38,7 +38,7 @@ def joins(load: Closed) -> list[float]:
 
 
 def thinks(load: Closed, *, seed: int = 0) -> Iterator[float]:
-    """How long a caller thinks, each time; endless."""
+    """The pauses of a caller, in seconds; endless."""
     if not load.think_random:
         while True:
             yield load.think

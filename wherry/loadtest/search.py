@@ -13,7 +13,7 @@ from wherry.loadtest.figures import Figures
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a load must meet. Seconds by quantile; `errors` is the share that may fail."""
+    """Limits that a load must meet: seconds by quantile; `errors` is the share that may fail."""
 
     limits: dict[str, float]
     errors: float = 0.01
@@ -66,8 +66,8 @@ class Search:
         return None if close or middle in self._tried else middle
 
     def tell(self, load: float, met: bool) -> None:
-        """How `load` went. A lower load that fails where a higher one did not is noise: the
-        lower one counts."""
+        """Record whether `load` met the target. If a lower load fails where a higher one did not,
+        the lower one counts."""
         self._tried[load] = met
         if met:
             self._good = max(load, self._good or 0.0)

@@ -91,7 +91,7 @@ def measure(
     tell: Callable[[LoadProgress], object] = lambda told: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Measured:
-    """Carry out the plan, watch the server meanwhile, and make sense of it."""
+    """Carry out the plan, observe the server meanwhile, and compute the figures."""
     with subject.observer() as observer:
         raw = subject.run(plan.check(), rows, tell, interrupted)
     table = Table.of(raw.records)
@@ -141,7 +141,7 @@ def _client(raw: Raw) -> ClientSide:
 
 
 def notes(point: Point, raw: Raw, plan: Plan) -> list[str]:
-    """What the reader must know to believe the figures, or not to."""
+    """Reasons to doubt the figures, for their reader."""
     found = []
     told, client = point.figures, point.client
     if point.stopped:

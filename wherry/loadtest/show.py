@@ -101,7 +101,7 @@ def headline(report: Report) -> str:
 
 
 def print_report(report: Report, out: Console | None = None) -> None:
-    """The table, what must be known to believe it, and what errors said."""
+    """Print the table, the notes and the messages of errors."""
     out = out or console(sys.stdout)
     out.print(headline(report), soft_wrap=True)
     if report.points:
@@ -122,7 +122,7 @@ def print_report(report: Report, out: Console | None = None) -> None:
 
 
 def search_line(search: SearchResult) -> str:
-    """What a search has found, in a sentence."""
+    """The result of a search in a sentence."""
     where = "".join(f", {name} {shown(value)}" for name, value in search.settings.items())
     if search.found is None:
         return f"no load that was tried meets {search.objective}{where}"
@@ -219,8 +219,8 @@ def console(file: Any) -> Console:
 
 
 class Display:
-    """What is seen meanwhile: on a terminal a table with a line that lives, else a line for
-    each point when it is done. Goes to stderr."""
+    """Progress on stderr: on a terminal a table with a line that is kept up to date, else a line
+    for each point when it is done."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._console = console(sys.stderr)
@@ -240,14 +240,14 @@ class Display:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """Something that is not a point: a server starts, a search goes on."""
+        """Show a text that is not a point: a server starts, a search goes on."""
         if self._live is not None:
             self._live.update(self._with(Text(text, style="dim")), refresh=True)
         elif not self._quiet:
             self._console.print(Text(text), soft_wrap=True)
 
     def begin(self, plan: Plan, label: str) -> Callable[[LoadProgress], None]:
-        """A run begins; what it is told makes the living line."""
+        """Begin a run. The function that is returned takes its progress."""
         began: float | None = None
         recent: list[float] = []
 

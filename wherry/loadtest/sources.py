@@ -30,7 +30,7 @@ PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class Sender(Protocol):
-    """What sends the requests: the run."""
+    """The run, which sends the requests."""
 
     in_flight: int
 

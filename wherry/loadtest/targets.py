@@ -41,7 +41,7 @@ OPENAI: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """What the user says of the requests; None is for the tool to find out."""
+    """The user's wishes for the requests; None: found out by asking the server."""
 
     protocol: Protocol | None = None
     model: str | None = None
@@ -204,7 +204,7 @@ def model_names(control: HttpControl) -> list[str]:
 
 
 def model_of(control: HttpControl, path: str) -> ModelDescription:
-    """From Triton's configuration, or else from the protocol's own metadata."""
+    """Describe a model by Triton's configuration, or else by the protocol's own metadata."""
     try:
         return describe(control.json(f"{path}/config"))
     except (NotThere, KeyError, TypeError, ValueError):
@@ -218,7 +218,7 @@ def model_of(control: HttpControl, path: str) -> ModelDescription:
 
 
 def described_by(metadata: Mapping[str, Any]) -> ModelDescription:
-    """From the protocol's own metadata: a first dimension of -1 counts rows."""
+    """Describe a model by the protocol's own metadata: a first dimension of -1 counts rows."""
     first = metadata["inputs"][0]["shape"] if metadata["inputs"] else []
     batched = bool(first) and first[0] == -1
 

@@ -32,7 +32,7 @@ def silence(table: Table, seen: MeasuredWindow) -> float:
 
 
 def target_lost(point: Point) -> str:
-    """Why its target can be taken for gone, or nothing. Too high a load is no reason."""
+    """Why the target can be taken for gone, or "". Too high a load is no reason."""
     told = point.figures
     if point.stopped:
         return point.stopped
@@ -45,7 +45,7 @@ def target_lost(point: Point) -> str:
 
 
 def no_measurement(point: Point) -> str:
-    """Why its figures say nothing of the target, or nothing."""
+    """Why the figures say nothing of the target, or ""."""
     told = point.figures
     if lost := target_lost(point):
         return lost
@@ -64,7 +64,7 @@ def _silent(point: Point) -> str:
 
 
 def missed(point: Point, objective: Objective) -> list[str]:
-    """What the point does not meet."""
+    """The limits that the point does not meet, as text."""
     told = point.figures
     found = []
     for name, limit in objective.limits.items():

@@ -33,7 +33,7 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One model as its files describe it."""
+    """A model as its files describe it."""
 
     name: str
     folder: str
@@ -66,7 +66,7 @@ def names(repositories: Sequence[str]) -> set[str]:
 
 
 def look(name: str, repositories: Sequence[str], *, config_name: str | None = None) -> Found:
-    """One model of the repositories. FileNotFoundError if there is none of this name."""
+    """Read a model of the repositories. FileNotFoundError if there is none of this name."""
     folders = folders_of(name, repositories)
     if not folders:
         raise FileNotFoundError(name)

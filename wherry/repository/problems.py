@@ -20,7 +20,7 @@ LONGEST_PROBLEM: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake, and the value that has it."""
+    """A mistake, and the path of the value that has it."""
 
     path: Path
     text: str

@@ -32,7 +32,7 @@ UInt64 = Annotated[int, (0, 2**64 - 1)]
 
 @dataclass(frozen=True, slots=True)
 class ConfigField:
-    """One field of a message, or the keys or values of a map."""
+    """A field of a message, or the keys or values of a map."""
 
     name: str
     #: Its name in Python, if the other one is a keyword there.

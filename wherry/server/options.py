@@ -47,7 +47,7 @@ def option(
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where a server listens."""
+    """Options of the addresses that a server listens on."""
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for every interface")
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it",
@@ -103,7 +103,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Which clients may call which parts of the API."""
+    """Options of who may call which parts of the API."""
 
     allowed_hosts: tuple[str, ...] = option((),
         "answer to this host name, too (*.NAME: to all below; *: to any); may be repeated",
@@ -132,7 +132,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """How much clients may have a server hold. Limits that are None follow from the memory."""
+    """Limits of what clients may have a server hold. Those that are None follow from the memory."""
 
     max_in_flight: int | None = option(None, "requests at once; one more is refused (429)",
         "N", least=1)
@@ -164,7 +164,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocols:
-    """What HTTP and gRPC do beside inference."""
+    """Options of HTTP and gRPC beside inference."""
 
     header_forward_pattern: str | None = option(None,
         "give models the headers whose names this regex matches, as parameters",
@@ -179,7 +179,7 @@ class Protocols:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """How a server reports that it is ready, and how long it may take to end."""
+    """Options of how a server reports that it is ready, and how long it may take to end."""
 
     drain_timeout: float = option(30.0, "at SIGTERM, time to finish requests and unload models",
         "SECONDS", least=0)
@@ -189,7 +189,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
-    """Which model repositories are served, and how their models are loaded."""
+    """Options of the model repositories, and of how their models are loaded."""
 
     model_repositories: tuple[str, ...] = option((),
         "serve the models of this folder, as TARGET does; may be repeated",
@@ -215,7 +215,7 @@ class Repositories:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Models:
-    """How every model runs, and what the models share."""
+    """Options of how every model runs, and of what the models share."""
 
     isolation: Literal["auto", "thread", "process"] = option("auto",
         "where instances run, for every model; auto: in a worker process each")
@@ -237,7 +237,7 @@ class Models:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What only the command line reads."""
+    """Options that only the command line reads."""
 
     api_key_file: str | None = option(None,
         "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags)",

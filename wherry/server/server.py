@@ -100,7 +100,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What clients are given; empty before the server listens."""
+        """The URL for clients; empty before the server listens."""
         return self._listeners.urls.get("http", "")
 
     @property
@@ -110,12 +110,12 @@ class Server:
 
     @property
     def management_url(self) -> str:
-        """Where operators ask, with `management_port`; empty without one."""
+        """The URL of `management_port`; empty without one."""
         return self._listeners.urls.get("management", "")
 
     @property
     def metrics_url(self) -> str:
-        """Where the metrics are as well, with `metrics_port`; empty without one."""
+        """The URL of `metrics_port`; empty without one."""
         return self._listeners.urls.get("metrics", "")
 
     # In a program of your own

@@ -9,8 +9,7 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated
 from wherry.cli import main
-from wherry.cli.explain import REASONS, WIDTH, charts, facts, lines
-from wherry.cli.explain_page import page
+from wherry.cli.explain import REASONS, WIDTH, charts, lines, page
 from wherry.frontends.v2 import describe
 from wherry.observability.metrics import CUT_REASONS
 from wherry.runtime.runtime import Runtime
@@ -60,7 +59,7 @@ def test_every_reason_of_every_policy_has_its_words() -> None:
 
 def test_a_page_holds_the_same_and_fetches_nothing() -> None:
     told = {**TOLD, "name": "<script>alert(1)</script>"}
-    html = page(facts(told), list(charts(told)))
+    html = page(told)
     assert "<script>" not in html
     assert "http" not in html
     assert html.count("<svg") == len(list(charts(told))) == 5
@@ -82,7 +81,7 @@ def test_whatever_a_server_tells_can_be_shown(settings: dict[str, Any], calls: i
         assert waited == calls
         shown = "\n".join(lines(told))
         assert ("why they left" in shown) == (calls > 0)
-        assert page(facts(told), list(charts(told))).startswith("<!doctype html>")
+        assert page(told).startswith("<!doctype html>")
 
 
 def test_the_command_prints_or_writes_the_page(
@@ -129,4 +128,4 @@ def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
         "what its requests called, mean time of a call",
         f"       stage         4 ms {'█' * WIDTH}  2 calls, 1 ms of it waiting, 1 failed",
     ]
-    assert "the calls of its latest" in page(facts(told), list(charts(told)))
+    assert "the calls of its latest" in page(told)

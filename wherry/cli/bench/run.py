@@ -40,7 +40,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 
 @dataclass(slots=True)
 class BenchRun:
-    """All points of one command; `report` is what there is so far."""
+    """The measurement of all points of one command; `report` holds those measured so far."""
 
     args: argparse.Namespace
     asked: BenchOptions
@@ -82,7 +82,7 @@ class BenchRun:
     def measure_one(
         self, subject: Subject, load: Load, settings: dict[str, Any], rows: int, repeat: int
     ) -> Point:
-        """One run, judged."""
+        """Measure one run, and note what it misses."""
         point = self.measure(subject, load, settings, rows, repeat).point
         if point.interrupted:
             return point
@@ -148,7 +148,7 @@ class BenchRun:
 
     @contextmanager
     def subject(self, settings: dict[str, Any]) -> Iterator[Subject]:
-        """What the points with these server settings are measured on."""
+        """Start what the points with these server settings are measured on."""
         with ExitStack() as stack:
             with self.interrupts.at_once():
                 subject = self._start(stack, settings)
@@ -189,7 +189,7 @@ class BenchRun:
             yield Local(runtime, self.asked.sending)
 
     def _model_to_set(self, target: str, settings: dict[str, Any]) -> str | None:
-        """Whose settings they are: a server with one model says so itself."""
+        """The model whose settings they are; without --model the only one of the server."""
         if not settings:
             return None
         if self.asked.sending.model is not None:
