@@ -127,14 +127,14 @@ def _enclosing(looks: list[Look], start: float, stop: float) -> tuple[Look, Look
 
 
 def over_http(
-    control: HttpControl, stats_path: str | None, batching_path: str | None, pid: int | None
+    control: HttpControl, stats_path: str, batching_path: str, pid: int | None
 ) -> Observer:
     """An observer of a server with these pages; one that it does not have is asked for once."""
     control = dataclasses.replace(control, timeout=PATIENCE)
     missing: set[str] = set()
 
-    def ask(path: str | None) -> Any:
-        if path is None or path in missing:
+    def ask(path: str) -> Any:
+        if path in missing:
             return None
         try:
             return control.json(path)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from wherry.loadtest import observe
 from wherry.loadtest.connection import Encoded
 from wherry.loadtest.figures import Interval, MeasuredWindow, Table, figures, timeline, window
 from wherry.loadtest.load import LoadProcesses, Raw
 from wherry.loadtest.local import Local
 from wherry.loadtest.machine import is_here, listener
 from wherry.loadtest.messages import LoadProgress
+from wherry.loadtest.observe import Observer
 from wherry.loadtest.plan import Closed, Plan
 from wherry.loadtest.report import ClientSide, Point, TargetFacts, number
 from wherry.loadtest.targets import Target
@@ -40,19 +40,17 @@ class Served:
     @property
     def facts(self) -> TargetFacts:
         target = self.target
+        url = target.address.url
         return TargetFacts(
-            protocol=target.protocol, url=target.url, model=target.model, inputs=target.source
+            protocol=target.protocol, url=url, model=target.model, inputs=target.source
         )
 
     @property
     def streams(self) -> bool:
         return self.target.wire.reads.endswith(("_events", "_stream"))
 
-    def observer(self) -> observe.Observer:
-        target = self.target
-        if target.control is None:
-            return observe.Observer(target.statistics or (lambda: None), pid=self.pid)
-        return observe.over_http(target.control, target.stats_path, target.batching_path, self.pid)
+    def observer(self) -> Observer:
+        return self.target.observer(self.pid)
 
     def run(
         self,
@@ -120,7 +118,7 @@ def measure(
     return Measured(point, table, raw.began_at)
 
 
-def _with_server(line: list[Interval], observer: observe.Observer, seen: MeasuredWindow) -> None:
+def _with_server(line: list[Interval], observer: Observer, seen: MeasuredWindow) -> None:
     for at, queued, size in observer.over_time():
         for interval in line:
             if interval.at <= at - seen.begin < interval.at + interval.seconds:
@@ -128,7 +126,7 @@ def _with_server(line: list[Interval], observer: observe.Observer, seen: Measure
                 interval.batch_size = size if size is not None else interval.batch_size
 
 
-def _cores(raw: Raw, observer: observe.Observer, seen: MeasuredWindow) -> float | None:
+def _cores(raw: Raw, observer: Observer, seen: MeasuredWindow) -> float | None:
     if raw.process is not None:
         used, seconds = raw.process
         return used / max(1e-9, seconds)

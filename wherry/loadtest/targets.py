@@ -15,6 +15,7 @@ from wherry.loadtest import encode, inputs, over_grpc
 from wherry.loadtest.connection import Encoded, Wire
 from wherry.loadtest.control import Address, HttpControl, NotThere, Unreachable, address
 from wherry.loadtest.inputs import Lengths
+from wherry.loadtest.observe import Observer, over_http
 from wherry.values.errors import ConfigError
 
 Protocol = Literal[
@@ -73,22 +74,15 @@ class Target:
     """A server that is known, and the requests for it."""
 
     protocol: Protocol
-    url: str
     address: Address
     wire: Wire
-    #: For small questions over HTTP; None over gRPC.
-    control: HttpControl | None
     #: Makes the requests, of the given number of rows each.
     requests: Callable[[int], list[Encoded]]
     model: str | None = None
     #: Where the rows come from, in a few words.
     source: str = ""
-    #: The V2 statistics of the model, if the server keeps them.
-    stats_path: str | None = None
-    #: wherry's own page on the batcher.
-    batching_path: str | None = None
-    #: The model's V2 statistics, where they do not come over HTTP.
-    statistics: Callable[[], dict[str, Any] | None] | None = None
+    #: Makes an observer of the server, given the id of its process if that is known.
+    observer: Callable[[int | None], Observer] = lambda pid: Observer(pid=pid)
 
 
 def find(url: str, sending: Sending) -> Target:
@@ -99,7 +93,7 @@ def find(url: str, sending: Sending) -> Target:
     control = HttpControl(where, sending.all_headers(), sending.ssl_ca, sending.insecure)
     protocol = sending.protocol or _by_path(where.path) or _by_asking(control, sending)
     if protocol == "http":
-        return _plain(where, control, sending)
+        return _plain(where, sending)
     if protocol in OPENAI:
         return _openai(where, control, sending, protocol)
     return _v2(where, control, sending, protocol)
@@ -159,15 +153,12 @@ def _v2(where: Address, control: HttpControl, sending: Sending, protocol: Protoc
 
     return Target(
         protocol,
-        where.url,
         where,
         _wire(where, sending, "v2_events" if protocol == "generate_stream" else "status"),
-        control,
         requests,
         model.name,
         source,
-        stats_path=f"{path}/stats",
-        batching_path=f"{path}/batching",
+        lambda pid: over_http(control, f"{path}/stats", f"{path}/batching", pid),
     )
 
 
@@ -289,8 +280,8 @@ def _grpc(where: Address, sending: Sending) -> Target:
     if control.streams(name, version):
         wire = msgspec.structs.replace(wire, reads="grpc_stream")
     return Target(
-        "grpc", where.url, where, wire, None, requests, model.name, source,
-        statistics=lambda: watching.statistics(name, version),
+        "grpc", where, wire, requests, model.name, source,
+        lambda pid: Observer(lambda: watching.statistics(name, version), pid=pid),
     )  # fmt: skip
 
 
@@ -325,7 +316,7 @@ def _openai(where: Address, control: HttpControl, sending: Sending, protocol: Pr
         return made
 
     wire = _wire(where, sending, "openai_events" if stream else "openai")
-    return Target(protocol, where.url, where, wire, control, requests, model, source)
+    return Target(protocol, where, wire, requests, model, source)
 
 
 def _first_openai_model(control: HttpControl) -> str:
@@ -340,7 +331,7 @@ def _first_openai_model(control: HttpControl) -> str:
 # A plain URL
 
 
-def _plain(where: Address, control: HttpControl, sending: Sending) -> Target:
+def _plain(where: Address, sending: Sending) -> Target:
     bodies, source = _bodies(sending)
     method = sending.method or ("POST" if bodies != [b""] else "GET")
     headers = sending.all_headers()
@@ -351,7 +342,7 @@ def _plain(where: Address, control: HttpControl, sending: Sending) -> Target:
         return [encode.http(method, where.path, where.name, headers, b, size) for b in bodies]
 
     wire = _wire(where, sending, "status")
-    return Target("http", where.url, where, wire, control, requests, None, source)
+    return Target("http", where, wire, requests, None, source)
 
 
 def _bodies(sending: Sending) -> tuple[list[bytes], str]:
