@@ -158,7 +158,7 @@ class Offload:
 
     @property
     def bytes_in_work(self) -> int:
-        """What waits, runs, or is on its way back, in bytes."""
+        """The bytes of work that waits, runs, or whose outcome is not yet delivered."""
         return self._bytes
 
     def submit(

@@ -37,7 +37,7 @@ class ApiKeys:
     REFUSAL = "a valid API key is needed: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
-        """As they are written; ConfigError for one that cannot be sent or is there twice."""
+        """Parse the keys. ConfigError for one that cannot be sent or is there twice."""
         parsed = [parse_key(key, f"API key {n}") for n, key in enumerate(keys, 1)]
         if twice := twice_there(parsed):
             raise ConfigError(f"API keys: {twice}")
@@ -98,7 +98,7 @@ def parse_key_file(text: str, where: str) -> list[str]:
 
 
 def twice_there(keys: Sequence[ApiKey]) -> str:
-    """Which name or key is there more than once; "" if none is."""
+    """Return the name or key that is there more than once; "" if none is."""
     names = Counter(key.name for key in keys if key.name)
     if names and (most := names.most_common(1)[0])[1] > 1:
         return f"the name {most[0]!r} is there {most[1]} times; names tell keys apart"

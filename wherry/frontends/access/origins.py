@@ -48,7 +48,7 @@ _VARY: Final = (
 
 
 class Binding(Enum):
-    """Where a listener can be reached from."""
+    """From where clients can reach a listener."""
 
     LOOPBACK = auto()
     NETWORK = auto()
@@ -107,7 +107,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class OriginRefusal:
-    """What to answer in place of the application."""
+    """The status and message of a refusal."""
 
     status: int
     message: str
@@ -131,7 +131,7 @@ class Origins:
         self._origins = {_cors_origin(origin) for origin in cors_origins if origin != "*"}
 
     def __bool__(self) -> bool:
-        """May pages of other sites call at all?"""
+        """Whether any page of another site may call."""
         return self.any_origin or bool(self._origins)
 
     def names(self, host: str) -> bool:
@@ -141,7 +141,7 @@ class Origins:
         return self.any_origin or (bool(self._origins) and normal_origin(origin) in self._origins)
 
     def answer_headers(self, headers: Mapping[str, str]) -> Headers:
-        """What lets a page that may call read the answer; nothing for any other client."""
+        """Return the headers that let a page read the answer; none for other clients."""
         origin = headers.get("origin", "").strip(_BLANKS)
         if not origin or not self.allows(origin):
             return ()

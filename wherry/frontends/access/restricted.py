@@ -28,7 +28,7 @@ GROUPS: Final = (
 
 
 class Restrictions:
-    """What the operator has said of each group; a group without a word is open, or wants what
+    """The operator's rules for each group; a group without a rule is open, or wants what
     `others` want."""
 
     def __init__(

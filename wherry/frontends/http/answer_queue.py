@@ -24,7 +24,7 @@ from wherry.frontends.http.wire import BODILESS, head_alone, header_lines, total
 from wherry.values.buffer import Buffer
 
 JOINED_BYTES: Final = 64 * 2**10
-"""Up to this size the buffers of an answer are joined, and written as one."""
+"""Most bytes of an answer whose buffers are joined before they are written."""
 
 
 class AnswerQueue:
@@ -152,7 +152,7 @@ def _uncounted(nbytes: int) -> bool:
 
 
 class Conversation(Protocol):
-    """What an exchange asks of its connection."""
+    """The methods of a connection that its exchanges call."""
 
     @property
     def answers(self) -> AnswerQueue: ...

@@ -132,7 +132,7 @@ def is_one_request(data: memoryview) -> bool:
 
 
 class Turns:
-    """Has connections with more than one request in a read parse them in turns."""
+    """Lets connections that have read more than one request parse them in turns."""
 
     def __init__(self) -> None:
         self._waiting: deque[Intake] = deque()

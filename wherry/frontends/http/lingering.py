@@ -13,7 +13,7 @@ from typing import Final
 from wherry.frontends.connections.sockets import has_unread, unacknowledged
 
 LINGER: Final = 2.0
-"""How long a refused client may go on sending before it is cut off, so that it reads the answer."""
+"""Seconds that a refused client may go on sending, so that it can read the answer."""
 
 
 class LingeringClose:

@@ -97,7 +97,7 @@ class Listener:
 
     @property
     def url(self) -> str:
-        """What a client is given, e.g. http://127.0.0.1:8000 or http+unix:///run/wherry.sock."""
+        """The URL for clients, for example http://127.0.0.1:8000 or http+unix:///run/wherry.sock."""
         address = self.addresses[0]
         if address.startswith("/") or self._unix_path is not None:
             return f"{self._scheme}+unix://{address}"

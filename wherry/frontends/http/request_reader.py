@@ -25,7 +25,7 @@ CHUNKS_BYTES: Final = 2**13
 
 
 class ReadState(Enum):
-    """What the next byte from the client belongs to."""
+    """The part of a request that the next byte from the client belongs to."""
 
     BETWEEN = auto()  # nothing yet: the next request may begin
     HEAD = auto()

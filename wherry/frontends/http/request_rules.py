@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 class RequestRules:
-    """What a request's head may say to one listener. Each check raises Refused.
+    """The checks of a request's head. Each raises Refused for what this listener does not take.
 
     Shared by all connections of the listener, with the texts that their requests repeat.
     """

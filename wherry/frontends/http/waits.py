@@ -19,7 +19,7 @@ then is no progress."""
 
 
 class ClientWait(Enum):
-    """What a connection waits for the client to do."""
+    """The act of the client that a connection waits for."""
 
     BEGIN = auto()  # begin a request
     HEAD = auto()  # complete the head of one
@@ -42,7 +42,7 @@ def timeouts(limits: Limits, last_call: float = 0.0) -> dict[ClientWait, float]:
 
 
 class Waits:
-    """What one connection waits for, and since when without progress."""
+    """Notes what one connection waits for, and since when there is no progress."""
 
     __slots__ = ("_answers", "_awaited", "_intake", "_reader", "_transport", "since")
 
@@ -63,7 +63,7 @@ class Waits:
         self.since = now
 
     def see(self, now: float, *, draining: bool) -> tuple[ClientWait | None, float]:
-        """What is awaited, and for how many seconds without progress. None: nothing, or a sweep
+        """Return what is awaited, and the seconds without progress. None: nothing, or a sweep
         sees it for the first time."""
         awaited = self.awaited(draining=draining)
         if awaited != self._awaited:
@@ -72,7 +72,7 @@ class Waits:
         return (None if awaited is None else awaited[0]), now - self.since
 
     def awaited(self, *, draining: bool) -> tuple[ClientWait, int] | None:
-        """What is awaited, with a number that changes whenever the client makes progress."""
+        """Return what is awaited, and a number that changes when the client makes progress."""
         reader = self._reader
         if self._answers.unsent_bytes:
             return ClientWait.READ, self._answers.sent_bytes // PROGRESS_BYTES

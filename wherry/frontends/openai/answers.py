@@ -306,8 +306,9 @@ def _text_logprobs(tokens: Sequence[Mapping[str, Any]], text: str, offset: int) 
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
-    """By their texts; the token itself is one. Of two that look the same (parts of characters) the
-    more probable counts. None for the first of a prompt: nothing predicts it."""
+    """Return the log probabilities of a token and its alternatives, by text. Of two with the same
+    text (parts of characters) the more probable counts. None for the first token of a prompt, which
+    nothing predicts."""
     if token["logprob"] is None:
         return None
     found: dict[str, float] = {}
@@ -329,7 +330,7 @@ def _places(tokens: Sequence[Mapping[str, Any]], text: bytes) -> Iterator[int]:
 
 
 def _place(token: bytes, text: bytes, start: int) -> tuple[int, int]:
-    """From where to where: nothing for what is not there, such as special tokens."""
+    """Return begin and end of a token; an empty range if it is not there (special tokens)."""
     for form in (token, token.removeprefix(b" ")):  # which a vocabulary may have before a text
         if text.startswith(form, start):
             return start, start + len(form)

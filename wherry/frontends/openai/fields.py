@@ -53,7 +53,7 @@ FORMS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "gr
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the answer must look like, as vLLM has it."""
+    """The form that the answer must have, in vLLM's field."""
 
     json: dict[str, Any] | str | None = None
     regex: str | None = None
@@ -73,7 +73,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
 
 
 class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What chat and completions have in common. None is "not given", as clients send it."""
+    """The fields that chat and completions share. None means "not given"."""
 
     model: str
     stream: bool | None = None
@@ -148,7 +148,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return {name: value for name, value in wanted.items() if value is not None}
 
     def named(self, blamed: str) -> str:
-        """What the engine blames, by the name that it has in this request."""
+        """Return the name that a field which the engine blames has in this request."""
         if blamed == "constraint":
             return next((field for field, _ in self.forms()), blamed)
         return {"include_stop": "include_stop_str_in_output"}.get(blamed, blamed)
@@ -295,7 +295,7 @@ class ChatRequest(Request):
         return tools
 
     def calls(self) -> tuple[list[str], int | None]:
-        """Which functions may be called, and how many times at most; None: any number."""
+        """Return the functions that may be called, and the most calls; None: any number."""
         names = [tool.function.name for tool in self.callable_tools() if tool.function]
         return names, 1 if self.parallel_tool_calls is False else None
 
@@ -380,7 +380,7 @@ class CompletionRequest(Request):
 
 
 class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What needs a model's tokenizer only: it has one answer, whole."""
+    """A request that needs a model's tokenizer only: its answer is not streamed."""
 
     model: str | None = None
 
@@ -394,7 +394,7 @@ class Conversion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         raise NotImplementedError
 
     def named(self, blamed: str) -> str:
-        """What the model blames, by the name that it has in this request."""
+        """Return the name that a field which the model blames has in this request."""
         raise NotImplementedError
 
 
@@ -411,7 +411,7 @@ class TokenizeRequest(Conversion):
     return_token_strs: Literal[False] | None = None
 
     def inputs(self) -> dict[str, Any]:
-        """As a chat's, or a prompt's, whose answer are its tokens."""
+        """Return the inputs of a chat or of a prompt; the answer is its tokens."""
         if (self.prompt is None) == (self.messages is None):
             raise BadField("prompt", "give either prompt or messages")
         if self.messages is None:

@@ -88,7 +88,7 @@ class ResponseAnswer(OpenAIAnswer):
         return choice
 
     def failure(self, error: Json) -> Json:
-        """As OpenAI has it, and in the form in which its client looks for errors."""
+        """Return OpenAI's error event, with the member `error` that OpenAI's client looks for."""
         said = error["error"]
         about = {name: said[name] for name in ("code", "message", "param")}
         return {**self._event("error", **about), "type": "error", "error": said}
@@ -107,7 +107,7 @@ class ResponseAnswer(OpenAIAnswer):
         ]
 
     def _more(self, choice: Json) -> list[Json]:
-        """What a chunk of the chat adds."""
+        """Return the events that a chunk of the chat adds."""
         delta = choice.get("delta", {})
         events: list[Json] = []
         if text := delta.get("content"):

@@ -123,7 +123,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         )
 
     def repeated(self) -> dict[str, Any]:
-        """What a response says of its request."""
+        """Return the fields of the request that a response repeats."""
         form = TextFormat(type="text") if self.text is None else self.text.format
         return {
             "instructions": self.instructions,
@@ -138,7 +138,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         }
 
     def named(self, blamed: str) -> str:
-        """What the model blames, by the name that it has in this request."""
+        """Return the name that a field which the model blames has in this request."""
         return NAMES.get(name := self.chat().named(blamed), name)
 
     def _format(self) -> ResponseFormat | None:

@@ -220,7 +220,7 @@ NEEDS: Final = {
 
 
 def abilities(loaded: LoadedModel) -> set[str]:
-    """What of OpenAI's API a model can answer, by its signature."""
+    """Return the parts of OpenAI's API that a model can answer, by its signature."""
     signature = loaded.signature
     inputs = {spec.name for spec in signature.inputs}
     texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]

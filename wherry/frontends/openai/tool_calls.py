@@ -37,7 +37,7 @@ class ToolText:
         self._shown = False
 
     def feed(self, text: str) -> tuple[str, list[ToolCall]]:
-        """What may be shown now, and the calls that are complete."""
+        """Take more text; return what may be shown now, and the calls that are complete."""
         self._held += text
         shown: list[str] = []
         calls: list[ToolCall] = []
@@ -61,7 +61,7 @@ class ToolText:
         return self._visible("".join(shown)), calls
 
     def end(self) -> tuple[str, list[ToolCall]]:
-        """What is left when the answer has ended."""
+        """End the answer; return the rest of the text and of the calls."""
         held, self._held = self._held, ""
         calls = self._calls(held) if self._inside or self._bare(held) else []
         if calls:
@@ -97,7 +97,7 @@ class ToolText:
 
 
 def _partial(text: str, mark: str) -> int:
-    """How many characters at the end may be the beginning of `mark`."""
+    """Return the length of the text's end that may begin `mark`."""
     return next(
         (n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0
     )

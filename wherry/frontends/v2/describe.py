@@ -177,7 +177,7 @@ def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
 
 
 def _own_settings(loaded: LoadedModel) -> Json:
-    """What Triton's ModelConfig has no field for; times in seconds."""
+    """The settings that Triton's ModelConfig has no field for; times in seconds."""
     config = loaded.config
     return {
         "version": config.version,
@@ -212,7 +212,7 @@ def _inference_stats(counted: ModelStatistics) -> Json:
 
 
 def _memory_usage(loaded: LoadedModel) -> list[Json]:
-    """What the instances hold that are processes of their own; of threads it is not known."""
+    """The memory of instances that are processes; that of threads is not known."""
     sizes = [getattr(instance, "rss_bytes", None) for instance in loaded.runner.instances]
     held = sum(size for size in sizes if size)
     return [{"type": "CPU", "id": 0, "byte_size": held}] if held else []

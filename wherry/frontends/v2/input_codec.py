@@ -84,7 +84,7 @@ class InputCodec:
         return self._column_of_values(values, rows, shape)
 
     def from_long_array(self, data: LongArray, rows: int, shape: list[int]) -> Column:
-        """As `from_json`, piece by piece."""
+        """Do the same as `from_json`, piece by piece."""
         count = math.prod(shape)
         if not self.elements.are_rows and data.commas + 1 > max(1, count):
             raise self.errors.wrong_count(shape, count, data.commas + 1)  # without reading them all

@@ -43,8 +43,8 @@ def parse_object(body: Buffer) -> dict[str, Any]:
 
 
 def decoded_again(decode: Callable[[Buffer], T], body: Buffer, error: Exception) -> T:
-    """What `decode` makes of a body that it has refused with `error`, where this was for the
-    literals NaN and Infinity. InvalidRequest says what else is wrong."""
+    """Decode a body that `decode` has refused with `error`, with the literals NaN and Infinity as
+    strings. InvalidRequest if it has none, or is wrong otherwise."""
     loose = None
     if not isinstance(error, msgspec.ValidationError):
         loose = with_quoted_literals(bytes(body))
@@ -66,7 +66,7 @@ def with_quoted_literals(text: bytes) -> bytes | None:
 
 
 def _element_type(datatype: Datatype) -> Any:
-    """What one element of `data` must be; the range of an integer is part of its type."""
+    """Return the type of one element of `data`; the range of an integer is part of it."""
     if datatype is BYTES:
         return str
     if datatype is BOOL:
@@ -80,7 +80,7 @@ def _element_type(datatype: Datatype) -> Any:
 
 
 def _fast_element_type(datatype: Datatype) -> Any:
-    """As above, without the rare floats that need care: they are looked at again, slowly."""
+    """Return a narrower type that is fast to check: floats that it refuses are checked again."""
     if datatype is FP32:
         limit = float(np.finfo(np.float32).max)
         return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]

@@ -48,7 +48,7 @@ _EXPECTED: Final = re.compile(r"expected (\w+)")
 
 
 def malformed(error: Exception) -> str:
-    """What is wrong with text that is no JSON, or JSON that is another than it should be."""
+    """Return the message for a text that is not JSON, or JSON that has the wrong form."""
     if isinstance(error, RecursionError):
         return TOO_DEEP
     said = explain(error)
@@ -62,12 +62,12 @@ def malformed(error: Exception) -> str:
 
 
 def mismatch(kind: str) -> str:
-    """What Triton says of a value that is none of this kind (a key of the table above)."""
+    """Return Triton's words for a value that is not of this kind (a key of the table above)."""
     return f"attempt to access JSON {_MISMATCHES[kind]}"
 
 
 def explain(error: Exception, root: str = "") -> str:
-    """What msgspec or json says, with the place first: "inputs[0].name: expected str, got int"."""
+    """Return the parser's message, the place first: "inputs[0].name: expected str, got int"."""
     if isinstance(error, RecursionError):
         return TOO_DEEP
     text = str(error)

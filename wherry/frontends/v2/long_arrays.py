@@ -192,7 +192,7 @@ def _parts(body: memoryview) -> Iterator[_Part]:
 def _may_be_json(
     text: bytes, letters: npt.NDArray[np.uint8], quotes: Mask, outside: Mask, separators: int
 ) -> bool:
-    """Do only as many values stand in this slice as its brackets and commas separate?
+    """Whether a slice holds no more values than its brackets and commas separate.
 
     What reads the text afterwards does so in one go, and takes long for values in a row.
     """

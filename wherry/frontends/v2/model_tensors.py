@@ -80,7 +80,7 @@ class ModelTensors:
         return rows
 
     def complete(self, columns: Columns) -> Columns:
-        """In the model's order, whatever the client's: requests alike may share a batch."""
+        """Return the columns in the model's order, so that requests alike may share a batch."""
         if len(columns) != len(self.inputs):
             self._check_missing(columns)
         return columns if len(columns) < 2 else in_order(self.inputs, columns)

@@ -66,7 +66,7 @@ class OutputCodec:
         return b'%b%b],"data":%b}' % (self._head, _joined(shape), data)
 
     def json_parts(self, column: Column) -> Iterator[bytes]:
-        """As `json`, slice by slice: joined, they are the member."""
+        """Return the parts of what `json` returns, slice by slice."""
         shape, flat = self.flat(column)
         yield b'%b%b],"data":[' % (self._head, _joined(shape))
         yield from joined(self.texts(flat))
@@ -93,7 +93,7 @@ class OutputCodec:
         return member % (self._head, _joined(shape), size), parts
 
     def raw_parts(self, flat: list[Any] | Array) -> Iterator[Buffer]:
-        """As `raw`, in slices."""
+        """Return what `raw` returns, in slices."""
         if isinstance(flat, np.ndarray):
             yield self.raw(flat)  # numpy lets other threads run
             return

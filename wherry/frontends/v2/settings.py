@@ -138,7 +138,7 @@ class TraceSettings:
 
     @property
     def log_frequency(self) -> int:
-        """How many traces one file takes; 0: all of them."""
+        """The most traces of one file; 0: no limit."""
         return int(self.values()["log_frequency"])
 
     def sample(self, model: str) -> bool:
@@ -159,7 +159,7 @@ class TraceSettings:
             return True
 
     def values(self, model: str | None = None) -> dict[str, Any]:
-        """What holds for the server, or for a model: its own, else the server's."""
+        """Return the settings of the server, or of a model: its own, else the server's."""
         with self._lock:
             return self._values(model)
 

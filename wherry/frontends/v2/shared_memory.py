@@ -31,7 +31,7 @@ MAX_NAME_CHARS: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class SharedRegion:
-    """What is registered under a name: `byte_size` bytes from `offset` on of the object `key`."""
+    """A registered region: `byte_size` bytes of the object `key` from `offset` on."""
 
     name: str
     key: str

@@ -91,7 +91,7 @@ class Traces:
 
 
 def _stamps(request: InferRequest) -> Iterator[Stamp]:
-    """What the core knows: nothing of a request that was not queued, little of one that failed."""
+    """The times that the runtime noted: none if the request was not queued, few if it failed."""
     if request.enqueued_at:
         yield "QUEUE_START", request.enqueued_at
     if request.started_at is not None:

@@ -36,7 +36,7 @@ class KServeCalls:
         self._server = {"name": name, "version": version, "extensions": EXTENSIONS}
 
     def handlers(self) -> dict[str, MethodHandler]:
-        """By the method's name."""
+        """Return the handlers by the method's name."""
         return {
             "ServerLive": at_once(lambda _: {"live": True}, "health", open=True),
             "ServerReady": at_once(
