@@ -11,6 +11,7 @@ from typing import Any
 
 from wherry.cli.call import client_of
 from wherry.cli.show import as_json, print_line
+from wherry.values.errors import ConfigError
 
 #: Characters of the longest bar.
 WIDTH = 40
@@ -55,7 +56,10 @@ def explain(args: argparse.Namespace) -> int:
     with client_of(args) as client:
         told = client.batching(args.model)
     if args.html:
-        Path(args.html).write_text(page(told), encoding="utf-8")
+        try:
+            Path(args.html).write_text(page(told), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--html {args.html}: {error.strerror}") from None
     else:
         print_line(as_json(told, None) if args.json else "\n".join(lines(told)))
     return 0

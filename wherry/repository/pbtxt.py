@@ -61,7 +61,7 @@ def parse(text: str, file: str = "config.pbtxt", *, grammar_only: bool = False) 
         config = reader.read()
     except _Broken:
         config = None
-    problems = [(line, path, text) for line, path, text in reader.problems]
+    problems = [*reader.problems]
     if config is not None and not grammar_only:
         spoilt = {path[:-1] for _, path, _ in problems} | {path for _, path, _ in problems}
         problems += [

@@ -98,6 +98,8 @@ def test_the_command_prints_or_writes_the_page(
         assert main(["explain", "echo", "--url", server.url, "--html", str(file)]) == 0
         assert "model echo version 1" in file.read_text()
         assert main(["explain", "nobody", "--url", server.url, "--html", str(file)]) != 0
+        assert main(["explain", "echo", "--url", server.url, "--html", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.endswith(f"wherry: --html {tmp_path}: Is a directory\n")
 
 
 def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
