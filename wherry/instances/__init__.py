@@ -1,1 +1,1 @@
-"""Where does a batch run, and who hands it over?"""
+"""Where does a batch run, and how is it handed over?"""

@@ -212,7 +212,7 @@ class Executable:
     def run_parts(
         self, columns: Columns, counts: Sequence[int], execution: Execution
     ) -> list[SharedOutcome]:
-        """`run` for whoever scatters the outputs elsewhere; `execution` gets the times only."""
+        """`run` for a caller that scatters the outputs itself; `execution` gets the times only."""
         # A step of a sequence that runs twice would change twice what the model remembers.
         once = self.config.sequence is not None
         reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0

@@ -134,7 +134,7 @@ class Instance(ABC):
         return ()
 
     def cancel(self, request: InferRequest) -> None:  # noqa: B027 - most have nothing to tell
-        """Nobody waits for this request any more, should it be here. Any thread."""
+        """The caller of this request has left; it need not be here. Any thread."""
 
     def not_ready_reason(self) -> str:
         """Why the model itself says that it is not ready; "" if it does not. Any thread."""

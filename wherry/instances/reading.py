@@ -1,4 +1,4 @@
-"""Who reads what a worker answers: its serving thread, or the event loop that waits for it?
+"""Which thread reads a worker's answers: its serving thread, or the event loop that waits?
 
 An event loop that reads itself spares two threads' wake-ups for each batch. But a loop may be
 blocked, or have ended, and while it is at its requests, the worker idles.
@@ -13,7 +13,7 @@ from wherry.values.request import InferRequest, Reader
 #: A loop reads while batches have so few requests on average. To larger ones the wake-ups are a
 #: trifle, and a worker that waits for its next batch is not.
 FEW_REQUESTS = 4.0
-#: How much of that average the last batch is: whoever reads is not to change with each.
+#: How much of that average the last batch is: the reader is not to change with each.
 LAST_SHARE = 0.1
 #: What comes more seldom than this (seconds) is not worth it; and what a loop has not read in this
 #: time, the serving thread reads.

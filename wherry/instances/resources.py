@@ -45,17 +45,17 @@ class Resources:
                     f" and there are {self._share.limits[lacking]}; raise the limit or need less"
                 )
 
-    def acquire(self, who: Claimant, claim: Claim) -> bool:
+    def acquire(self, claimant: Claimant, claim: Claim) -> bool:
         """Take what a batch needs. False if it is not free, or others are more urgent: `granted`
-        is called as soon as it is `who`'s turn, in a thread that calls `pass_on`."""
+        is called as soon as it is the claimant's turn, in a thread that calls `pass_on`."""
         with self._lock:
-            self._share.claim(who, claim)
+            self._share.claim(claimant, claim)
             # Another one that is granted here would have to be told, which its lock forbids now.
-            return self._share.grant(self._clock(), who) is not None
+            return self._share.grant(self._clock(), claimant) is not None
 
-    def withdraw(self, who: Claimant) -> None:
+    def withdraw(self, claimant: Claimant) -> None:
         with self._lock:
-            self._share.withdraw(who)
+            self._share.withdraw(claimant)
 
     def release(self, needs: Mapping[str, int]) -> None:
         """A batch is over; `pass_on` must follow, outside of the dispatcher's lock."""
@@ -66,10 +66,10 @@ class Resources:
         """Grant what is free to the claims that wait. Hold no dispatcher's lock."""
         while True:
             with self._lock:
-                who = self._share.grant(self._clock())
-            if who is None:
+                claimant = self._share.grant(self._clock())
+            if claimant is None:
                 return
-            who.granted()  # type: ignore[attr-defined] # claimants are dispatchers
+            claimant.granted()  # type: ignore[attr-defined] # claimants are dispatchers
 
     def __repr__(self) -> str:
         return f"<Resources: {self._share!r}>"

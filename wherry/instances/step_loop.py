@@ -84,7 +84,7 @@ class StepLoop:
             self.model.stop(self._active.pop(key))
 
     def progress(self, mail: Iterable[Join | Leave]) -> Progress:
-        """Let requests join and leave, then do one step for those who are there."""
+        """Let requests join and leave, then do one step of the active ones."""
         shares: list[Share] = []
         for message in mail:
             if isinstance(message, Leave):

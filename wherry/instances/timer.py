@@ -57,7 +57,7 @@ class Timer:
         while (callback := self._next()) is not None:
             try:
                 callback()
-            except Exception:  # our own bug: everybody else's deadlines must be kept
+            except Exception:  # our own bug: all other deadlines must be kept
                 log.exception("internal error in the timer")
 
     def _next(self) -> Callable[[], None] | None:

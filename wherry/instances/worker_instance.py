@@ -20,7 +20,7 @@ from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
 from wherry.values.request import Batch, InferRequest, Reader
 
-#: Characters and bytes of a batch that is sent by whoever gives it, be it an event loop.
+#: Most characters and bytes of a batch that the giving thread sends, an event loop, too.
 SMALL_BYTES = 16 << 10
 
 
@@ -39,7 +39,7 @@ class WorkerInstance(ServedInstance):
         self._bell: Bell | None = Bell()
         #: For the bell and the process, which other threads use while this one closes them.
         self._lock = threading.Lock()
-        #: Held by who sends to the worker where several threads may, and by an event loop from
+        #: Held by a thread that sends to the worker, and by an event loop from
         #: when it reads an answer until it has given the next batch.
         self._sending = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,7 +56,7 @@ class WorkerInstance(ServedInstance):
     # Any thread
 
     def give(self, batch: Batch | None) -> None:
-        # Whoever gives must not wait: not for the lock, and not for room in the socket.
+        # `give` must not block: not on the lock, and not on room in the socket.
         if batch is None or not self._sending.acquire(blocking=False):
             self._inbox.append(batch)
             self._hand_back()
@@ -77,7 +77,7 @@ class WorkerInstance(ServedInstance):
             self._sending.release()
 
     def _read_by(self, reader: Reader | None) -> None:
-        """Who reads the answer to what is about to be sent. None: the serving thread."""
+        """Choose what reads the answer to the next message. None: the serving thread."""
         if reader is self._reader:
             return
         if self._reader is not None:
@@ -163,7 +163,7 @@ class WorkerInstance(ServedInstance):
             raise self._death
         if not self._inbox:
             return False
-        with self._sending:  # whoever gives it may be about to send it
+        with self._sending:  # the giving thread may be about to send it
             return self._reader is None and bool(self._inbox)
 
     def _park(self, worker: StubProcess[Any]) -> bool:
@@ -178,7 +178,7 @@ class WorkerInstance(ServedInstance):
         return False
 
     def _watch(self, worker: StubProcess[Any]) -> None:
-        """From now on the bell wakes whoever waits for this worker, and `abort` kills it.
+        """From now on the bell wakes the thread that waits for this worker, and `abort` kills it.
         Under the lock."""
         assert self._bell is not None
         self._thread = threading.get_ident()
@@ -208,7 +208,7 @@ class WorkerInstance(ServedInstance):
 
 
 def is_small(requests: Sequence[InferRequest]) -> bool:
-    """Does somebody wait for each of these, and do they fit into one message that costs little?"""
+    """Whether each request has a caller, and all fit into one message that costs little."""
     size = 0
     for request in requests:
         if request.reply.settled:

@@ -82,7 +82,7 @@ class StubProcess(Generic[C]):
         self._exit = _pidfd(self.process.pid)
         #: What to watch while it works, while it does not, and before it gets work.
         self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
-        #: The same as while it does not work, where somebody else receives.
+        #: The same as while it does not work, where an event loop receives.
         self._apart = select.poll()
         for poll in (self._busy, self._idle):
             poll.register(ours, select.POLLIN)
@@ -101,7 +101,7 @@ class StubProcess(Generic[C]):
     def park(self, seconds: float | None = None, *, receives: bool = True) -> bool:
         """Sleep until something happens: is it something to receive, or the worker's end? If
         not, the bell has rung, or it has printed, or the time is over. Without `receives` what
-        there is to receive wakes somebody else."""
+        there is to receive wakes the event loop."""
         told = False
         poll = self._idle if receives else self._apart
         for file, _ in poll.poll(None if seconds is None else seconds * 1000):

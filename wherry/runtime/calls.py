@@ -183,7 +183,7 @@ class LocalCalls:
                 loaded.cancel(request)
 
     def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
-        """Give a pipeline's calls its deadline, unless theirs is earlier, and its tenant."""
+        """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant."""
         options = {"tenant": call.tenant, **options}
         if call.deadline is not None:
             left = max(0.0, call.deadline - self._clock())

@@ -203,7 +203,7 @@ class RepositoryLoader:
             reason = str(error)
             if not isinstance(error, WherryError):  # from reading the model's own files
                 reason = f"{type(error).__name__}: {error}"
-            # Clients are told: where the repository is, is not theirs to know.
+            # Clients read this text: it must not show where the repository is.
             reason = reason.replace(found.folder, name)
             # Without a backend it is not a model, to its callers.
             known = bool(found.config.backend or found.config.platform)

@@ -1,4 +1,4 @@
-"""When does a batch leave the queue, and who is in it?
+"""When does a batch leave the queue, and which requests are in it?
 
 Work-conserving by default: a free instance takes what waits, up to `max_batch_size` rows. Whoever
 sets `max_queue_delay` lets a batch that is not full wait for company until its oldest request has
@@ -70,10 +70,10 @@ class DynamicBatcher(Batcher):
         return not self.max_queue_delay and not self._queue.queued_requests
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        """Decides nothing here, and nobody waits then."""
+        """Decides nothing here: no request waits then."""
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        """What a batch takes decides nothing here; but who comes may ask how long it will be."""
+        """What a batch takes decides nothing here, but a wait is predicted from it."""
         self.forecast.ended(requests, seconds)
         if self.company is not None:
             self.company.ended(len(requests), now)

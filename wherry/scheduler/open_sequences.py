@@ -322,7 +322,7 @@ def _ends(request: InferRequest) -> bool:
 
 
 def not_ready(like: InferRequest) -> InferRequest:
-    """A row for a slot that has nothing to run: nobody waits for its answer."""
+    """A row for a slot that has nothing to run: its answer is dropped."""
     row = InferRequest(like.inputs, 1, Reply(_nobody), shape_key=like.shape_key)
     row.sequence = NOT_READY
     return row

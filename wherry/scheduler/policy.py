@@ -92,13 +92,13 @@ class Scheduler(Protocol):
         ...
 
     def may_run_alone(self, now: float) -> bool:
-        """A single row arrives while an instance is idle: may it run at once, in its caller's
-        thread, without being queued?"""
+        """Whether a single row that arrives while an instance is idle may run at once, in its
+        caller's thread, without being queued."""
         ...
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        """Such a row has run, and others have queued up meanwhile. (If none have, nobody says
-        so: there is nothing to learn, and a lone caller is not to pay for it.)"""
+        """Such a row has run for `seconds`, and requests have queued up meanwhile. Not called if
+        none have: there is nothing to learn then, and the call would cost a lone caller."""
         ...
 
     def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
@@ -112,8 +112,8 @@ class Scheduler(Protocol):
         ...
 
     def is_short(self, seconds: float) -> bool:
-        """Is it plain at a glance that `predicted_seconds` is at most so much, for anybody? The
-        same `seconds` each time."""
+        """Whether `predicted_seconds` is certainly at most this for any request, found at little
+        cost. `seconds` is the same each time."""
         ...
 
     def turns_within(self, seconds: float) -> float:

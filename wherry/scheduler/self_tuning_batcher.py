@@ -1,4 +1,4 @@
-"""When does a batch leave, and who is in it, if nobody has set a delay or a size?
+"""When does a batch leave, and which requests are in it, if no delay or size is set?
 
 Five rules, each from what was learnt while running:
 
@@ -154,9 +154,9 @@ class SelfTuningBatcher(Batcher):
         age = now - returns.last_end
         free = max(1, self.instances - self.forecast.busy)
         share, alone = returns.share, seconds(rows)
-        # Who comes while this batch would run makes another one necessary in any case: strangers,
+        # Arrivals while this batch would run need another one in any case: those of new callers
         strangers = (1.0 - share) ** 2 * returns.rate * per_request * alone
-        # and callers who are back by its end, but not by the end of the wait.
+        # and of callers that are back by its end, but not by the end of the wait.
         by_its_end = returns.back_by(max(0, bisect_right(AGES, alone) - 1))
         best_gain, best_until, best_mates = 0.0, now, 0.0
         for i, back_at in enumerate(AGES):
@@ -236,7 +236,7 @@ class SelfTuningBatcher(Batcher):
         """All of them, or equal parts if the fixed cost of each is next to nothing."""
         if rows == 1 or (fixed := self.curve.fixed()) is None:
             return rows
-        # Callers in a loop gain nothing: whoever is left behind only changes places with them.
+            # Callers in a loop gain nothing: a request left behind only changes places with them.
         open_share = 1 - self.returns.share**2
         seconds = self.forecast.batch_seconds(rows)
         strangers = self.returns.rate * open_share * self._rows_per_request / self.instances

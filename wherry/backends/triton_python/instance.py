@@ -132,8 +132,8 @@ class PythonInstance(WorkerInstance):
             self._post(lambda: self._send(["cancel", number]))
 
     def not_ready_reason(self) -> str:
-        """By the model's own is_ready(). It is asked now, and this is what it said last: whoever
-        asks must not wait for a model."""
+        """Why the model's own is_ready() says no: by its last answer, as this must not wait for a
+        model. It is called again."""
         if not self._has_is_ready:
             return ""
         self._post(self._ask_ready)
@@ -237,9 +237,9 @@ class PythonInstance(WorkerInstance):
         raise NotImplementedError  # `execute` is for decoupled models, too
 
     def unload(self) -> None:
-        with self._sending:  # who gives a batch now does not find it any more
+        with self._sending:  # a batch that is given now does not find it any more
             worker = self._worker
-        if not self._dead:  # else whoever has seen its death has seen to its requests
+        if not self._dead:  # else its requests failed when its death was noticed
             self._give_up_open_requests()
         if worker is not None:
             if worker.process.poll() is None and not self._aborted:
@@ -271,7 +271,7 @@ class PythonInstance(WorkerInstance):
                     self._outbox.popleft()()
 
     def _warm_up(self, columns: Columns, rows: int) -> None:
-        """Run one batch that nobody has asked for: as in Triton, each row is a request of its own,
+        """Run one warm-up batch: as in Triton, each row is a request of its own,
         but those of one sequence. LoadFailed if it fails."""
         if self._config.sequence is None:
             each = [(rows_of(columns, row, row + 1), 1) for row in range(rows)]
@@ -363,7 +363,7 @@ class PythonInstance(WorkerInstance):
             self._worker.arena.hold()
 
     def _flush(self) -> None:
-        """Send what whoever gave the batch could not."""
+        """Send the rest of a batch for which the socket had no room."""
         assert self._worker is not None
         if self._worker.connection.unsent:
             try:
@@ -544,7 +544,7 @@ class PythonInstance(WorkerInstance):
 
 
 class _Unnoticed:
-    """Answers of warm-up requests, which nobody counts."""
+    """Answers of warm-up requests, which are not counted."""
 
     def now(self) -> float:
         return 0.0
