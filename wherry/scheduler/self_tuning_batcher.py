@@ -236,7 +236,7 @@ class SelfTuningBatcher(Batcher):
         """All of them, or equal parts if the fixed cost of each is next to nothing."""
         if rows == 1 or (fixed := self.curve.fixed()) is None:
             return rows
-            # Callers in a loop gain nothing: a request left behind only changes places with them.
+        # Callers in a loop gain nothing: a request left behind only changes places with them.
         open_share = 1 - self.returns.share**2
         seconds = self.forecast.batch_seconds(rows)
         strangers = self.returns.rate * open_share * self._rows_per_request / self.instances
