@@ -15,10 +15,11 @@ import numpy as np
 
 from wherry.instances.reading import OFTEN, Reading
 from wherry.instances.serving import ServedInstance
-from wherry.instances.worker_process import Bell, Connects, StubProcess
+from wherry.instances.worker_process import Connects, StubProcess
 from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
 from wherry.values.request import Batch, InferRequest, Reader
+from wherry.workers.process import Bell
 
 #: Most characters and bytes of a batch that the giving thread sends, an event loop, too.
 SMALL_BYTES = 16 << 10

@@ -10,24 +10,19 @@ model has forked may hold the socket open.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from wherry.workers.frames import Garbage
 from wherry.workers.log import LogPump
+from wherry.workers.process import Bell, await_end, end_of, pidfd_of
 
 log = logging.getLogger("wherry")
-
-#: Seconds between a worker's closing its socket and its end, after which it is killed.
-_LAST_SECONDS = 2.0
 
 
 class Connects(Protocol):
@@ -79,7 +74,7 @@ class StubProcess(Generic[C]):
         self.connection = connect(ours, self._wait)
         self._log = LogPump(log_file, model, instance)
         self._bell: Bell | None = None
-        self._exit = _pidfd(self.process.pid)
+        self._exit = pidfd_of(self.process.pid)
         #: What to watch while it works, while it does not, and before it gets work.
         self._busy, self._idle, self._end = select.poll(), select.poll(), select.poll()
         #: The same as while it does not work, where an event loop receives.
@@ -113,48 +108,16 @@ class StubProcess(Generic[C]):
                 told = True
         return told
 
-    def stop(self, ask: Callable[[], None], seconds: float | None) -> None:
-        """Ask it to end, and wait so long for that; what it prints meanwhile is logged."""
-        with contextlib.suppress(OSError, EOFError, Garbage):
-            ask()
-            ends_at = None if seconds is None else time.monotonic() + seconds
-            # The socket ends with the process, or shortly before it.
-            while (left := seconds_until(ends_at)) is None or left > 0:
-                ready = dict(self._busy.poll(None if left is None else left * 1000))
-                if self._log.file in ready:
-                    self._pump()
-                if self._exit in ready or (
-                    self._exit is None and self.connection.fileno() in ready
-                ):
-                    break
-                if self.connection.fileno() in ready:
-                    self._busy.unregister(self.connection)
-
     def exited(self) -> bool:
         """Has the process ended? A glance at its pidfd; without one the socket will tell."""
         return bool(self._end.poll(0))
 
     def end(self, error: Exception) -> tuple[str, str]:
         """How it ended, as a text and as one word. Kills it if it did not end."""
-        if isinstance(error, Garbage):
-            self.process.kill()
-            self.process.wait()
-            return f"wrote garbage to its connection, and was killed ({error})", "garbage"
-        try:
-            return _how(self.process.wait(_LAST_SECONDS))
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            return f"closed its connection, and was killed ({type(error).__name__})", "exit"
+        return end_of(self.process, error)
 
     def close(self) -> None:
-        try:
-            # The pidfd may tell of the end a moment before the process can be waited for.
-            self.process.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            log.warning("worker killed: it did not end", extra={"pid": self.process.pid})
-            self.process.kill()
-            self.process.wait()
+        await_end(self.process)
         self.connection.close()
         self._log.close()
         if self._exit is not None:
@@ -185,33 +148,6 @@ class StubProcess(Generic[C]):
                 poll.unregister(self._log.file)
 
 
-class Bell:
-    """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
-
-    def __init__(self) -> None:
-        if hasattr(os, "eventfd"):
-            self._in = self._out = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        else:
-            self._in, self._out = os.pipe()
-            os.set_blocking(self._in, False)
-            os.set_blocking(self._out, False)
-
-    def fileno(self) -> int:
-        return self._in
-
-    def ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it rings already
-            os.write(self._out, b"\1\0\0\0\0\0\0\0")
-
-    def silence(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._in, 4096)
-
-    def close(self) -> None:
-        for file in {self._in, self._out}:
-            os.close(file)
-
-
 def seconds_until(moment: float | None) -> float | None:
     """What is left of the time until then; None: as long as it takes."""
     return None if moment is None else moment - time.monotonic()
@@ -228,19 +164,3 @@ def _spawn(
         pass_fds=[end.fileno()],
         env=dict(environment),
     )
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
-        return None
-
-
-def _how(status: int) -> tuple[str, str]:
-    if status >= 0:
-        return f"ended with exit status {status}", "exit"
-    name = f"signal {-status}"
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(-status).name
-    return f"was killed by {name}", name

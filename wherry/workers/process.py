@@ -40,7 +40,7 @@ class WorkerProcess:
         instance: str,
         files: Sequence[int],
     ) -> None:
-        self._bell = _Bell()
+        self._bell = Bell()
         with contextlib.ExitStack() as undo:
             undo.callback(self._bell.close)
             log_file, their_log = os.pipe()
@@ -59,7 +59,7 @@ class WorkerProcess:
             undo.pop_all()
         self.pid = self._process.pid
         self._log = LogPump(log_file, model, instance)
-        self._pidfd = _pidfd(self.pid)
+        self._pidfd = pidfd_of(self.pid)
         self._poll = select.poll()
         for file in (log_file, self._bell.file, self._pidfd):
             if file is not None:
@@ -121,26 +121,11 @@ class WorkerProcess:
     def end(self, error: Exception) -> tuple[str, str]:
         """How it ended, as a text and as one word. Kills it if it did not end. `error` is what was
         seen of its end."""
-        if isinstance(error, Garbage):
-            self._process.kill()
-            self._process.wait()
-            return f"wrote garbage to its connection, and was killed ({error})", "garbage"
-        try:
-            return _how(self._process.wait(_LAST_SECONDS))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return f"closed its connection, and was killed ({type(error).__name__})", "exit"
+        return end_of(self._process, error)
 
     def wait(self) -> None:
         """Wait for its end, which is near; kill it if that does not come."""
-        try:
-            # The pidfd may tell of the end a moment before the process can be waited for.
-            self._process.wait(_LAST_SECONDS)
-        except subprocess.TimeoutExpired:
-            log.warning("worker killed: it did not end", extra={"pid": self.pid})
-            self._process.kill()
-            self._process.wait()
+        await_end(self._process)
 
     def close(self) -> None:
         """Give everything back. It has ended."""
@@ -154,7 +139,7 @@ class WorkerProcess:
             self._poll.unregister(self._log.file)
 
 
-class _Bell:
+class Bell:
     """Wakes a thread that sleeps in poll(): an eventfd, or a pipe where there is none."""
 
     def __init__(self) -> None:
@@ -167,6 +152,9 @@ class _Bell:
         #: Other threads ring while one closes it.
         self._lock = threading.Lock()
         self._closed = False
+
+    def fileno(self) -> int:
+        return self.file
 
     def ring(self) -> None:
         with self._lock:
@@ -185,11 +173,38 @@ class _Bell:
                 os.close(file)
 
 
-def _pidfd(pid: int) -> int | None:
+def pidfd_of(pid: int) -> int | None:
+    """A descriptor that is readable once the process has ended; None where there is none."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # not Linux, or an old or a sandboxed one
         return None
+
+
+def end_of(process: subprocess.Popen[bytes], error: Exception) -> tuple[str, str]:
+    """How a worker ended, as a text and as one word. Kills it if it did not end. `error` is what
+    was seen of its end."""
+    if isinstance(error, Garbage):
+        process.kill()
+        process.wait()
+        return f"wrote garbage to its connection, and was killed ({error})", "garbage"
+    try:
+        return _how(process.wait(_LAST_SECONDS))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return f"closed its connection, and was killed ({type(error).__name__})", "exit"
+
+
+def await_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a worker, which is near; kill it if that does not come."""
+    try:
+        # The pidfd may tell of the end a moment before the process can be waited for.
+        process.wait(_LAST_SECONDS)
+    except subprocess.TimeoutExpired:
+        log.warning("worker killed: it did not end", extra={"pid": process.pid})
+        process.kill()
+        process.wait()
 
 
 def _how(status: int) -> tuple[str, str]:
