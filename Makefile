@@ -2,7 +2,7 @@
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
-# make test    the same, with integration and examples: three minutes
+# make test    the same, with integration and examples: four minutes
 # make test-full  the same, with demos, real language models, long runs: ten minutes; what CI runs
 # make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too

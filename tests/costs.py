@@ -17,7 +17,7 @@ MOST_PER_DOUBLING = 2.5
 SHORTEST = 0.002
 DOUBLINGS = 2
 RUNS = 3
-TRIES = 3
+TRIES = 4
 
 
 def assert_linear(

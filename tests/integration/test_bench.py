@@ -18,7 +18,7 @@ import pytest
 
 from wherry.testing import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: A wait for something that must come: longer only if it fails.
 PATIENCE = 240.0

@@ -22,6 +22,7 @@ from wherry.observability.machine import Machine
 from wherry.testing.servers import ServerProcess
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc"),
 ]

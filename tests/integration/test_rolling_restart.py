@@ -13,7 +13,7 @@ import pytest
 from benchmarks.restart_clients import Ledger
 from benchmarks.restarts import rolling
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.full, pytest.mark.slow, pytest.mark.timeout(120)]
 
 REPOSITORY = Path(__file__).parents[2]
 
