@@ -620,7 +620,7 @@ def test_what_cannot_be_sent_fails_alone_whoever_sends_it(tmp_path: Path) -> Non
             response(requests[1])
         assert response(requests[2]).outputs["OUT"] == [[b"good, too"]]
         (instance,) = instances(rt, "written")
-        until(lambda: instance.batch is None)
+        until(lambda: not instance.batches)
         assert not instance.open_requests
 
 

@@ -181,7 +181,7 @@ class Dispatcher(InstanceRunner[Instance]):
     def _hand_over(self, chosen: Sequence[Given]) -> None:
         """Give each instance its batch, and other models what is free of what they share."""
         for instance, batch in chosen:
-            instance.give(batch)
+            instance.give((batch,))
         self._share.pass_on()
 
     def granted(self) -> None:
@@ -191,7 +191,7 @@ class Dispatcher(InstanceRunner[Instance]):
             given = self._assign(self._clock())
             self._share.nothing_to_run()  # the instance that it was claimed for may be gone
         for instance, batch in given:
-            instance.give(batch)
+            instance.give((batch,))
 
     def tick(self) -> None:
         """The timer: a wait is over, or a deadline has passed."""
@@ -211,25 +211,22 @@ class Dispatcher(InstanceRunner[Instance]):
 
     # What has run
 
-    def ended(self, instance: Instance, started: float | None) -> None:
-        """An instance has run its batch; its callers are told after this."""
+    def ended(self, instance: Instance, batch: Batch, started: float | None) -> None:
         with self._lock:
             now = self._clock()
-            self._batch_ended(instance, now, None if started is None else now - started)
+            self._batch_ended(instance, batch, now, None if started is None else now - started)
             self._share.may_run(self._scheduler, now)  # the next one, while the callers are told
         self._share.pass_on()
 
     def next(self, instance: Instance) -> None:
-        """An instance is free: give it what it should run, if something waits."""
+        """Give the instance what it should run, if something waits and it has nothing."""
         given: Sequence[Given] = ()
         given_up: Sequence[Refused] = ()
         with self._lock:
-            if instance.batch is not None:
-                self._batch_ended(instance, self._clock())
-            instance.busy_since = None
             stops = self._life.closing or instance not in self._roster  # replaced, as it hung
-            if not stops:
-                self._roster.idle.append(instance)
+            if instance.batches:
+                return
+            self._roster.free(instance, idle=not stops)
             if not stops and (self._scheduler.queued_requests or self._scheduler.runs_sequences):
                 given_up = self._admission.give_up()
                 self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
@@ -238,15 +235,16 @@ class Dispatcher(InstanceRunner[Instance]):
                 self._share.nothing_to_run()
         self._hand_over(given)
         if stops:
-            instance.give(None)
+            instance.stop()
         self.request_ended()
         self._fail_all(given_up)
 
-    def _batch_ended(self, instance: Instance, now: float, seconds: float | None = None) -> None:
-        """Under the lock: tell the scheduler, once, that the batch of this instance has ended, and
+    def _batch_ended(
+        self, instance: Instance, batch: Batch, now: float, seconds: float | None = None
+    ) -> None:
+        """Under the lock: tell the scheduler, once, that a batch of this instance has ended, and
         how long it took if that says something about others."""
-        batch = self._roster.end(instance, now)
-        if batch is not None:
+        if self._roster.end(instance, batch, now):
             self._scheduler.finished(batch.requests, seconds, now)
             self._share.ended()
 
@@ -269,7 +267,7 @@ class Dispatcher(InstanceRunner[Instance]):
             self._roster.add(instance, idle=not stops)
             self._scheduler.instance_up(instance.number)
         if stops:
-            instance.give(None)
+            instance.stop()
 
     def serve(self, instance: Instance) -> None:
         self._go_on((), ())  # what came while it was loaded
@@ -280,7 +278,8 @@ class Dispatcher(InstanceRunner[Instance]):
         sequences = self._scheduler.runs_sequences
         with self._lock:
             had = self._roster.retire(instance)
-            self._batch_ended(instance, self._clock())
+            for batch in tuple(instance.batches):
+                self._batch_ended(instance, batch, self._clock())
         # What a step of a sequence does depends on those before it: equal ones are not the same.
         poison = {} if sequences else self._blame(instance, had, error)
         failed: list[Refused] = []
@@ -308,19 +307,20 @@ class Dispatcher(InstanceRunner[Instance]):
             self._changed.notify_all()
 
     def _abandon(self, instance: Instance, why: str, batch: Batch | None = None) -> None:
-        """Give up `batch`, or what the instance runs. A thread that hangs is left behind."""
-        batch = batch or instance.batch
-        if instance.batch is not batch:
+        """Give up `batch`, or all that the instance has. A thread that hangs is left behind."""
+        batches = tuple(instance.batches) if batch is None else (batch,)
+        if not all(one in instance.batches for one in batches):
             return  # it has just finished
         kind = ModelNotReady if self._life.closing else ExecutionTimeout
         error = kind(f"model {self.config.name!r}: {why}")
-        self._fail_all([(request, error) for request in (batch.requests if batch else ())])
+        self._fail_all([(request, error) for one in batches for request in one.requests])
         if instance.abort(why):
             return
         with self._changed:
-            if instance not in self._roster or instance.batch is not batch:
+            if instance not in self._roster or tuple(instance.batches) != batches:
                 return
-            self._batch_ended(instance, self._clock())
+            for one in batches:
+                self._batch_ended(instance, one, self._clock())
             self._roster.remove(instance)
             self._scheduler.instance_lost(instance.number)
             broken = self._scheduler.broken()
@@ -335,7 +335,7 @@ class Dispatcher(InstanceRunner[Instance]):
             self._share.nothing_to_run()
         self._hand_over(())
         for instance in idle:
-            instance.give(None)
+            instance.stop()
 
     def _is_quiet(self) -> bool:
         return not self._scheduler.queued_requests and self._roster.is_quiet()

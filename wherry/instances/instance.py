@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -12,6 +13,18 @@ from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse
+
+
+@dataclass(slots=True)
+class BatchRun:
+    """A batch that has run to its end."""
+
+    batch: Batch
+    #: The requests of the batch that ran; the others were settled before.
+    requests: Sequence[InferRequest]
+    execution: Execution
+    #: When it began (seconds of the runtime's clock).
+    started: float
 
 
 class LateAnswers(Protocol):
@@ -40,10 +53,11 @@ class Answers(LateAnswers, Protocol):
     """What an instance tells its dispatcher. Any thread; nothing here waits for a model or a lock
     that is held while a model runs.
 
-    A batch goes this way: the dispatcher calls `give(batch)`; just before it runs or is sent, the
-    instance calls `prepared(batch)`; in the end it calls exactly one of `finished`, `streamed` and
-    `crashed`, each of which gives it the next batch if one waits. Only if its worker has died it
-    calls none of them: `serve` raises.
+    A batch goes this way: the dispatcher calls `give(batches)`; just before a batch runs or is
+    sent, the instance calls `prepared(batch)`; in the end it calls exactly one of `finished`,
+    `streamed` and `crashed` for it, each of which gives it the next batch if one waits. Batches end
+    in the order in which they were given. Only if its worker has died the instance calls none of
+    them: `serve` raises.
     """
 
     def prepared(self, batch: Batch) -> list[InferRequest]:
@@ -51,15 +65,9 @@ class Answers(LateAnswers, Protocol):
         are left out, unless they are steps of sequences. If none is left, `finished` follows."""
         ...
 
-    def finished(
-        self,
-        instance: Instance,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        execution: Execution,
-        started: float,
-    ) -> None:
-        """`requests` of `batch` have run; they began at `started` (runtime's clock)."""
+    def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        """Batches that do not stream have run: all that the instance has learnt of at once, the
+        oldest first."""
         ...
 
     def stream_run(
@@ -92,8 +100,9 @@ class Instance(ABC):
         self.name = name
         self.device = device
         self.answers: Answers | None = None
-        #: What it runs at the moment, and since when (seconds of the runtime's clock).
-        self.batch: Batch | None = None
+        #: The batches that it was given and that have not ended, the oldest first.
+        self.batches: list[Batch] = []
+        #: Since when the oldest one runs (seconds of the runtime's clock).
         self.busy_since: float | None = None
         self.good_batches = 0
 
@@ -108,13 +117,17 @@ class Instance(ABC):
 
     @abstractmethod
     def serve(self) -> None:
-        """Block until `give(None)`. What is given meanwhile runs here, or wherever the instance
+        """Block until `stop`. What is given meanwhile runs here, or wherever the instance
         runs its batches. Raises WorkerDied if its worker has ended."""
 
     @abstractmethod
-    def give(self, batch: Batch | None) -> None:
-        """Begin a batch, or with None end `serve`. Any thread; never blocks. One batch at a
-        time: the next one comes after this one was told of."""
+    def give(self, batches: Sequence[Batch]) -> None:
+        """Run these batches, in this order, after those that were given before. Any thread; never
+        blocks."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Have `serve` return, once no batch is left. Any thread; never blocks."""
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure:
         """Run one row in this thread, while the instance is idle and is given nothing."""
@@ -141,5 +154,5 @@ class Instance(ABC):
         return ""
 
     def __repr__(self) -> str:
-        state = "idle" if self.batch is None else f"running {self.batch.rows} rows"
+        state = f"running {self.batches[0].rows} rows" if self.batches else "idle"
         return f"<{type(self).__name__} {self.name} on {self.device}: {state}>"

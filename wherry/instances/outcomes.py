@@ -12,7 +12,7 @@ from typing import Protocol
 
 from wherry.instances.delivery import Delivery
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
-from wherry.instances.instance import Instance
+from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.sequence_inputs import SequenceInputs
 from wherry.instances.stream_run import Fails, ModelStreams, StreamRun
@@ -27,13 +27,13 @@ log = logging.getLogger("wherry")
 class Desk(Fails, Protocol):
     """What the dispatcher is told. No lock is held."""
 
-    def ended(self, instance: Instance, started: float | None) -> None:
-        """The instance has run its batch; before its callers are told, as they may be back at
-        once. `started`: when, if its time says something about others."""
+    def ended(self, instance: Instance, batch: Batch, started: float | None) -> None:
+        """A batch of the instance has ended. Called before its callers are told, as they may be
+        back at once. `started`: when it began, if its time says something about others."""
         ...
 
     def next(self, instance: Instance) -> None:
-        """The instance is free."""
+        """The callers of all batches of the instance that have ended were told."""
         ...
 
     def reschedule(self, request: InferRequest) -> bool:
@@ -82,44 +82,47 @@ class Outcomes:
 
     # A batch that answers once
 
-    def finished(
-        self,
-        instance: Instance,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        execution: Execution,
-        started: float,
-    ) -> None:
-        try:
-            if requests:
-                whole = len(execution.executed_rows) == 1
-                instance.good_batches += 1
-                ran, outcomes = self._with_outcomes(requests, execution)
-                self._desk.ended(instance, started if whole else None)
-                if execution.out_of_memory_rows > 1:
-                    self._lacks_memory(execution.out_of_memory_rows)
-                if self._poisons.active:
-                    self._poisons.survived(ran)
-                self._statistics.executed(
-                    requests if self._inputs is None else ran,
-                    execution.executed_rows,
-                    batch.reason,
-                    started,
-                    execution.input_ns,
-                    execution.infer_ns,
-                    execution.output_ns,
-                )
-                self._settle(instance, ran, outcomes, execution)
-        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-            self.crashed(instance, batch)
-        else:
-            self._desk.next(instance)
+    def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        for run in runs:
+            try:
+                self._finish(instance, run)
+            except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+                self._fail(instance, run.batch)
+        self._desk.next(instance)
 
     def crashed(self, instance: Instance, batch: Batch) -> None:
+        self._fail(instance, batch)
+        self._desk.next(instance)
+
+    def _fail(self, instance: Instance, batch: Batch) -> None:
         log.exception("internal error", extra={"model": self._model})
         for request in batch.requests:
             self._desk.fail(request, WherryError("internal error; see the server's log"))
-        self._desk.next(instance)
+        self._desk.ended(instance, batch, None)
+
+    def _finish(self, instance: Instance, run: BatchRun) -> None:
+        batch, requests, execution = run.batch, run.requests, run.execution
+        if not requests:
+            self._desk.ended(instance, batch, None)
+            return
+        whole = len(execution.executed_rows) == 1
+        instance.good_batches += 1
+        ran, outcomes = self._with_outcomes(requests, execution)
+        self._desk.ended(instance, batch, run.started if whole else None)
+        if execution.out_of_memory_rows > 1:
+            self._lacks_memory(execution.out_of_memory_rows)
+        if self._poisons.active:
+            self._poisons.survived(ran)
+        self._statistics.executed(
+            requests if self._inputs is None else ran,
+            execution.executed_rows,
+            batch.reason,
+            run.started,
+            execution.input_ns,
+            execution.infer_ns,
+            execution.output_ns,
+        )
+        self._settle(instance, ran, outcomes, execution)
 
     def _with_outcomes(
         self, requests: Sequence[InferRequest], execution: Execution
@@ -192,10 +195,10 @@ class Outcomes:
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
                 if not self._runs_on(request, outcome):
                     run.settle(index, outcome)
+            self._desk.ended(instance, run.batch, None)
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-            self.crashed(instance, run.batch)
-        else:
-            self._desk.next(instance)
+            self._fail(instance, run.batch)
+        self._desk.next(instance)
 
     # Requests that outlive their batch
 

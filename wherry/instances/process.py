@@ -17,7 +17,7 @@ import numpy as np
 
 from wherry.instances import messages
 from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
-from wherry.instances.instance import Answers, Instance
+from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.stream_run import StreamRun
@@ -64,11 +64,11 @@ class ProcessInstance(Instance):
 
     # Any thread
 
-    def give(self, batch: Batch | None) -> None:
-        if batch is None:
-            self._worker.stop()
-        else:
-            self._worker.do(self._begin, batch)
+    def give(self, batches: Sequence[Batch]) -> None:
+        self._worker.do(self._begin_all, batches)
+
+    def stop(self) -> None:
+        self._worker.stop()
 
     def abort(self, reason: str) -> bool:
         self._worker.abort(reason)
@@ -97,6 +97,10 @@ class ProcessInstance(Instance):
 
     # The loop: a batch begins
 
+    def _begin_all(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._begin(batch)
+
     def _begin(self, batch: Batch) -> None:
         answers = self._answers
         try:
@@ -111,7 +115,7 @@ class ProcessInstance(Instance):
             answers.crashed(self, batch)
 
     def _finish_empty(self, run: _GivenBatch) -> None:
-        self._answers.finished(self, run.batch, [], Execution(), run.started)
+        self._answers.finished(self, (BatchRun(run.batch, [], Execution(), run.started),))
 
     def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
         columns, counts = _gather(requests), [request.rows for request in requests]
@@ -213,7 +217,8 @@ class ProcessInstance(Instance):
     def _finish(self, run: _GivenBatch, execution: Execution, outcomes: list[Outcome]) -> None:
         if run.failures:
             execution.outcomes = run.outcomes(outcomes)
-        self._answers.finished(self, run.batch, run.requests, execution, run.started)
+        ended = BatchRun(run.batch, run.requests, execution, run.started)
+        self._answers.finished(self, (ended,))
 
     # The loop: a stream
 

@@ -1,4 +1,4 @@
-"""Which instances of a model are up, and what does each run?"""
+"""Which instances of a model are up, and which batches has each?"""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Roster:
         if instance in self.idle:
             self.idle.remove(instance)
             instance.busy_since = inf
-        batch = instance.batch.requests if instance.batch else ()
-        return list(dict.fromkeys((*batch, *instance.open_requests)))
+        batches = [request for batch in instance.batches for request in batch.requests]
+        return list(dict.fromkeys((*batches, *instance.open_requests)))
 
     def remove(self, instance: Instance) -> None:
         for group in (self._up, self.idle):
@@ -42,16 +42,27 @@ class Roster:
                 group.remove(instance)
 
     def begin(self, instance: Instance, batch: Batch, now: float) -> None:
-        """An idle instance is given a batch."""
-        self.idle.remove(instance)
-        instance.batch, instance.busy_since = batch, now
+        """An instance is given a batch, behind those that it has."""
+        if not instance.batches:
+            self.idle.remove(instance)
+            instance.busy_since = now
+        instance.batches.append(batch)
 
-    def end(self, instance: Instance, now: float) -> Batch | None:
-        """The instance has run its batch, and is not idle yet. None: that was told before."""
-        batch, instance.batch = instance.batch, None
-        if batch is not None:
-            instance.busy_since = now  # to tell the callers is progress, too
-        return batch
+    def end(self, instance: Instance, batch: Batch, now: float) -> bool:
+        """A batch of the instance has ended. False: that was told before. Without another one the
+        instance is not idle yet."""
+        if batch not in instance.batches:
+            return False
+        instance.batches.remove(batch)
+        instance.busy_since = now  # to tell the callers is progress, too
+        return True
+
+    def free(self, instance: Instance, *, idle: bool) -> None:
+        """All batches of the instance have ended, and their callers were told. `idle`: it may be
+        given more."""
+        instance.busy_since = None
+        if idle:
+            self.idle.append(instance)
 
     def overruns_at(self) -> float:
         """When the first batch will have run for too long; inf: none will."""
@@ -59,19 +70,19 @@ class Roster:
             return inf
         return min([since for _, since in self._running()], default=inf) + self._longest
 
-    def take_overdue(self, now: float) -> list[tuple[Instance, Batch | None]]:
-        """The instances whose batch has run for too long, each once, with that batch."""
+    def take_overdue(self, now: float) -> list[tuple[Instance, Batch]]:
+        """The instances whose oldest batch has run for too long, each once, with that batch."""
         if self._longest is None:
             return []
         overdue = [i for i, since in self._running() if since + self._longest <= now]
         for instance in overdue:
             instance.busy_since = None
-        return [(instance, instance.batch) for instance in overdue]
+        return [(instance, instance.batches[0]) for instance in overdue]
 
     def running(self) -> list[tuple[str, int, float]]:
         """Instances that run something: name, rows, since when."""
         return [
-            (i.name, i.batch.rows if i.batch else 1, i.busy_since)
+            (i.name, i.batches[0].rows if i.batches else 1, i.busy_since)
             for i in self._up
             if i.busy_since is not None
         ]
@@ -81,4 +92,4 @@ class Roster:
         return all(i.busy_since is None and not i.open_requests for i in self._up)
 
     def _running(self) -> list[tuple[Instance, float]]:
-        return [(i, i.busy_since) for i in self._up if i.batch and i.busy_since is not None]
+        return [(i, i.busy_since) for i in self._up if i.batches and i.busy_since is not None]

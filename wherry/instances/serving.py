@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from wherry.instances.executable import Execution, Outcome
-from wherry.instances.instance import Instance
+from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
@@ -20,7 +20,7 @@ Respond = Callable[[int, Columns], bool]
 class ServedInstance(Instance):
     """An instance whose batches run in the thread that calls `serve`, one after the other.
 
-    Everything but `give` and `abort` is for that thread.
+    Everything but `give`, `stop` and `abort` is for that thread.
     """
 
     #: Does `execute` also take requests that stream, and may requests outlive their batch?
@@ -35,7 +35,8 @@ class ServedInstance(Instance):
 
     @abstractmethod
     def wait(self) -> Batch | None:
-        """Block until `give`. Raises WorkerDied if the worker ends meanwhile."""
+        """Block until a batch is given, or None after `stop`. Raises WorkerDied if the worker ends
+        meanwhile."""
 
     @abstractmethod
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
@@ -73,7 +74,7 @@ class ServedInstance(Instance):
             answers.crashed(self, batch)
             return
         if stream is None:
-            answers.finished(self, batch, requests, execution, started)
+            answers.finished(self, (BatchRun(batch, requests, execution, started),))
         else:
             answers.streamed(stream, outcomes)
 

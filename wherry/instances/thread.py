@@ -29,8 +29,12 @@ class ThreadInstance(ServedInstance):
     def load(self) -> None:
         self.executable.load(self.device)
 
-    def give(self, batch: Batch | None) -> None:
-        self._inbox.put(batch)
+    def give(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._inbox.put(batch)
+
+    def stop(self) -> None:
+        self._inbox.put(None)
 
     def wait(self) -> Batch | None:
         return self._inbox.get()

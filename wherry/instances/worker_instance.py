@@ -56,9 +56,17 @@ class WorkerInstance(ServedInstance):
 
     # Any thread
 
-    def give(self, batch: Batch | None) -> None:
-        # `give` must not block: not on the lock, and not on room in the socket.
-        if batch is None or not self._sending.acquire(blocking=False):
+    def stop(self) -> None:
+        self._inbox.append(None)
+        self._hand_back()
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._give(batch)
+
+    def _give(self, batch: Batch) -> None:
+        # It must not block: not on the lock, and not on room in the socket.
+        if not self._sending.acquire(blocking=False):
             self._inbox.append(batch)
             self._hand_back()
             return

@@ -604,9 +604,14 @@ class Worker(ServedInstance):
             self.deaths.pop(0)
             raise WorkerDied("died in load")
 
-    def give(self, batch: Batch | None) -> None:
-        self.given.append(batch)
-        self.inbox.put(batch)
+    def give(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self.given.append(batch)
+            self.inbox.put(batch)
+
+    def stop(self) -> None:
+        self.given.append(None)
+        self.inbox.put(None)
 
     def die_idle(self) -> None:
         self.inbox.put(WorkerDied("died while idle"))
@@ -696,10 +701,10 @@ class Eager(Worker):
         self.executed: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def give(self, batch: Batch | None) -> None:
+    def give(self, batches: Sequence[Batch]) -> None:
         assert self.answers is not None
-        self.begun_at = None if batch is None else self.answers.now()
-        super().give(batch)
+        self.begun_at = self.answers.now()
+        super().give(batches)
 
     def wait(self) -> Batch | None:
         batch = super().wait()
@@ -752,9 +757,9 @@ def test_a_batch_handed_to_a_worker_in_the_moment_of_its_death_is_not_lost() -> 
         worker = workers.made[0]
         give = worker.give
 
-        def die_first(batch: Batch | None) -> None:
+        def die_first(batches: Sequence[Batch]) -> None:
             worker.inbox.put(WorkerDied("died while idle"))
-            give(batch)
+            give(batches)
 
         worker.give = die_first  # type: ignore[method-assign] # the race, played
         assert d.ask("a").rows() == ["a"]

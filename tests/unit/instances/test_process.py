@@ -18,6 +18,7 @@ from tests.fakes import PATIENCE
 from tests.worker_models import Stubborn, big_stream, count, obedient, plus_one, says_twice
 from wherry.instances import process
 from wherry.instances.executable import Execution, Failure
+from wherry.instances.instance import BatchRun
 from wherry.instances.model_worker import ModelWorker
 from wherry.instances.process import ProcessInstance, are_large
 from wherry.instances.stream_run import ModelStreams, StreamRun
@@ -53,16 +54,10 @@ class Desk:
     def prepared(self, batch: Batch) -> list[InferRequest]:
         return [request for request in batch.requests if not request.reply.settled]
 
-    def finished(
-        self,
-        instance: ProcessInstance,
-        batch: Batch,
-        requests: Sequence[InferRequest],
-        execution: Execution,
-        started: float,
-    ) -> None:
-        assert (instance, started) == (self.instance, 7.0)
-        self.told.put(execution)
+    def finished(self, instance: ProcessInstance, runs: Sequence[BatchRun]) -> None:
+        for run in runs:
+            assert (instance, run.started) == (self.instance, 7.0)
+            self.told.put(run.execution)
 
     def crashed(self, instance: ProcessInstance, batch: Batch) -> None:
         self.told.put(sys.exc_info()[1])
@@ -113,7 +108,7 @@ class Served:
 
     def outcomes(self, *requests: InferRequest) -> list[Any]:
         """What comes of a batch."""
-        self.instance.give(Batch(requests, len(requests), "idle"))
+        self.instance.give([Batch(requests, len(requests), "idle")])
         told = self.desk.next()
         return told.outcomes if isinstance(told, Execution) else told
 
@@ -122,7 +117,7 @@ class Served:
         return self._ended.get(timeout=PATIENCE)
 
     def close(self) -> None:
-        self.instance.give(None)
+        self.instance.stop()
         self._thread.join()
         self.instance.unload()
         self.io.close()
@@ -175,7 +170,7 @@ def in_pid(served: Served, *rows: str) -> dict[str, list[str]]:
 
 def test_a_batch_gives_each_request_its_rows_and_says_where_the_time_went(served: Served) -> None:
     requests = request(text=["a", "b"]), request(text=["c"])
-    served.instance.give(Batch(requests, 3, "idle"))
+    served.instance.give([Batch(requests, 3, "idle")])
     execution = served.desk.next()
 
     assert execution.outcomes == [in_pid(served, "a", "b"), in_pid(served, "c")]
@@ -226,7 +221,7 @@ def test_a_bug_of_ours_fails_its_batch_only(
 
     with monkeypatch.context() as patch:
         patch.setattr(process, "_gather", fail)
-        served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+        served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
         assert isinstance(served.desk.next(), RuntimeError)
     assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]
 
@@ -242,7 +237,7 @@ def test_a_batch_fails_for_which_no_memory_is_left(
     x = np.ones((1, size), np.float32)
     with monkeypatch.context() as patch:
         patch.setattr("wherry.workers.shared_memory.Region.write", short)
-        served.instance.give(Batch((request(x=x),), 1, "idle"))
+        served.instance.give([Batch((request(x=x),), 1, "idle")])
         assert isinstance(served.desk.next(), OSError)
     (outcome,) = served.outcomes(request(x=x))
     np.testing.assert_array_equal(outcome["output"], x + 1)
@@ -268,7 +263,7 @@ def test_several_batches_may_be_with_the_worker_at_once(serve: Callable[..., Ser
         for number, size in enumerate((2_000, 100_000, 10, LARGE_BYTES, 2_000, 100_000))
     ]
     for x in arrays:
-        served.instance.give(Batch((request(x=x),), 1, "idle"))
+        served.instance.give([Batch((request(x=x),), 1, "idle")])
 
     answers = [served.desk.next().outcomes[0]["output"] for _ in arrays]
     for x, answer in zip(arrays, answers, strict=True):
@@ -317,7 +312,7 @@ def test_a_slow_reader_holds_back_its_stream_and_gets_all_of_it(
     served = serve(big_stream)
     one, responses = streaming(n=np.array([10]))
     reply: Any = one.reply
-    served.instance.give(Batch((one,), 1, "idle"))
+    served.instance.give([Batch((one,), 1, "idle")])
 
     for number in range(10):
         response = responses.get(timeout=PATIENCE)
@@ -363,7 +358,7 @@ def kill(pid: int | None) -> None:
 
 
 def test_a_batch_that_was_read_is_lost_with_its_worker(served: Served, fifo: str) -> None:
-    served.instance.give(Batch((request(text=[f"wait {fifo}"]),), 1, "idle"))
+    served.instance.give([Batch((request(text=[f"wait {fifo}"]),), 1, "idle")])
     file = os.open(fifo, os.O_WRONLY)
     kill(served.instance.pid)
     os.close(file)
@@ -378,7 +373,7 @@ def test_a_batch_that_the_worker_has_not_read_did_not_reach_it(served: Served, f
     pid = served.instance.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+    served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
     sent = threading.Event()
     served.io.calls().call(lambda _: sent.set(), None)  # after the batch was sent
     assert sent.wait(PATIENCE)
@@ -392,7 +387,7 @@ def test_a_batch_that_the_worker_has_not_read_did_not_reach_it(served: Served, f
 def test_a_death_is_seen_although_a_child_of_the_worker_holds_its_sockets(
     served: Served, fifo: str
 ) -> None:
-    served.instance.give(Batch((request(text=[f"fork {fifo}"]),), 1, "idle"))
+    served.instance.give([Batch((request(text=[f"fork {fifo}"]),), 1, "idle")])
 
     died = served.ended()
     assert died is not None
@@ -410,7 +405,7 @@ def test_an_answer_that_was_sent_before_the_death_arrives(served: Served) -> Non
 
 @pytest.mark.parametrize("text", ["garbage " + "x" * 100, "garbage " + "\0" * 100])
 def test_garbage_ends_the_worker(served: Served, text: str) -> None:
-    served.instance.give(Batch((request(text=[text]),), 1, "idle"))
+    served.instance.give([Batch((request(text=[text]),), 1, "idle")])
 
     died = served.ended()
     assert died is not None
@@ -434,19 +429,19 @@ def test_abort_says_why(served: Served) -> None:
 def test_a_batch_that_comes_after_the_end_is_not_told_of(served: Served) -> None:
     kill(served.instance.pid)
     assert served.ended() is not None
-    served.instance.give(Batch((request(text=["a"]),), 1, "idle"))
+    served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
     served.instance.unload()
-    served.instance.give(Batch((request(text=["b"]),), 1, "idle"))
+    served.instance.give([Batch((request(text=["b"]),), 1, "idle")])
 
     assert served.desk.told.empty()
 
 
 def test_unload_may_be_called_twice_and_nothing_works_after_it(served: Served) -> None:
-    served.instance.give(None)
+    served.instance.stop()
     assert served.ended() is None
     served.instance.unload()
     served.instance.unload()
-    served.instance.give(None)
+    served.instance.stop()
 
     assert served.instance.pid is None
     assert served.instance.abort("again")
@@ -468,7 +463,7 @@ def test_a_worker_that_does_not_end_is_killed(
     serve: Callable[..., Served], caplog: pytest.LogCaptureFixture
 ) -> None:
     served = serve(Stubborn(), unload_timeout=0.1)
-    served.instance.give(None)
+    served.instance.stop()
     assert served.ended() is None
     served.instance.unload()
 

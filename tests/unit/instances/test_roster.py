@@ -25,9 +25,24 @@ def test_an_instance_is_idle_until_it_begins_and_counts_once_as_ended() -> None:
     roster.begin(one, BATCH, 1.0)
     assert (roster.idle, roster.running()) == ([], [("gated_0", 3, 1.0)])
     assert not roster.is_quiet()
-    assert roster.end(one, 2.0) is BATCH
-    assert roster.end(one, 3.0) is None
+    assert roster.end(one, BATCH, 2.0)
+    assert not roster.end(one, BATCH, 3.0)
     assert one.busy_since == 2.0
+    assert roster.idle == []
+    roster.free(one, idle=True)
+    assert (roster.idle, roster.running()) == ([one], [])
+
+
+def test_an_instance_with_several_batches_is_busy_since_the_oldest_of_them_runs() -> None:
+    roster, one, other = Roster(5.0), made(0), Batch((), 4, "full")
+    roster.add(one, idle=True)
+    roster.begin(one, BATCH, 1.0)
+    roster.begin(one, other, 2.0)
+    assert roster.running() == [("gated_0", 3, 1.0)]
+    assert roster.overruns_at() == 6.0
+    assert roster.end(one, BATCH, 3.0)
+    assert roster.running() == [("gated_0", 4, 3.0)]
+    assert roster.take_overdue(8.0) == [(one, other)]
 
 
 def test_an_overdue_batch_is_taken_once() -> None:

@@ -385,7 +385,7 @@ class PythonInstance(WorkerInstance):
             self._send(["answer", key, True, failed])
 
     def _ask_ready(self) -> None:
-        if self.batch is None:
+        if not self.batches:
             self._send(["is_ready"])
 
     # Receiving
