@@ -20,7 +20,14 @@ import msgspec
 import wherry
 from tests.fakes import PATIENCE
 from wherry.frontends.access.restricted import Restrictions
-from wherry.frontends.http.exchange import ANSWERED, STREAMING, WAITING, Exchange, HttpRequest
+from wherry.frontends.http.exchange import (
+    ANSWERED,
+    STREAMING,
+    WAITING,
+    Exchange,
+    HttpRequest,
+    RequestHead,
+)
 from wherry.frontends.http_app import HttpApp
 from wherry.frontends.v2.common import Common
 from wherry.models.model import Model
@@ -160,7 +167,8 @@ class Client:
         """Send a request; the answer comes when it comes."""
         if not isinstance(body, Buffer):
             body = msgspec.json.encode(body)
-        exchange = MemoryExchange(HttpRequest(method, path, "", dict(headers or {}), body))
+        head = RequestHead(method, path, "", dict(headers or {}))
+        exchange = MemoryExchange(HttpRequest(head, body))
         if prepare is not None:
             prepare(exchange)
         self.call(lambda: self.app(exchange))

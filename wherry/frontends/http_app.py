@@ -16,7 +16,7 @@ from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.http.answers import fail, respond
-from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.page import page
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import error_object
@@ -87,18 +87,12 @@ class HttpApp:
         self._scrapes: dict[bool, list[Exchange]] = {}
 
     def __call__(self, exchange: Exchange) -> None:
-        path = exchange.request.path
-        self.answer(exchange, self._known.get(path) or self._find(path))
-
-    def route(self, path: str) -> Route | None:
-        """Return the route of a path, remembered; None if there is none."""
-        return self._known.get(path) or self._find(path)
-
-    def answer(self, exchange: Exchange, route: Route | None) -> None:
         """Check that this client may use the route, and have its handler answer."""
         request = exchange.request
+        head = request.head
+        route = head.route or self.route(head)
         if self._keys is not None and (route is None or not route.open):
-            caller = self._keys.name_of(request.headers)
+            caller = self._keys.name_of(head.headers)
             if caller is None:
                 self._refuse_without_key(exchange)
                 return
@@ -108,14 +102,20 @@ class HttpApp:
             return
         try:
             if self._restrictions is not None:
-                self._restrictions.check(route.group, request.headers)
-            handler = route.handlers.get(request.method)
+                self._restrictions.check(route.group, head.headers)
+            handler = route.handlers.get(head.method)
             if handler is not None:
                 handler(exchange)
             else:
                 _other_method(exchange, route.handlers)
         except Exception as error:  # noqa: BLE001 - the top: whatever it is, the client is told
             fail(exchange, error)
+
+    def route(self, head: RequestHead) -> Route | None:
+        """Return the route of a request, noted in its head; None if there is none."""
+        path = head.path
+        route = head.route = self._known.get(path) or self._find(path)
+        return route
 
     def _find(self, path: str) -> Route | None:
         for router in (self._kserve, self._openai, self._shared_memory, self._repository):
@@ -194,9 +194,10 @@ class PartOfApp:
         self._groups = groups
 
     def __call__(self, exchange: Exchange) -> None:
-        route = self._app.route(exchange.request.path)
+        head = exchange.request.head
+        route = head.route or self._app.route(head)
         if route is None or route.group in self._groups:
-            self._app.answer(exchange, route)
+            self._app(exchange)
         else:
             respond(exchange, error_body("Not Found"), status=404)
 

@@ -6,6 +6,7 @@ import wherry
 from tests.http_exchange import served
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
+from wherry.frontends.http.exchange import RequestHead
 
 
 @wherry.model
@@ -51,7 +52,7 @@ def quiet(text: str) -> str:
 def test_each_path_has_its_group(path: str, group: str) -> None:
     assert group in GROUPS
     with served(quiet) as client:
-        route = client.app.route(path)
+        route = client.app.route(RequestHead("GET", path))
         assert route is not None
         assert route.group == group
 

@@ -16,6 +16,7 @@ from wherry.frontends.http.exchange import (
     Exchange,
     Headers,
     HttpRequest,
+    RequestHead,
     error_body,
 )
 from wherry.frontends.http.wire import BODILESS, header_line
@@ -94,13 +95,13 @@ def _request(scope: Scope) -> HttpRequest:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     client = scope.get("client")
-    return HttpRequest(
+    head = RequestHead(
         method=scope["method"],
         path=_below(scope.get("root_path", ""), scope["path"]),
         query=scope.get("query_string", b"").decode("latin-1"),
         headers=headers,
-        peer=f"{client[0]}:{client[1]}" if client else None,
     )
+    return HttpRequest(head, peer=f"{client[0]}:{client[1]}" if client else None)
 
 
 def _below(root_path: str, path: str) -> str:

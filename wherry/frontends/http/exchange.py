@@ -7,9 +7,10 @@ Nothing here knows of sockets, and nothing in the application needs to.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import msgspec
 
@@ -19,38 +20,70 @@ from wherry.values.buffer import Buffer
 Body = bytes | Sequence[Buffer]
 Headers = Sequence[tuple[str, str]]
 JSON: Final = "application/json"
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class RequestHead:
+    """The head of a request. Requests that began with the same bytes may share one: nothing in it
+    changes but `route` and `notes`, in which the application keeps what it finds out once.
+
+    `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
+    repeated headers are joined by ", ".
+    """
+
+    __slots__ = ("headers", "method", "notes", "path", "query", "route")
+
+    def __init__(
+        self, method: str, path: str, query: str = "", headers: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        #: The application's route of this path, once it was looked up.
+        self.route: Any = None
+        #: What the route's handler derives from the head alone, so that it does it once; None at
+        #: first. A head may outlive a model: this holds none alive.
+        self.notes: Any = None
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method} {self.path}>"
 
 
 class HttpRequest:
     """One complete request.
 
-    `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
-    repeated headers are joined by ", ". `body` is as it came: a Content-Encoding is not undone.
-    A body above 64 KiB is a writable memoryview that belongs to this request alone. `caller` is the
-    name of the key that it was sent with, once that was found right.
+    `body` is as it came: a Content-Encoding is not undone. A body above 64 KiB is a writable
+    memoryview that belongs to this request alone. `caller` is the name of the key that it was sent
+    with, once that was found right.
     """
 
-    __slots__ = ("body", "caller", "headers", "method", "path", "peer", "query")
+    __slots__ = ("body", "caller", "head", "peer")
 
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        query: str = "",
-        headers: dict[str, str] | None = None,
-        body: Buffer = b"",
-        peer: str | None = None,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = {} if headers is None else headers
+    def __init__(self, head: RequestHead, body: Buffer = b"", peer: str | None = None) -> None:
+        self.head = head
         self.body = body
         self.peer = peer
         self.caller = ""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {self.path}: {len(self.body)} bytes>"
+
+    @property
+    def method(self) -> str:
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        return self.head.path
+
+    @property
+    def query(self) -> str:
+        return self.head.query
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.head.headers
 
 
 class Phase(Enum):

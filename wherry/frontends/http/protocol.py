@@ -20,7 +20,13 @@ from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
 from wherry.frontends.connections.sockets import address_text, has_unread
 from wherry.frontends.http.answer_queue import AnswerQueue, PipelinedExchange
-from wherry.frontends.http.exchange import Application, Exchange, HttpRequest, error_body
+from wherry.frontends.http.exchange import (
+    Application,
+    Exchange,
+    HttpRequest,
+    RequestHead,
+    error_body,
+)
 from wherry.frontends.http.intake import AT_ONCE_BYTES, Intake, Turns
 from wherry.frontends.http.lingering import LingeringClose
 from wherry.frontends.http.request_reader import (
@@ -241,7 +247,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader.stop()
         self._shared.note_received(self, 0)
         self._closing.is_refused = True
-        exchange = PipelinedExchange(HttpRequest(reader.method, ""), self, http10=False)
+        exchange = PipelinedExchange(
+            HttpRequest(RequestHead(reader.method, "")), self, http10=False
+        )
         self.answers.exchanges.append(exchange)
         exchange.respond(refused.status, error_body(str(refused)), headers=headers)
 

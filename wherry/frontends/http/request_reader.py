@@ -9,7 +9,7 @@ from typing import Final
 import httptools
 import numpy as np
 
-from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.http.exchange import HttpRequest, RequestHead
 from wherry.frontends.http.request_rules import Refused, RequestRules
 from wherry.frontends.http.wire import header_lines
 
@@ -260,12 +260,12 @@ class RequestReader:
             return  # refused, or behind the last request
         path, query = self._rules.targets[self._url]
         method = self._rules.methods[self._parser.get_method()]
-        headers = self._trailed or self._headers
+        head = RequestHead(method, path, query, self._trailed or self._headers)
         if self._large is None:
-            request = HttpRequest(method, path, query, headers, self._small, self.peer)
+            request = HttpRequest(head, self._small, self.peer)
             self._small = b""
         else:
-            request = HttpRequest(method, path, query, headers, self._large.data, self.peer)
+            request = HttpRequest(head, self._large.data, self.peer)
             self._large = self.direct = None
         self.state = BETWEEN if self._persistent else OVER
         self.expects_continue = False

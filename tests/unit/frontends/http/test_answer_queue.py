@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.frontends.http.raw import MemoryTransport
 from wherry.frontends.connections.held import FREE_BYTES
 from wherry.frontends.http.answer_queue import AnswerQueue, PipelinedExchange
-from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.http.exchange import HttpRequest, RequestHead
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Conversation:
         return count > self.limit
 
     def ask(self, path: str = "/") -> PipelinedExchange:
-        exchange = PipelinedExchange(HttpRequest("GET", path), self, http10=False)
+        exchange = PipelinedExchange(HttpRequest(RequestHead("GET", path)), self, http10=False)
         self.answers.exchanges.append(exchange)
         return exchange
 

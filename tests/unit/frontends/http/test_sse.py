@@ -8,7 +8,7 @@ import pytest
 import wherry
 from tests.fakes import PATIENCE
 from tests.http_exchange import Client, MemoryExchange, served
-from wherry.frontends.http.exchange import HttpRequest
+from wherry.frontends.http.exchange import HttpRequest, RequestHead
 from wherry.frontends.http.sse import CONTENT_TYPE, PING, PING_INTERVAL, EventStream
 
 
@@ -154,7 +154,7 @@ class Timers:
 
 
 def silent_stream() -> tuple[EventStream, MemoryExchange, Timers]:
-    timers, exchange = Timers(), MemoryExchange(HttpRequest("POST", "/"))
+    timers, exchange = Timers(), MemoryExchange(HttpRequest(RequestHead("POST", "/")))
     events = EventStream(exchange, lambda: None, timers.call_later)
     assert timers.due == []
     events.keep_alive()
