@@ -46,8 +46,9 @@ _LOOK = 0.1
 class ModelWorker:
     """A worker process with a model, for one instance.
 
-    `receive(message)` is called in the event loop that `loop()` says once the model is loaded, and
-    `prepare(message)`, if it is given, before it, maybe in another thread.
+    `receive` and `refused` are those of its link (`WorkerLink`), whose event loop `loop()` says
+    once the model is loaded. `restore(message)`, if it is given, changes what was decoded, maybe in
+    another thread.
     """
 
     def __init__(
@@ -58,8 +59,9 @@ class ModelWorker:
         config: ModelConfig,
         loop: Callable[[], LoopCalls],
         *,
-        receive: Callable[[Any], None],
-        prepare: Callable[[Any], None] | None,
+        receive: Callable[[list[Any]], None],
+        refused: Callable[[Any, Exception], None],
+        restore: Callable[[Any], None] | None,
     ) -> None:
         self._name = name
         self._device = device
@@ -67,7 +69,8 @@ class ModelWorker:
         self._config = config
         self._choose_loop = loop
         self._receive = receive
-        self._prepare = prepare
+        self._refused = refused
+        self._restore = restore
         #: For what `abort` meets in another thread.
         self._lock = threading.Lock()
         self._aborted = ""
@@ -256,7 +259,12 @@ class ModelWorker:
             undo.pop_all()
         self._slab = slab
         self._messages = MessageSocket(
-            ours[1], ours[0], messages.FromWorker, copies=True, wait=process.wait_for
+            ours[1],
+            ours[0],
+            messages.FromWorker,
+            copies=True,
+            wait=process.wait_for,
+            restore=self._restore,
         )
         self._messages.use(slab, slab.inputs)
         with self._lock:
@@ -271,9 +279,9 @@ class ModelWorker:
             self._loop,
             sockets,
             receive=self._receive,
+            refused=self._refused,
             ended=self._ended,
             aside=self._aside,
-            prepare=self._prepare,
         )
         self._loop.call(WorkerLink.start, self._link)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -57,7 +56,8 @@ class ProcessInstance(Instance):
             config,
             loop,
             receive=self._receive,
-            prepare=None if self._restore is None else self._prepare,
+            refused=self._refused,
+            restore=None if self._restore is None else self._restore_message,
         )
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_GivenBatch] = deque()
@@ -121,20 +121,20 @@ class ProcessInstance(Instance):
         columns, counts = _gather(requests), [request.rows for request in requests]
         self._runs.append(run)
         slab = len(self._runs) == 1  # else another batch may be there
-        message = (
+        run.message = (
             messages.Execute(columns, counts, slab)
             if run.stream is None
             else messages.Generate(columns, counts)
         )
-        self._worker.link.send(
-            message,
-            slab=slab,
-            large=are_large([request.inputs for request in requests]),
-            refused=partial(self._refused, run),
-        )
+        large = are_large([request.inputs for request in requests])
+        self._worker.link.add(run.message, slab=slab, large=large)
+        self._worker.link.write()
 
-    def _refused(self, run: _GivenBatch, error: Exception) -> None:
+    def _refused(self, message: Any, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
+        run = next((run for run in self._runs if run.message is message), None)
+        if run is None:
+            return
         self._runs.remove(run)
         try:
             if not isinstance(error, UNSENDABLE):
@@ -162,7 +162,7 @@ class ProcessInstance(Instance):
 
     # The loop: a message arrives
 
-    def _prepare(self, message: Any) -> None:
+    def _restore_message(self, message: Any) -> None:
         """Restore the rows in a message. In any thread."""
         assert self._restore is not None
         if isinstance(message, messages.Result):
@@ -172,7 +172,15 @@ class ProcessInstance(Instance):
         elif isinstance(message, messages.Respond):
             self._restore(message.columns)
 
-    def _receive(self, message: Any) -> None:
+    def _receive(self, arrived: list[Any]) -> None:
+        for number, message in enumerate(arrived, 1):
+            self._take(message)
+            run = self._runs[0] if self._runs else None
+            if run is not None and run.held is not None:
+                self._worker.link.hold(arrived[number:])
+                return
+
+    def _take(self, message: Any) -> None:
         run = self._runs[0] if self._runs else None
         if run is None:
             raise Garbage("a message that answers no batch")
@@ -230,9 +238,7 @@ class ProcessInstance(Instance):
         if stream.has_room():
             self._respond(run, stream, message)
             return
-        # The worker waits for its reader: what it sends is not read.
-        self._worker.link.hold()
-        run.held = message
+        run.held = message  # the worker waits for its reader: what it sends is not read
         run.given_up_at = self._answers.now() + self._config.stall_timeout
         stream.when_room(lambda: self._worker.post(self._go_on, run))
         self._look(run)
@@ -279,6 +285,7 @@ class _GivenBatch:
         "given_up_at",
         "gone",
         "held",
+        "message",
         "requests",
         "sent",
         "started",
@@ -296,6 +303,8 @@ class _GivenBatch:
         self.sent: Sequence[int] = range(len(requests))
         self.failures: dict[int, Failure] = {}
         self.stream: StreamRun | None = None
+        #: What was sent.
+        self.message: messages.Execute | messages.Generate | None = None
         #: Of a stream: requests, as they were sent, whose callers are gone.
         self.gone: set[int] = set()
         #: A response that its reader has no room for, and until when it waits for that.

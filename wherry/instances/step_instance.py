@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from wherry.instances import messages
@@ -118,7 +117,8 @@ class StepProcess:
             config,
             loop,
             receive=self._receive,
-            prepare=None if self._restore is None else self._prepare,
+            refused=self._refused,
+            restore=None if self._restore is None else self._restore_message,
         )
         self._hand_out: HandOut = lambda _: None
 
@@ -162,19 +162,18 @@ class StepProcess:
     # The loop
 
     def _send(self, message: messages.Join | messages.Leave) -> None:
-        if isinstance(message, messages.Leave):
-            self._worker.link.send(message)
-        else:
-            large = are_large([message.columns])
-            self._worker.link.send(message, large=large, refused=partial(self._refused, message))
+        large = isinstance(message, messages.Join) and are_large([message.columns])
+        self._worker.link.add(message, large=large)
+        self._worker.link.write()
 
-    def _refused(self, join: messages.Join, error: Exception) -> None:
+    def _refused(self, join: Any, error: Exception) -> None:
+        assert isinstance(join, messages.Join)
         reason = why_not_sent(join.columns) or str(error)
         kind = "InvalidRequest" if isinstance(error, UNSENDABLE) else "ModelFailed"
         failure = Failure(kind, f"model {self._config.name!r}: {reason}")
         self._hand_out(Progress([Share(join.key, failure=failure)]))
 
-    def _prepare(self, message: Any) -> None:
+    def _restore_message(self, message: Any) -> None:
         """Restore the rows in a message. In any thread."""
         assert self._restore is not None
         if isinstance(message, messages.Stepped):
@@ -182,7 +181,11 @@ class StepProcess:
                 for columns in share.responses:
                     self._restore(columns)
 
-    def _receive(self, message: Any) -> None:
+    def _receive(self, arrived: list[Any]) -> None:
+        for message in arrived:
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
         if not isinstance(message, messages.Stepped):
             raise Garbage(f"{type(message).__name__} instead of a Stepped")
         shares = [

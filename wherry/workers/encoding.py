@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from wherry.values.request import Array, Column
-from wherry.workers.frames import HAS_FILE, HEADER_BYTES, Frame, Garbage, put_header
+from wherry.workers.frames import Garbage
 from wherry.workers.shared_memory import ArrayFile, Region
 
 #: Arrays up to this size are copied into their message.
@@ -53,7 +53,7 @@ def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
 
 
 class MessageEncoder:
-    """Appends frames to a buffer. For one thread at a time."""
+    """Makes messages the bodies of frames. For one thread at a time."""
 
     def __init__(self) -> None:
         #: Where arrays go that are too large for their message, if they may.
@@ -63,30 +63,26 @@ class MessageEncoder:
         self._file: ArrayFile | None = None
         self._shared_bytes = 0
 
-    def encode(self, message: msgspec.Struct, out: bytearray, *, slab: bool) -> ArrayFile | None:
-        """Append a frame to `out`. Returns the memory file to send with it, which the caller
-        closes, if there is one. Raises UNSENDABLE, then `out` is as it was.
+    def encode(self, message: Any, *, slab: bool) -> tuple[bytes, int, ArrayFile | None]:
+        """The body of a frame, how many bytes of its arrays are in the slab, and the memory file
+        to send with it, which the caller closes, if there is one. Raises UNSENDABLE.
 
-        With `slab` the frame takes the whole region: what was written there before must have been
-        read.
+        With `slab` the message takes the whole region: what was written there before must have
+        been read.
         """
         self._slab = self.region if slab else None
         if self._slab is not None:
             self._slab.clear()
         self._shared_bytes = 0
-        start = len(out)
         try:
-            self._encoder.encode_into(message, out, start + HEADER_BYTES)
-            flags = 0 if self._file is None else HAS_FILE
-            put_header(out, start, shared_bytes=self._shared_bytes, flags=flags)
+            body = self._encoder.encode(message)
         except BaseException:
-            del out[start:]
             if self._file is not None:
                 self._file.close()
                 self._file = None
             raise
         file, self._file = self._file, None
-        return file
+        return body, self._shared_bytes, file
 
     def _encode_other(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -126,12 +122,11 @@ class MessageDecoder:
         self._file: mmap.mmap | None = None
         self._decoder = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_array)
 
-    def decode(self, frame: Frame, file: mmap.mmap | None) -> Any:
+    def decode(self, body: memoryview, file: mmap.mmap | None) -> Any:
         """The message in a frame, whose memory file is `file`. Raises Garbage."""
         self._file = file
         try:
-            with frame.body as body:
-                return self._decoder.decode(body)
+            return self._decoder.decode(body)
         except Exception as error:  # any bytes may come, and make msgspec or numpy raise it
             raise Garbage(str(error)) from error
         finally:

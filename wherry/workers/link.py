@@ -3,8 +3,8 @@
 One event loop owns both sockets of the worker, from when it is loaded until it has ended. All of
 this happens in that loop, so nothing here needs a lock, and nothing here blocks:
 
-    send -> waiting -> encoded -> socket (watched for room while it is full)
-    socket (watched) -> frames -> decoded -> receive
+    add -> encoded (waiting, behind a large one) -> write -> socket (watched while it is full)
+    socket (watched) -> frames -> decoded -> receive, all that came together at once
 
 A large message is encoded or decoded in another thread, `aside`, as that would hold up the loop for
 milliseconds; what is behind it waits, so messages keep their order both ways. While `receive` has
@@ -14,13 +14,11 @@ asked to `hold`, nothing is read, and a worker that goes on sending waits for ro
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
-from wherry.workers.frames import Frame, Garbage
+from wherry.workers.frames import Garbage
 
 #: A message of more bytes is encoded or decoded aside. Copying so much takes less than a
 #: millisecond, about what two hand-overs between threads on a busy machine take.
@@ -38,32 +36,41 @@ class Loop(Protocol):
 
 
 class Messages(Protocol):
-    """What the link asks of its sockets (`MessageSocket`, which does not block)."""
+    """What the link asks of its sockets and their encoding (`MessageSocket`). Nothing blocks.
 
-    def add(self, message: msgspec.Struct, *, slab: bool = False) -> None: ...
+    `add` encodes a message for the next `write`; what it raises is handed to `refused`, and then
+    nothing of the message is sent. `write` returns False while the socket is full. `read` receives
+    what is there, once all that came before is decoded, and returns False if nothing is. `decode`
+    returns the messages that have come whole, in order, up to the first that is larger than
+    `limit` or cannot be decoded; if there is such a one, `has_left` is true, and `decode_next`
+    returns it, or raises Garbage.
+
+    The link calls `add` and `decode_next` in another thread for large messages, one at a time each.
+    Meanwhile it calls neither `add` nor `write`, or neither `read` nor `decode`, in the loop.
+    """
+
+    has_left: bool
+
+    def add(self, message: Any, *, slab: bool = False) -> None: ...
     def write(self) -> bool: ...
     def read(self) -> bool: ...
-    def next_frame(self) -> Frame | None: ...
-    def decode(self, frame: Frame) -> Any: ...
+    def decode(self, limit: int) -> list[Any]: ...
+    def decode_next(self) -> Any: ...
     def was_read(self) -> bool: ...
     def source(self) -> int: ...
     def target(self) -> int: ...
     def close(self) -> None: ...
 
 
-#: A message to encode: whether it may use the slab, whether it is large, what is told if it cannot
-#: be encoded.
-_Outgoing = tuple[msgspec.Struct, bool, bool, Callable[[Exception], None] | None]
-
-
 class WorkerLink:
     """Messages to one worker and from it. Every method is for the loop's thread.
 
-    `receive(message)` is called for each message, in order; if it raises Garbage, the link ends.
-    `ended(error, read)` is called once, when the worker is gone or has sent garbage, after all that
-    it had sent was received; `read`: it had read all that was sent to it. After that both sockets
-    are closed and nothing is called any more. `aside(job)` has a job done in another thread.
-    `prepare(message)` is what takes long about a message besides decoding it.
+    `receive(messages)` is called with those that came together, in order; if it raises Garbage, the
+    link ends. `refused(message, error)` is called, later, for a message that was added and cannot
+    be encoded. `ended(error, read)` is called once, when the worker is gone or has sent garbage,
+    after all that it had sent was received; `read`: it had read all that was sent to it. After that
+    both sockets are closed and nothing is called any more. `aside(job)` has a job done in another
+    thread.
     """
 
     def __init__(
@@ -71,23 +78,26 @@ class WorkerLink:
         loop: Loop,
         messages: Messages,
         *,
-        receive: Callable[[Any], None],
+        receive: Callable[[list[Any]], None],
+        refused: Callable[[Any, Exception], None],
         ended: Callable[[Exception, bool], None],
         aside: Callable[[Callable[[], None]], None],
-        prepare: Callable[[Any], None] | None = None,
     ) -> None:
         self._loop = loop
         self._messages = messages
         self._receive = receive
+        self._refused = refused
         self._ended = ended
         self._aside = aside
-        self._prepare = prepare
-        self._waiting: deque[_Outgoing] = deque()
+        #: Messages behind one that is encoded aside: whether each may use the slab and is large.
+        self._waiting: deque[tuple[Any, bool, bool]] = deque()
         #: A message is being encoded, or decoded, aside.
         self._encoding = self._decoding = False
         #: The socket is full, and watched for room.
         self._full = False
         self._held = False
+        #: Decoded messages that are received after `resume`.
+        self._unread: list[Any] = []
         self._watching = False
         #: Why the worker is known to have ended, though there may be messages of it to read.
         self._gone: Exception | None = None
@@ -101,72 +111,29 @@ class WorkerLink:
 
     # Sending
 
-    def send(
-        self,
-        message: msgspec.Struct,
-        *,
-        slab: bool = False,
-        large: bool = False,
-        refused: Callable[[Exception], None] | None = None,
-    ) -> None:
-        """Send a message after those that were sent before.
+    def send(self, message: Any) -> None:
+        """Send one message after those that were sent before."""
+        self.add(message)
+        self.write()
 
-        `refused(error)` is called later, in the loop, if it cannot be encoded (UNSENDABLE), or this
-        process is short of what that needs. `large`: encode it
-        aside. `slab`: see `MessageSocket.add`. Once the link has ended this does nothing.
+    def add(self, message: Any, *, slab: bool = False, large: bool = False) -> None:
+        """Send a message with the next `write`, after those that were added before.
+
+        `large`: encode it aside. `slab`: its arrays may go to the slab, as the worker has read
+        what was there. Once the link has ended this does nothing.
         """
-        if self._over:
-            return
-        if large or self._encoding:
-            self._waiting.append((message, slab, large, refused))
-            self._send_waiting()
-        else:
-            self._encode(message, slab, refused)
-            self._write()
+        if large or self._waiting or self._encoding:
+            if not self._over:
+                self._waiting.append((message, slab, large))
+        elif not self._over:
+            self._encode(message, slab)
 
-    def _send_waiting(self) -> None:
-        while self._waiting and not self._encoding:
-            message, slab, large, refused = self._waiting.popleft()
-            if large:
-                self._encoding = True
-                self._aside(partial(self._encode_aside, message, slab, refused))
-            else:
-                self._encode(message, slab, refused)
-        self._write()
-
-    def _encode(
-        self,
-        message: msgspec.Struct,
-        slab: bool,
-        refused: Callable[[Exception], None] | None,
-    ) -> None:
-        try:
-            self._messages.add(message, slab=slab)
-        except Exception as error:  # noqa: BLE001 - UNSENDABLE, or what this process is short of
-            if refused is not None:
-                self._loop.call(refused, error)
-
-    def _encode_aside(
-        self,
-        message: msgspec.Struct,
-        slab: bool,
-        refused: Callable[[Exception], None] | None,
-    ) -> None:
-        """In another thread."""
-        self._encode(message, slab, refused)
-        self._loop.call(WorkerLink._encoded, self)
-
-    def _encoded(self) -> None:
-        self._encoding = False
-        if self._over:
-            self._messages.close()  # what has just been encoded
-        else:
-            self._send_waiting()
-
-    def _write(self) -> None:
-        """Send what is encoded. Not while the other thread encodes: then when it has done so."""
+    def write(self) -> None:
+        """Send what was added. Not while the other thread encodes: then when it has done so."""
+        if self._waiting:
+            self._encode_waiting()
         full = False
-        if not self._encoding:
+        if not (self._encoding or self._over):
             try:
                 full = not self._messages.write()
             except OSError as error:  # an answer that it had sent before may be there to read
@@ -174,20 +141,55 @@ class WorkerLink:
         if full != self._full and not self._over:
             self._full = full
             if full:
-                self._loop.add_writer(self._messages.target(), self._write)
+                self._loop.add_writer(self._messages.target(), self.write)
             else:
                 self._loop.remove_writer(self._messages.target())
 
+    def _encode_waiting(self) -> None:
+        while self._waiting and not self._encoding:
+            message, slab, large = self._waiting.popleft()
+            if large:
+                self._encoding = True
+                self._aside(partial(self._encode_aside, message, slab))
+            else:
+                self._encode(message, slab)
+
+    def _encode(self, message: Any, slab: bool) -> None:
+        try:
+            self._messages.add(message, slab=slab)
+        except Exception as error:  # noqa: BLE001 - UNSENDABLE, or what this process is short of
+            self._loop.call(self._tell_refused, (message, error))
+
+    def _tell_refused(self, refused: tuple[Any, Exception]) -> None:
+        self._refused(*refused)
+
+    def _encode_aside(self, message: Any, slab: bool) -> None:
+        """In another thread."""
+        self._encode(message, slab)
+        self._loop.call(WorkerLink._encoded, self)
+
+    def _encoded(self) -> None:
+        self._encoding = False
+        if self._over:
+            self._messages.close()  # what has just been encoded
+        else:
+            self.write()
+
     # Receiving
 
-    def hold(self) -> None:
-        """Receive nothing more until `resume`."""
+    def hold(self, unread: Sequence[Any] = ()) -> None:
+        """Receive nothing more until `resume`, and then `unread` first: those of the messages that
+        were received last which are to come again."""
         self._held = True
+        self._unread += unread
 
     def resume(self) -> None:
         """Go on. What was received meanwhile follows, before this returns."""
-        if self._held:
+        if self._held and not self._over:
             self._held = False
+            unread, self._unread = self._unread, []
+            if unread:
+                self._hand_over(unread)
             self._go_on()
 
     def exited(self, error: Exception) -> None:
@@ -209,72 +211,65 @@ class WorkerLink:
         return not (self._held or self._decoding or self._over)
 
     def _readable(self) -> None:
-        if not self._may_receive():
+        if self._may_receive():
+            self._read()
+        else:
             self._watch(False)  # or the loop would spin
-        elif self._read():
-            self._deliver()
 
     def _read_the_rest(self, error: Exception) -> None:
         while self._read():
-            self._deliver()
             if not self._may_receive():
                 return  # `_go_on` comes back
         self._end(error)
 
     def _read(self) -> bool:
-        """Is there anything new?"""
-        if self._over:
-            return False
+        """Receive what is there. False: nothing is."""
         try:
-            return self._messages.read()
-        except (EOFError, OSError, Garbage) as error:
+            if not self._messages.read():
+                return False
+        except (EOFError, OSError) as error:
             self._end(error)
             return False
+        self._deliver()
+        return True
 
     def _deliver(self) -> None:
+        """Decode and receive what was read, as long as nothing stands in the way of that."""
         messages = self._messages
+        while not (self._held or self._decoding or self._over):
+            arrived = messages.decode(LARGE_BYTES)
+            if arrived:
+                self._hand_over(arrived)
+            elif messages.has_left:
+                self._decoding = True
+                self._aside(self._decode_aside)
+            if not messages.has_left:
+                return
+
+    def _hand_over(self, arrived: list[Any]) -> None:
         try:
-            while self._may_receive():
-                frame = messages.next_frame()
-                if frame is None:
-                    return
-                if frame.nbytes > LARGE_BYTES:
-                    self._decoding = True
-                    self._aside(partial(self._decode_aside, frame))
-                    return
-                self._receive(self._decode(frame))
+            self._receive(arrived)
         except Garbage as error:
             self._end(error)
 
-    def _decode(self, frame: Frame) -> Any:
-        message = self._messages.decode(frame)
-        if self._prepare is not None:
-            try:
-                self._prepare(message)
-            except Exception as error:  # whatever a message that is not ours may raise
-                raise Garbage(str(error)) from error
-        return message
-
-    def _decode_aside(self, frame: Frame) -> None:
+    def _decode_aside(self) -> None:
         """In another thread."""
+        message: Any
         try:
-            message = self._decode(frame)
+            message = self._messages.decode_next()
         except Garbage as error:
-            self._loop.call(self._decoded_to, error)
-        else:
-            self._loop.call(self._decoded_to, message)
+            message = error
+        self._loop.call(self._decoded, message)
 
-    def _decoded_to(self, message: Any) -> None:
+    def _decoded(self, message: Any) -> None:
         self._decoding = False
         if self._over:
             return
-        try:
-            if isinstance(message, Garbage):
-                raise message
-            self._receive(message)
-        except Garbage as error:
-            self._end(error)
-        self._go_on()
+        if isinstance(message, Garbage):
+            self._end(message)
+        else:
+            self._hand_over([message])
+            self._go_on()
 
     def _watch(self, watching: bool) -> None:
         self._watching = watching

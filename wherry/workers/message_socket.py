@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from wherry.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.workers.frames import HAS_FILE, Frame, FrameBuffer, Garbage
+from wherry.workers.frames import HAS_FILE, IS_GARBAGE, Frame, FrameBuffer, Garbage, header
 from wherry.workers.shared_memory import Region, Slab
 
 _ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
@@ -33,7 +33,7 @@ class MessageSocket:
 
     With blocking sockets every call blocks. With others `write` and `read` never do, and `flush`
     and `receive` call `wait(file, events)` where they would. Arrays that arrive in the slab are
-    copied if `copies`.
+    copied if `copies`. `restore(message)` changes each message that was decoded.
     """
 
     def __init__(
@@ -44,13 +44,19 @@ class MessageSocket:
         *,
         copies: bool,
         wait: Callable[[int, int], None] | None = None,
+        restore: Callable[[Any], None] | None = None,
     ) -> None:
         self._source = source
         self._target = target
         self._wait = wait
+        self._restore = restore
         self._encoder = MessageEncoder()
         self._decoder = MessageDecoder(message_type, copies=copies)
-        self._frames = FrameBuffer()
+        self._buffer = FrameBuffer()
+        #: Those that have come and are not decoded.
+        self._frames: deque[Frame] = deque()
+        #: Has `decode` stopped before the last of them?
+        self.has_left = False
         #: Descriptors that have come, for the frames that have one.
         self._files: deque[int] = deque()
         #: Frames that the next `write` sends.
@@ -87,9 +93,18 @@ class MessageSocket:
 
         `slab`: its arrays may go to the slab, as the other process has read what was there.
         """
-        file = self._encoder.encode(message, self._added, slab=slab)
-        if file is not None:
-            self._move(file.fileno)
+        body, shared_bytes, file = self._encoder.encode(message, slab=slab)
+        if file is None:
+            self._added += header(len(body), shared_bytes)
+            self._added += body
+            return
+        try:
+            self._added += header(len(body), shared_bytes, HAS_FILE)
+        except ValueError:
+            file.close()
+            raise
+        self._added += body
+        self._move(file.fileno)
 
     def write(self) -> bool:
         """Send what was added. False: the socket is full, call it again when it can be written
@@ -157,11 +172,11 @@ class MessageSocket:
     # Receiving
 
     def read(self) -> bool:
-        """Receive what is there, a buffer at most. False: there is nothing. Raises EOFError or
-        OSError at the end of the other process."""
+        """Receive what is there, a buffer at most, once all that came before is decoded. False:
+        there is nothing. Raises EOFError or OSError at the end of the other process."""
+        space = self._buffer.space()
         try:
-            with self._frames.space() as space:
-                size, ancillary, _, _ = self._source.recvmsg_into([space], _ONE_FILE)
+            size, ancillary, _, _ = self._source.recvmsg_into([space], _ONE_FILE)
         except BlockingIOError:
             return False
         for level, kind, data in ancillary:
@@ -171,29 +186,55 @@ class MessageSocket:
                 self._files += files
         if size == 0:
             raise EOFError
-        self._frames.received(size)
+        self._frames += self._buffer.received(size)
         return True
 
-    def next_frame(self) -> Frame | None:
-        """The next message, encoded, if all of it was read. Raises Garbage."""
-        return self._frames.next()
+    def decode(self, limit: int) -> list[Any]:
+        """The messages that were read, up to the first that takes more than `limit` bytes to
+        decode or cannot be decoded: `has_left` says whether there is one."""
+        frames = self._frames
+        messages: list[Any] = []
+        self.has_left = False
+        try:
+            while frames:
+                body, shared_bytes, _ = frames[0]
+                if len(body) + shared_bytes > limit:
+                    self.has_left = True
+                    break
+                messages.append(self._decode(frames[0]))
+                frames.popleft()
+        except Garbage:
+            self.has_left = True
+        return messages
 
-    def decode(self, frame: Frame) -> Any:
-        """The message in a frame; frames are decoded in their order. Raises Garbage."""
-        return self._decoder.decode(frame, self._next_file() if frame.flags & HAS_FILE else None)
+    def decode_next(self) -> Any:
+        """The next message that was read. Raises Garbage."""
+        return self._decode(self._frames.popleft())
+
+    def _decode(self, frame: Frame) -> Any:
+        body, _, flags = frame
+        if flags & IS_GARBAGE:
+            raise Garbage(f"no message begins with {bytes(body)!r}")
+        message = self._decoder.decode(body, self._next_file() if flags & HAS_FILE else None)
+        if self._restore is not None:
+            try:
+                self._restore(message)
+            except Exception as error:  # whatever a message that is not ours may raise
+                raise Garbage(str(error)) from error
+        return message
 
     def receive(self) -> Any:
         """Wait for the next message. Raises EOFError or OSError if the other process is gone, and
         Garbage."""
-        while (frame := self._frames.next()) is None:
+        while not self._frames:
             if not self.read():
                 assert self._wait is not None
                 self._wait(self.source(), select.POLLIN)
-        return self.decode(frame)
+        return self.decode_next()
 
     def readable(self) -> bool:
         """Would `receive` find something? Does not block."""
-        if self._frames.has_frame():
+        if self._frames:
             return True
         poll = select.poll()
         poll.register(self._source, select.POLLIN)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,15 +16,6 @@ from wherry.workers.link import LARGE_BYTES, WorkerLink
 READ_FROM, WRITE_TO = 3, 4
 
 
-@dataclass(frozen=True)
-class FakeFrame:
-    message: str
-
-    @property
-    def nbytes(self) -> int:
-        return LARGE_BYTES + 1 if self.message.startswith("large") else 10
-
-
 class FakeSocket:
     """A MessageSocket whose other end is the test."""
 
@@ -34,7 +25,8 @@ class FakeSocket:
         #: How many more messages the other end takes.
         self.room = 1000
         self.arrived: deque[str] = deque()
-        self.frames: deque[FakeFrame] = deque()
+        self.frames: deque[str] = deque()
+        self.has_left = False
         self.ended = self.broken = self.closed = False
         #: Messages are being encoded, or decoded, elsewhere.
         self.encoder_is_away = self.decoder_is_away = False
@@ -57,21 +49,29 @@ class FakeSocket:
     def read(self) -> bool:
         assert not self.decoder_is_away, "two readers"
         assert not self.closed
+        assert not self.frames, "what was read is written over"
         if not self.arrived:
             if self.ended:
                 raise EOFError
             return False
-        self.frames.append(FakeFrame(self.arrived.popleft()))
+        while self.arrived:
+            self.frames.append(self.arrived.popleft())
         return True
 
-    def next_frame(self) -> Any:
+    def decode(self, limit: int) -> list[str]:
         assert not self.decoder_is_away, "two readers"
-        return self.frames.popleft() if self.frames else None
+        assert limit == LARGE_BYTES
+        messages = []
+        while self.frames and not ("large" in self.frames[0] or "garbage" in self.frames[0]):
+            messages.append(self.frames.popleft())
+        self.has_left = bool(self.frames)
+        return messages
 
-    def decode(self, frame: Any) -> str:
-        if "garbage" in frame.message:
-            raise Garbage(frame.message)
-        return frame.message  # type: ignore[no-any-return]
+    def decode_next(self) -> str:
+        message = self.frames.popleft()
+        if "garbage" in message:
+            raise Garbage(message)
+        return message
 
     def was_read(self) -> bool:
         return not self.encoded
@@ -103,11 +103,12 @@ class World:
             self,
             self.socket,
             receive=self.receive,
+            refused=lambda message, _: self.refused.append(message),
             ended=lambda error, read: self.ends.append((type(error), read)),
             aside=self.aside,
-            prepare=self.prepare,
         )
-        self.prepared: list[str] = []
+        #: How many messages came together.
+        self.together: list[int] = []
         self.link.start()
 
     # The loop
@@ -141,7 +142,7 @@ class World:
     # The helper
 
     def aside(self, job: Any) -> None:
-        encodes = "encode" in job.func.__name__
+        encodes = isinstance(job, partial)
         if encodes:
             self.socket.encoder_is_away = True
         else:
@@ -159,25 +160,20 @@ class World:
 
     # The instance
 
-    def send(self, message: str) -> None:
-        self.link.send(
-            message,  # type: ignore[arg-type]
-            large=message.startswith("large"),
-            refused=lambda _: self.refused.append(message),
-        )
+    def send(self, *messages: str) -> None:
+        for message in messages:
+            self.link.add(message, large=message.startswith("large"))
+        self.link.write()
 
-    def prepare(self, message: str) -> None:
-        if "unprepared" in message:
-            raise ValueError(message)
-        self.prepared.append(message)
-
-    def receive(self, message: str) -> None:
-        assert self.prepared[-1] == message
-        if "wrong" in message:
-            raise Garbage(message)
-        self.received.append(message)
-        if "hold" in message:
-            self.link.hold()
+    def receive(self, arrived: list[str]) -> None:
+        self.together.append(len(arrived))
+        for number, message in enumerate(arrived, 1):
+            if "wrong" in message:
+                raise Garbage(message)
+            self.received.append(message)
+            if "hold" in message:
+                self.link.hold(arrived[number:])
+                return
 
     def settle(self) -> None:
         """Let everything happen that can."""
@@ -227,8 +223,6 @@ def broken(world: World) -> None:
         (["full", "> a", "> large", "> b", "room"], ["a", "large", "b"], [], []),
         (["< large 1", "< b", "< large 2"], [], ["large 1", "b", "large 2"], []),
         (["> bad", "> a", "> large bad", "> b"], ["a", "b"], [], []),
-        (["< unprepared", "< b"], [], [], [(Garbage, True)]),
-        (["< large unprepared", "< b"], [], [], [(Garbage, True)]),
         # The worker ends.
         ([end], [], [], [(EOFError, True)]),
         (["> a", end], ["a"], [], [(EOFError, True)]),
@@ -298,7 +292,9 @@ def test_what_happens_on_a_link(
 
 
 def test_a_reader_that_holds_leaves_a_file_alone_that_can_be_read(world: World) -> None:
-    arrive(world, "hold", "b")
+    arrive(world, "hold")
+    world.turn()
+    arrive(world, "b")
     for _ in range(5):
         world.turn()
     assert not world.readers  # or the loop would spin
@@ -307,6 +303,36 @@ def test_a_reader_that_holds_leaves_a_file_alone_that_can_be_read(world: World) 
 
     assert world.received == ["hold", "b"]
     assert world.readers
+
+
+def test_messages_that_came_together_are_received_at_once(world: World) -> None:
+    arrive(world, "a", "b", "large", "c", "d")
+    world.turn()
+    world.settle()
+
+    assert world.received == ["a", "b", "large", "c", "d"]
+    assert world.together == [2, 1, 2]
+
+
+def test_what_a_holding_reader_has_not_taken_comes_again_and_first(world: World) -> None:
+    arrive(world, "hold 1", "b", "hold 2", "c", "large", "d")
+    world.turn()
+    assert world.received == ["hold 1"]
+    world.link.resume()
+    assert world.received == ["hold 1", "b", "hold 2"]
+    world.link.resume()
+    world.settle()
+
+    assert world.received[3:] == ["c", "large", "d"]
+
+
+def test_messages_that_are_added_go_with_one_write(world: World) -> None:
+    world.link.add("a")
+    world.link.add("b")
+    assert world.socket.sent == []
+    world.link.write()
+
+    assert world.socket.sent == ["a", "b"]
 
 
 def test_nothing_is_watched_or_unwatched_for_one_large_message(world: World) -> None:
@@ -350,7 +376,11 @@ class AnyOrder(RuleBasedStateMachine):
         message = self._number(kind)
         if not self.world.ends:
             self.given.append(message)
-        self.world.send(message)
+        self.world.link.add(message, large=message.startswith("large"))
+
+    @rule()
+    def write(self) -> None:
+        self.world.link.write()
 
     @rule(kind=st.sampled_from(["small", "large", "hold", "large hold", "wrong", "garbage"]))
     def arrive(self, kind: str) -> None:
@@ -404,11 +434,13 @@ class AnyOrder(RuleBasedStateMachine):
     def teardown(self) -> None:
         world = self.world
         closed = bool(world.ends)
+        world.link.write()
         for _ in range(100):
             world.link.resume()
             world.settle()
         self.order_is_kept()
         assert world.refused == [one for one in self.given if "bad" in one] or world.ends
+        assert world.ends or world.socket.sent == [one for one in self.given if "bad" not in one]
         if not closed:
             bad = [n for n, one in enumerate(self.came) if "wrong" in one or "garbage" in one]
             assert world.received == self.came[: bad[0] if bad else None]

@@ -356,9 +356,48 @@ def test_what_the_other_end_did_not_read_before_it_closed_is_known(pair: Pair, r
     assert pair.parent.was_read() is reads
 
 
-def test_how_much_a_frame_has_to_copy_is_known_before_it_is_decoded(pair: Pair) -> None:
-    pair.worker.send(Cargo({"x": np.zeros(50_000)}), slab=True)
-    while (frame := pair.parent.next_frame()) is None:
+def test_messages_are_decoded_together_up_to_one_that_takes_long(pair: Pair) -> None:
+    for rows in (["a"], ["b"]):
+        pair.worker.add(Cargo({"rows": rows}))
+    pair.worker.add(Cargo({"x": np.ones(50_000)}), slab=True)
+    pair.worker.add(Cargo({"rows": ["c"]}))
+    pair.worker.flush()
+    while not (arrived := pair.parent.decode(100_000)):
         pair.parent.read()
 
-    assert 400_000 < frame.nbytes < 401_000
+    assert [message.columns for message in arrived] == [{"rows": ["a"]}, {"rows": ["b"]}]
+    assert pair.parent.has_left
+    assert pair.parent.decode(100_000) == []
+    assert pair.parent.decode_next().columns["x"].sum() == 50_000
+    assert [message.columns for message in pair.parent.decode(100_000)] == [{"rows": ["c"]}]
+    assert not pair.parent.has_left
+
+
+def test_messages_before_garbage_are_decoded(pair: Pair) -> None:
+    good = frame(msgspec.msgpack.encode(["Cargo", {"rows": ["a"]}]))
+    for garbage in (b"Hello, is this the log?\n", frame(b"\xc1")):
+        other = Pair()
+        other.to_the_parent.sendall(good + garbage)
+        other.parent.read()
+
+        assert [message.columns for message in other.parent.decode(1 << 20)] == [{"rows": ["a"]}]
+        assert other.parent.has_left
+        with pytest.raises(Garbage):
+            other.parent.decode_next()
+        other.close()
+
+
+def test_what_restores_messages_may_meet_any(pair: Pair) -> None:
+    def restore(message: Cargo) -> None:
+        message.columns["n"] += 1
+
+    parent = MessageSocket(
+        pair.parent._source, pair.parent._target, Cargo, copies=True, restore=restore
+    )
+    pair.worker.send(Cargo({"n": 1}))
+    pair.worker.send(Cargo({"n": "one"}))
+    parent.read()
+
+    assert [message.columns for message in parent.decode(100)] == [{"n": 2}]
+    with pytest.raises(Garbage):
+        parent.decode_next()
