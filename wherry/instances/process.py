@@ -100,6 +100,7 @@ class ProcessInstance(Instance):
     def _begin_all(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             self._begin(batch)
+        self._worker.link.write()
 
     def _begin(self, batch: Batch) -> None:
         answers = self._answers
@@ -128,7 +129,6 @@ class ProcessInstance(Instance):
         )
         large = are_large([request.inputs for request in requests])
         self._worker.link.add(run.message, slab=slab, large=large)
-        self._worker.link.write()
 
     def _refused(self, message: Any, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
@@ -155,6 +155,7 @@ class ProcessInstance(Instance):
         run.sent = good
         if good:
             self._send(run, [run.requests[i] for i in good])
+            self._worker.link.write()
         elif run.stream is None:
             self._finish(run, Execution(), [])
         else:
