@@ -1,6 +1,6 @@
 """Run the benchmarks that need nothing but wrk, and keep their figures: `make bench`, about twenty
-minutes. The others are commands of their own: adaptive, against_triton, batching, hostile, llm,
-llm_against, llm_engines, llm_http, llm_memory, load_client, restarts, s2.
+minutes. The others are commands of their own: adaptive, batching, hostile, llm, llm_against,
+llm_engines, llm_http, llm_memory, load_client, peers, restarts, s2.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ import sys
 from benchmarks.harness import ROOT
 
 NAMES = (
-    "http_echo",
-    "grpc_echo",
     "process_handover",
     "local_calls",
     "policy_cost",
-    "serving",
     "mixed_lengths",
     "overload",
     "startup",

@@ -2,7 +2,7 @@
 
     python -m benchmarks.load_client [--seconds 2] [--rounds 3] [--json PATH]
 
-Both put a closed load on the same bare echo (`benchmarks.http_echo`), in turn, so that a noisy
+Both put a closed load on the least server (`benchmarks.peers.minimal`), in turn, so that a noisy
 moment meets both; medians of the rounds. "of wrk" is bench's rate as a share of wrk's. Where other
 work shares the cores the rates say little; CPU time per request is then what to compare.
 """
@@ -19,16 +19,19 @@ from statistics import median
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.http_echo import PATH, SMALL, server
+from benchmarks.peers.cells import Cell
+from benchmarks.peers.servers import minimal
 
 
-def bench(url: str, connections: int, seconds: float, processes: int) -> dict[str, float]:
+def bench(
+    url: str, body: bytes, connections: int, seconds: float, processes: int
+) -> dict[str, float]:
     """One run of `wherry bench`, its figures under wrk's names."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         subprocess.run(
-            [sys.executable, "-m", "wherry", "bench", url + PATH, "--protocol", "http", "--quiet",
-             "--body", SMALL.decode(), "--callers", str(connections), "--processes", str(processes),
+            [sys.executable, "-m", "wherry", "bench", url, "--protocol", "http", "--quiet",
+             "--body", body.decode(), "--callers", str(connections), "--processes", str(processes),
              "--duration", str(seconds), "--warmup", "0", "--json", str(report)],
             cwd=harness.ROOT, stdout=subprocess.DEVNULL, check=True,
         )  # fmt: skip
@@ -51,20 +54,26 @@ def _children_cpu() -> float:
 def main() -> None:
     options = harness.arguments(__doc__).parse_args()
     rows: list[dict[str, Any]] = []
-    with server("uvloop") as (url, _):
+    server = minimal()
+    cell = Cell("", "function", "single", "json", 1)
+    request = server.request(cell)
+    with server.started(["function"]) as running:
+        url = running["function"].url(server, cell)
         for connections, processes in ((1, 1), (16, 1), (64, 1), (64, 2)):
             pairs = []
             for _ in range(options.rounds):
                 used = _children_cpu()
                 theirs = harness.wrk(
-                    url + PATH,
+                    url,
                     connections=connections,
                     seconds=options.seconds,
-                    body=SMALL,
-                    headers={"Content-Type": "application/json"},
+                    body=request.body,
+                    headers=request.headers,
                 )
                 theirs["cpu_us"] = 1e6 * (_children_cpu() - used) / theirs["requests"]
-                pairs.append((theirs, bench(url, connections, options.seconds, processes)))
+                pairs.append(
+                    (theirs, bench(url, request.body, connections, options.seconds, processes))
+                )
             wrk = {key: median(pair[0][key] for pair in pairs) for key in pairs[0][0]}
             ours = {key: median(pair[1][key] for pair in pairs) for key in pairs[0][1]}
             rows.append({
@@ -80,7 +89,7 @@ def main() -> None:
                 "bench CPU us": ours["cpu_us"],
                 "errors": int(wrk["errors"] + ours["errors"]),
             })  # fmt: skip
-    harness.report("wherry bench beside wrk, on a bare echo", rows, options.json)
+    harness.report("wherry bench beside wrk, on the least server", rows, options.json)
 
 
 if __name__ == "__main__":

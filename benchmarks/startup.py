@@ -54,7 +54,7 @@ def server(app: Path, options: Sequence[str], idle_seconds: float) -> dict[str, 
     started = time.perf_counter()
     with ServerProcess(str(app), *options, "--log-level", "warning") as running:
         ready = time.perf_counter() - started
-        start_cpu = harness.precise_cpu_seconds(running.pid)
+        start_cpu = harness.cpu_seconds(running.pid)
         tree = process_tree(running.pid)
         figures = {
             "ready_s": ready,
@@ -64,7 +64,7 @@ def server(app: Path, options: Sequence[str], idle_seconds: float) -> dict[str, 
             "processes": len(tree),
         }
         time.sleep(idle_seconds)
-        idle = harness.precise_cpu_seconds(running.pid) - start_cpu
+        idle = harness.cpu_seconds(running.pid) - start_cpu
         started = time.perf_counter()
         running.stop()
         return {
