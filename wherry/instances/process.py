@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances import messages
-from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
+from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
@@ -167,6 +167,8 @@ class ProcessInstance(Instance):
         """Restore the rows in a message. In any thread."""
         assert self._restore is not None
         if isinstance(message, messages.Result):
+            self._restore(message.columns)
+        elif isinstance(message, messages.PartResults):
             for answer in message.answers:
                 if not isinstance(answer.outcome, Failed):
                     self._restore(answer.outcome)
@@ -186,7 +188,7 @@ class ProcessInstance(Instance):
         if run is None:
             raise Garbage("a message that answers no batch")
         try:
-            if run.stream is None and isinstance(message, messages.Result):
+            if run.stream is None and isinstance(message, messages.Result | messages.PartResults):
                 self._answered(run, message)
             elif run.stream is not None and isinstance(message, messages.Respond):
                 self._responded(run, run.stream, message)
@@ -200,28 +202,11 @@ class ProcessInstance(Instance):
             self._worker.kill()  # with the answer half read
             self._answers.crashed(self, run.batch)
 
-    def _answered(self, run: _GivenBatch, result: messages.Result) -> None:
-        counts = [run.requests[i].rows for i in run.sent]
-        if [count for answer in result.answers for count in answer.counts] != counts:
-            raise Garbage("a Result for another batch")
-        outcomes: list[Outcome] = []
-        for answer in result.answers:
-            if isinstance(answer.outcome, Failed):
-                outcomes += [answer.outcome.failure()] * len(answer.counts)
-            else:
-                outcomes += SharedOutcome(answer.outcome, answer.counts).scatter()
+    def _answered(self, run: _GivenBatch, result: messages.Result | messages.PartResults) -> None:
+        assert run.message is not None
+        execution = result.execution(run.message.counts, run.started_ns)
         self._runs.popleft()
-        # The clock is the same in both processes. Handing over counts as input and as output.
-        output_ns = perf_counter_ns() - result.started_at - result.infer_ns
-        execution = Execution(
-            outcomes,
-            max(0, result.started_at - run.started_ns),
-            result.infer_ns,
-            max(0, output_ns),
-            result.executed_rows,
-            result.out_of_memory_rows,
-        )
-        self._finish(run, execution, outcomes)
+        self._finish(run, execution, execution.outcomes)
 
     def _finish(self, run: _GivenBatch, execution: Execution, outcomes: list[Outcome]) -> None:
         if run.failures:
