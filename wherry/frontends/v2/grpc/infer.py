@@ -79,11 +79,9 @@ class GrpcInferCall(InferCall):
         self.request = self.entry.submit(self.rpc, self.loaded, self.decoded, self)
         self.rpc.on_leave = self.cancel
 
-    def forget(self) -> None:
-        self.rpc.on_leave = None
-
     def write(self, response: InferResponse) -> None:
         decoded, rpc = self.decoded, self.rpc
+        rpc.on_leave = None
         if self.codec.is_large(response, decoded.wanted):
             work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
             rpc.on_leave = work.cancel
@@ -92,6 +90,7 @@ class GrpcInferCall(InferCall):
         rpc.respond(*self.method.response.parts(encoded))
 
     def fail(self, error: Exception) -> None:
+        self.rpc.on_leave = None
         fail(self.rpc, error)
 
 
