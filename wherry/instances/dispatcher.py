@@ -1,4 +1,4 @@
-"""Which free instance gets a batch, and what happens when it does not come back?
+"""What happens to a model's requests when one arrives, a batch ends, a worker dies or time passes?
 
 The shell around one model's scheduler: the real clock and one lock. Each event (a request arrives,
 a batch is finished, a moment has come) asks the scheduler under the lock and acts outside it.
@@ -13,9 +13,10 @@ from time import perf_counter_ns
 from typing import Any
 
 from wherry.instances.executable import Failure
-from wherry.instances.instance import Instance
+from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.instance_runner import InstanceRunner
 from wherry.instances.outcomes import Outcomes
+from wherry.instances.places import Given, Places
 from wherry.instances.resources import Resources, share_of
 from wherry.instances.roster import Roster
 from wherry.instances.runner import Refused
@@ -25,7 +26,7 @@ from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.scheduler.admission import QueueAdmission
-from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.scheduler.policy import Scheduler
 from wherry.values.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -39,7 +40,8 @@ from wherry.values.request import Batch, Columns, InferRequest
 
 log = logging.getLogger("wherry")
 
-Given = tuple[Instance, Batch]
+#: What instances are given, which requests are given up, and whether an instance is to stop.
+Following = tuple[Sequence[Given], Sequence[Refused], bool]
 
 
 class Dispatcher(InstanceRunner[Instance]):
@@ -62,6 +64,7 @@ class Dispatcher(InstanceRunner[Instance]):
         self._admission = QueueAdmission(config, scheduler)
         self._roster = Roster(config.execution_timeout)
         self._share = share_of(resources, config, self)
+        self._places = Places(scheduler, self._roster, self._share)
         streams = ModelStreams(config, statistics, clock, self)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
         #: Given while requests were queued, to make room in the queue; not handed over yet.
@@ -77,8 +80,8 @@ class Dispatcher(InstanceRunner[Instance]):
             return refusal
         try:
             queued = self._scheduler.enqueue(request, now)
-            if not queued and self._roster.idle:
-                self._given = self._assign(now)  # an idle instance may take what fills the queue
+            if not queued and self._places.has_room():
+                self._given = self._assign(now)  # an instance may take what fills the queue
                 queued = self._scheduler.enqueue(request, now)
         except InvalidRequest as error:  # a step of a sequence that did not start
             return error
@@ -125,7 +128,7 @@ class Dispatcher(InstanceRunner[Instance]):
             if self._share.limits:
                 self._share.returned()
             if not quiet:
-                self.next(instance)
+                self.told(instance)
         if isinstance(outcome, Failure):
             self.statistics.failed(outcome.as_exception().reason, ns * 1e-9)
         else:
@@ -151,26 +154,11 @@ class Dispatcher(InstanceRunner[Instance]):
     # What runs next
 
     def _assign(self, now: float) -> list[Given]:
-        given, self._given = self._given, []
-        scheduler, unused, wake_at = self._scheduler, False, inf
-        for instance in self._roster.idle[::-1]:
-            if not self._share.may_run(scheduler, now):
-                break
-            action = scheduler.next_action(now, instance.number)
-            if isinstance(action, Dispatch):
-                self._share.began()
-                self._roster.begin(instance, action.batch, now)
-                given.append((instance, action.batch))
-                unused = False
-                continue
-            unused = True
-            if isinstance(action, Wait):
-                wake_at = min(wake_at, action.until)
-            if not scheduler.runs_sequences:
-                break
-        if unused:
-            self._share.nothing_to_run()
-        if (deadline := scheduler.next_deadline()) is not None:
+        given, wake_at = self._places.assign(now)
+        if self._given:
+            given = [*self._given, *given]
+            self._given = []
+        if (deadline := self._scheduler.next_deadline()) is not None:
             wake_at = min(wake_at, deadline)
         if self.config.execution_timeout is not None:
             wake_at = min(wake_at, self._roster.overruns_at())
@@ -179,9 +167,9 @@ class Dispatcher(InstanceRunner[Instance]):
         return given
 
     def _hand_over(self, chosen: Sequence[Given]) -> None:
-        """Give each instance its batch, and other models what is free of what they share."""
-        for instance, batch in chosen:
-            instance.give((batch,))
+        """Give the instances their batches, and other models what is free of what they share."""
+        for instance, batches in chosen:
+            instance.give(batches)
         self._share.pass_on()
 
     def granted(self) -> None:
@@ -190,8 +178,8 @@ class Dispatcher(InstanceRunner[Instance]):
             self._share.granted()
             given = self._assign(self._clock())
             self._share.nothing_to_run()  # the instance that it was claimed for may be gone
-        for instance, batch in given:
-            instance.give((batch,))
+        for instance, batches in given:
+            instance.give(batches)
 
     def tick(self) -> None:
         """The timer: a wait is over, or a deadline has passed."""
@@ -211,42 +199,47 @@ class Dispatcher(InstanceRunner[Instance]):
 
     # What has run
 
-    def ended(self, instance: Instance, batch: Batch, started: float | None) -> None:
+    def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         with self._lock:
             now = self._clock()
-            self._batch_ended(instance, batch, now, None if started is None else now - started)
-            self._share.may_run(self._scheduler, now)  # the next one, while the callers are told
-        self._share.pass_on()
+            self._places.ended(instance, runs, now)
+            instance.is_telling = True
+            if instance.takes_ahead:
+                following = self._following(instance, now)
+            else:
+                self._share.may_run(self._scheduler, now)  # the next, while the callers are told
+                following = (), (), False
+        self._follow(instance, following)
 
-    def next(self, instance: Instance) -> None:
-        """Give the instance what it should run, if something waits and it has nothing."""
+    def told(self, instance: Instance) -> None:
+        instance.is_telling = False
+        if not instance.takes_ahead:
+            with self._lock:
+                following = self._following(instance, self._clock())
+            self._follow(instance, following)
+        self.request_ended()
+
+    def _following(self, instance: Instance, now: float) -> Following:
+        """Under the lock: batches of this instance have ended; choose what follows."""
+        ends = self._life.closing or instance not in self._roster  # replaced, as it hung
+        if not instance.batches:
+            self._roster.free(instance, idle=not ends)
         given: Sequence[Given] = ()
         given_up: Sequence[Refused] = ()
-        with self._lock:
-            stops = self._life.closing or instance not in self._roster  # replaced, as it hung
-            if instance.batches:
-                return
-            self._roster.free(instance, idle=not stops)
-            if not stops and (self._scheduler.queued_requests or self._scheduler.runs_sequences):
-                given_up = self._admission.give_up()
-                self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
-                given = self._assign(self._clock())
-            else:
-                self._share.nothing_to_run()
+        if not ends and (self._scheduler.queued_requests or self._scheduler.runs_sequences):
+            given_up = self._admission.give_up()
+            self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
+            given = self._assign(now)
+        else:
+            self._share.nothing_to_run()
+        return given, given_up, ends and not instance.batches
+
+    def _follow(self, instance: Instance, following: Following) -> None:
+        given, given_up, stops = following
         self._hand_over(given)
         if stops:
             instance.stop()
-        self.request_ended()
         self._fail_all(given_up)
-
-    def _batch_ended(
-        self, instance: Instance, batch: Batch, now: float, seconds: float | None = None
-    ) -> None:
-        """Under the lock: tell the scheduler, once, that a batch of this instance has ended, and
-        how long it took if that says something about others."""
-        if self._roster.end(instance, batch, now):
-            self._scheduler.finished(batch.requests, seconds, now)
-            self._share.ended()
 
     def reschedule(self, request: InferRequest) -> bool:
         """Queue a request again that its model wants to run once more; False if it cannot be."""
@@ -274,12 +267,13 @@ class Dispatcher(InstanceRunner[Instance]):
         instance.serve()
 
     def lost(self, instance: Instance, error: WorkerDied) -> bool:
-        """A worker died. What it had and was not answered yet is tried once more, alone."""
+        """A worker died. What it ran and was not answered yet is tried once more, alone; what
+        waited there for its turn is not to blame."""
         sequences = self._scheduler.runs_sequences
         with self._lock:
-            had = self._roster.retire(instance)
-            for batch in tuple(instance.batches):
-                self._batch_ended(instance, batch, self._clock())
+            had, ahead = self._roster.retire(instance)
+            error.reached |= bool(ahead)  # if it had not read all, it had read the oldest
+            self._places.lost(instance, self._clock())
         # What a step of a sequence does depends on those before it: equal ones are not the same.
         poison = {} if sequences else self._blame(instance, had, error)
         failed: list[Refused] = []
@@ -292,7 +286,12 @@ class Dispatcher(InstanceRunner[Instance]):
                 if (why := self._final(request, error, poison, once=once)) is not None:
                     failed.append((request, why))
                 else:
-                    self._scheduler.requeue(request, now)
+                    self._scheduler.requeue(request, now, alone=True)
+            for request in reversed(ahead):
+                if self._life.closing:
+                    failed.append((request, error))
+                elif not request.reply.settled:
+                    self._scheduler.requeue(request, now, alone=False)
             self._roster.remove(instance)
             self._scheduler.instance_lost(instance.number)
             failed += self._scheduler.broken()
@@ -319,8 +318,7 @@ class Dispatcher(InstanceRunner[Instance]):
         with self._changed:
             if instance not in self._roster or tuple(instance.batches) != batches:
                 return
-            for one in batches:
-                self._batch_ended(instance, one, self._clock())
+            self._places.lost(instance, self._clock())
             self._roster.remove(instance)
             self._scheduler.instance_lost(instance.number)
             broken = self._scheduler.broken()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import Protocol
 
 from wherry.instances.executable import Execution, Failure, Outcome
@@ -15,16 +15,24 @@ from wherry.values.errors import WherryError
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse
 
 
-@dataclass(slots=True)
 class BatchRun:
     """A batch that has run to its end."""
 
-    batch: Batch
-    #: The requests of the batch that ran; the others were settled before.
-    requests: Sequence[InferRequest]
-    execution: Execution
-    #: When it began (seconds of the runtime's clock).
-    started: float
+    __slots__ = ("batch", "execution", "requests", "started")
+
+    def __init__(
+        self,
+        batch: Batch,
+        requests: Sequence[InferRequest],
+        execution: Execution,
+        started: float,
+    ) -> None:
+        self.batch = batch
+        #: The requests of the batch that ran; the others were settled before.
+        self.requests = requests
+        self.execution = execution
+        #: When it began (seconds of the runtime's clock).
+        self.started = started
 
 
 class LateAnswers(Protocol):
@@ -95,6 +103,9 @@ class Instance(ABC):
 
     #: May one row `run_in_caller` while it is idle?
     runs_in_caller = False
+    #: May it be given batches while it runs others, and before the callers of the last ones are
+    #: told?
+    takes_ahead = False
 
     def __init__(self, name: str, device: Device) -> None:
         self.name = name
@@ -104,6 +115,9 @@ class Instance(ABC):
         self.batches: list[Batch] = []
         #: Since when the oldest one runs (seconds of the runtime's clock).
         self.busy_since: float | None = None
+        #: When a batch has ended last, and whether its callers are still being told.
+        self.ended_at = -inf
+        self.is_telling = False
         self.good_batches = 0
 
     @cached_property

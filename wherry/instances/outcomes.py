@@ -27,12 +27,12 @@ log = logging.getLogger("wherry")
 class Desk(Fails, Protocol):
     """What the dispatcher is told. No lock is held."""
 
-    def ended(self, instance: Instance, batch: Batch, started: float | None) -> None:
-        """A batch of the instance has ended. Called before its callers are told, as they may be
-        back at once. `started`: when it began, if its time says something about others."""
+    def ended(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
+        """Batches of the instance have ended: let it go on, if it can meanwhile. Called before
+        their callers are told, as these may be back at once. `told` follows."""
         ...
 
-    def next(self, instance: Instance) -> None:
+    def told(self, instance: Instance) -> None:
         """The callers of all batches of the instance that have ended were told."""
         ...
 
@@ -83,53 +83,57 @@ class Outcomes:
     # A batch that answers once
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
-        for run in runs:
-            try:
-                self._finish(instance, run)
-            except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-                self._fail(instance, run.batch)
-        self._desk.next(instance)
+        try:
+            ran = [self._with_outcomes(run) for run in runs]
+            self._desk.ended(instance, runs)
+            good: list[tuple[InferRequest, InferResponse]] = []
+            bad: list[tuple[InferRequest, Failure]] = []
+            for run, (requests, outcomes) in zip(runs, ran, strict=True):
+                if run.requests:
+                    instance.good_batches += 1
+                    self._count(run, requests)
+                    self._sort(requests, outcomes, run.execution, good, bad)
+            self._delivery.answer(good)
+            for request, failure in bad:
+                self._desk.failed(request, failure, instance.name)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            self._fail(instance, [run.batch for run in runs])
+        self._desk.told(instance)
 
     def crashed(self, instance: Instance, batch: Batch) -> None:
-        self._fail(instance, batch)
-        self._desk.next(instance)
+        self._fail(instance, [batch])
+        self._desk.told(instance)
 
-    def _fail(self, instance: Instance, batch: Batch) -> None:
+    def _fail(self, instance: Instance, batches: Sequence[Batch]) -> None:
         log.exception("internal error", extra={"model": self._model})
-        for request in batch.requests:
-            self._desk.fail(request, WherryError("internal error; see the server's log"))
-        self._desk.ended(instance, batch, None)
+        for batch in batches:
+            for request in batch.requests:
+                self._desk.fail(request, WherryError("internal error; see the server's log"))
+        now = self._clock()
+        self._desk.ended(instance, [BatchRun(batch, (), Execution(), now) for batch in batches])
 
-    def _finish(self, instance: Instance, run: BatchRun) -> None:
-        batch, requests, execution = run.batch, run.requests, run.execution
-        if not requests:
-            self._desk.ended(instance, batch, None)
-            return
-        whole = len(execution.executed_rows) == 1
-        instance.good_batches += 1
-        ran, outcomes = self._with_outcomes(requests, execution)
-        self._desk.ended(instance, batch, run.started if whole else None)
-        if execution.out_of_memory_rows > 1:
-            self._lacks_memory(execution.out_of_memory_rows)
+    def _count(self, run: BatchRun, requests: Sequence[InferRequest]) -> None:
+        """Count a batch of which `requests` have ended."""
+        execution = run.execution
         if self._poisons.active:
-            self._poisons.survived(ran)
+            self._poisons.survived(requests)
         self._statistics.executed(
-            requests if self._inputs is None else ran,
+            run.requests if self._inputs is None else requests,
             execution.executed_rows,
-            batch.reason,
+            run.batch.reason,
             run.started,
             execution.input_ns,
             execution.infer_ns,
             execution.output_ns,
         )
-        self._settle(instance, ran, outcomes, execution)
 
-    def _with_outcomes(
-        self, requests: Sequence[InferRequest], execution: Execution
-    ) -> tuple[Sequence[InferRequest], Sequence[Outcome]]:
+    def _with_outcomes(self, run: BatchRun) -> tuple[Sequence[InferRequest], Sequence[Outcome]]:
         """The requests that end with this batch, and their outcomes: not those that outlive it,
         run again, or only fill a slot."""
-        outcomes = execution.outcomes
+        requests, execution = run.requests, run.execution
+        outcomes: Sequence[Outcome] = execution.outcomes
+        if execution.out_of_memory_rows > 1:
+            self._lacks_memory(execution.out_of_memory_rows)
         if execution.later:
             done = [i for i, request in enumerate(requests) if request not in execution.later]
             requests, outcomes = [requests[i] for i in done], [outcomes[i] for i in done]
@@ -154,21 +158,21 @@ class Outcomes:
             extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
         )
 
-    def _settle(
+    def _sort(
         self,
-        instance: Instance,
         requests: Sequence[InferRequest],
         outcomes: Sequence[Outcome],
         execution: Execution,
+        good: list[tuple[InferRequest, InferResponse]],
+        bad: list[tuple[InferRequest, Failure]],
     ) -> None:
-        good: list[tuple[InferRequest, InferResponse]] = []
+        """Add each request to those that are answered, and claimed here, or to those that fail."""
         for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                self._desk.failed(request, outcome, instance.name)
+                bad.append((request, outcome))
             elif request.reply.claim():
                 said = execution.parameters.get(request)
                 good.append((request, InferResponse(outcome, request.rows, said)))
-        self._delivery.answer(good)
 
     def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
         """Has this row no outcome yet, or none at all?"""
@@ -195,10 +199,10 @@ class Outcomes:
             for index, (request, outcome) in enumerate(zip(run.requests, outcomes, strict=True)):
                 if not self._runs_on(request, outcome):
                     run.settle(index, outcome)
-            self._desk.ended(instance, run.batch, None)
+            self._desk.ended(instance, [BatchRun(run.batch, (), Execution(), run.started)])
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-            self._fail(instance, run.batch)
-        self._desk.next(instance)
+            self._fail(instance, [run.batch])
+        self._desk.told(instance)
 
     # Requests that outlive their batch
 

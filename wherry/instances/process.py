@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances import messages
-from wherry.instances.executable import Execution, Failure, Outcome
+from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
 from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
@@ -23,13 +23,21 @@ from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.values.request import Batch, Columns, InferRequest
-from wherry.workers.encoding import UNSENDABLE, gathered, why_not_sent
+from wherry.workers.encoding import (
+    INLINE_BYTES_WITHOUT_SLAB,
+    UNSENDABLE,
+    gathered,
+    why_not_sent,
+)
 from wherry.workers.frames import Garbage
 from wherry.workers.link import LARGE_BYTES
 from wherry.workers.loop import LoopCalls
 
 #: What a Python object costs to encode, in bytes of an array that take as long to copy.
 _OBJECT_BYTES = 64
+#: Arrays of more bytes do not fit into a message: they take as long as a short execution, and use
+#: the slab, which belongs to one batch at a time.
+SMALL_BYTES = INLINE_BYTES_WITHOUT_SLAB
 #: Seconds between two looks at a reader that holds back its stream.
 _LOOK = 0.5
 
@@ -59,8 +67,12 @@ class ProcessInstance(Instance):
             refused=self._refused,
             restore=None if self._restore is None else self._restore_message,
         )
+        streams = model.signature(config.name).streams
+        self.takes_ahead = not streams and config.sequence is None
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_GivenBatch] = deque()
+        #: When the worker had run the last one that it has answered, by perf_counter_ns().
+        self._ran_ns = 0
 
     # Any thread
 
@@ -116,7 +128,7 @@ class ProcessInstance(Instance):
             answers.crashed(self, batch)
 
     def _finish_empty(self, run: _GivenBatch) -> None:
-        self._answers.finished(self, (BatchRun(run.batch, [], Execution(), run.started),))
+        self._answers.finished(self, (run,))
 
     def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
         columns, counts = _gather(requests), [request.rows for request in requests]
@@ -127,8 +139,10 @@ class ProcessInstance(Instance):
             if run.stream is None
             else messages.Generate(columns, counts)
         )
-        large = are_large([request.inputs for request in requests])
-        self._worker.link.add(run.message, slab=slab, large=large)
+        arrays, others = _sizes([request.inputs for request in requests])
+        if arrays > SMALL_BYTES:
+            self.takes_ahead = False
+        self._worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
 
     def _refused(self, message: Any, error: Exception) -> None:
         """A batch cannot be encoded: its requests that cannot be fail, the others are sent."""
@@ -144,6 +158,8 @@ class ProcessInstance(Instance):
             self._answers.crashed(self, run.batch)
 
     def _send_without_unsendable(self, run: _GivenBatch, error: Exception) -> None:
+        if run.sent is None:
+            run.sent, run.failures = range(len(run.requests)), {}
         reasons = {i: why_not_sent(run.requests[i].inputs) for i in run.sent}
         if not any(reasons.values()):  # each of them could be sent, but not all together
             reasons = dict.fromkeys(reasons, str(error))
@@ -151,13 +167,13 @@ class ProcessInstance(Instance):
             if reason:
                 text = f"model {self._config.name!r}: {reason}"
                 run.failures[i] = Failure("InvalidRequest", text)
-        good = [i for i in run.sent if i not in run.failures]
-        run.sent = good
+        run.sent = good = [i for i in run.sent if i not in run.failures]
         if good:
             self._send(run, [run.requests[i] for i in good])
             self._worker.link.write()
         elif run.stream is None:
-            self._finish(run, Execution(), [])
+            run.execution.outcomes = run.outcomes([])
+            self._answers.finished(self, (run,))
         else:
             self._answers.streamed(run.stream, run.outcomes([]))
 
@@ -167,8 +183,6 @@ class ProcessInstance(Instance):
         """Restore the rows in a message. In any thread."""
         assert self._restore is not None
         if isinstance(message, messages.Result):
-            self._restore(message.columns)
-        elif isinstance(message, messages.PartResults):
             for answer in message.answers:
                 if not isinstance(answer.outcome, Failed):
                     self._restore(answer.outcome)
@@ -176,24 +190,30 @@ class ProcessInstance(Instance):
             self._restore(message.columns)
 
     def _receive(self, arrived: list[Any]) -> None:
-        for number, message in enumerate(arrived, 1):
-            self._take(message)
-            run = self._runs[0] if self._runs else None
-            if run is not None and run.held is not None:
-                self._worker.link.hold(arrived[number:])
-                return
-
-    def _take(self, message: Any) -> None:
-        run = self._runs[0] if self._runs else None
-        if run is None:
-            raise Garbage("a message that answers no batch")
+        ended: list[BatchRun] = []
         try:
-            if run.stream is None and isinstance(message, messages.Result | messages.PartResults):
+            for number, message in enumerate(arrived, 1):
+                run = self._runs[0] if self._runs else None
+                if run is None:
+                    raise Garbage("a message that answers no batch")
+                self._take(run, message, ended)
+                if run.held is not None:
+                    self._worker.link.hold(arrived[number:])
+                    return
+        finally:
+            if ended:
+                self._answers.finished(self, ended)
+
+    def _take(self, run: _GivenBatch, message: Any, ended: list[BatchRun]) -> None:
+        stream = run.stream
+        try:
+            if stream is None and isinstance(message, messages.Result):
                 self._answered(run, message)
-            elif run.stream is not None and isinstance(message, messages.Respond):
-                self._responded(run, run.stream, message)
-            elif run.stream is not None and isinstance(message, messages.GenerateEnd):
-                self._streamed(run, run.stream, message)
+                ended.append(run)
+            elif stream is not None and isinstance(message, messages.Respond):
+                self._responded(run, stream, message)
+            elif stream is not None and isinstance(message, messages.GenerateEnd):
+                self._streamed(run, stream, message)
             else:
                 raise Garbage(f"an unexpected {type(message).__name__}")
         except Garbage:
@@ -202,22 +222,53 @@ class ProcessInstance(Instance):
             self._worker.kill()  # with the answer half read
             self._answers.crashed(self, run.batch)
 
-    def _answered(self, run: _GivenBatch, result: messages.Result | messages.PartResults) -> None:
-        assert run.message is not None
-        execution = result.execution(run.message.counts, run.started_ns)
+    def _answered(self, run: _GivenBatch, result: messages.Result) -> None:
+        outcomes = self._outcomes(run, result)
         self._runs.popleft()
-        self._finish(run, execution, execution.outcomes)
+        # The clock is the same in both processes. Handing over counts as input and as output, and
+        # the time behind other batches as a wait in the queue.
+        behind_ns = self._ran_ns - run.started_ns
+        if behind_ns > 0:
+            run.started += behind_ns * 1e-9
+            run.started_ns = self._ran_ns
+        self._ran_ns = result.started_at + result.infer_ns
+        run.execution = Execution(
+            outcomes if run.sent is None else run.outcomes(outcomes),
+            max(0, result.started_at - run.started_ns),
+            result.infer_ns,
+            max(0, perf_counter_ns() - self._ran_ns),
+            result.executed_rows,
+            result.out_of_memory_rows,
+        )
 
-    def _finish(self, run: _GivenBatch, execution: Execution, outcomes: list[Outcome]) -> None:
-        if run.failures:
-            execution.outcomes = run.outcomes(outcomes)
-        ended = BatchRun(run.batch, run.requests, execution, run.started)
-        self._answers.finished(self, (ended,))
+    def _outcomes(self, run: _GivenBatch, result: messages.Result) -> list[Outcome]:
+        """The outcomes of the requests that were sent. Raises Garbage."""
+        sent = run.requests if run.sent is None else [run.requests[i] for i in run.sent]
+        rows = [request.rows for request in sent]
+        outcomes: list[Outcome] = []
+        counts: list[int] = []
+        for answer in result.answers:
+            outcome = answer.outcome
+            counts += answer.counts
+            if isinstance(outcome, Failed):
+                outcomes += [outcome.failure()] * len(answer.counts)
+                continue
+            for column in outcome.values():
+                if type(column) is not list and column.nbytes > SMALL_BYTES:
+                    self.takes_ahead = False
+            if len(answer.counts) == 1:
+                outcomes.append(outcome)
+            else:
+                outcomes += SharedOutcome(outcome, answer.counts).scatter()
+        if counts != rows:
+            raise Garbage("a Result for another batch")
+        return outcomes
 
     # The loop: a stream
 
     def _responded(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
-        if not 0 <= message.index < len(run.sent):
+        sent = run.requests if run.sent is None else run.sent
+        if not 0 <= message.index < len(sent):
             raise Garbage("a response to no request")
         if message.index in run.gone:
             return
@@ -245,12 +296,13 @@ class ProcessInstance(Instance):
             self._worker.link.resume()
 
     def _respond(self, run: _GivenBatch, stream: StreamRun, message: messages.Respond) -> None:
-        if not stream.respond(run.sent[message.index], message.columns):
-            run.gone.add(message.index)
+        index = message.index if run.sent is None else run.sent[message.index]
+        if not stream.respond(index, message.columns):
+            run.gone |= {message.index}
             self._worker.link.send(messages.Cancel(message.index))
 
     def _streamed(self, run: _GivenBatch, stream: StreamRun, end: messages.GenerateEnd) -> None:
-        if len(end.failures) != len(run.sent):
+        if len(end.failures) != len(run.requests if run.sent is None else run.sent):
             raise Garbage("a stream with another end")
         self._runs.popleft()
         ends = [None if failed is None else failed.failure() for failed in end.failures]
@@ -262,43 +314,31 @@ class ProcessInstance(Instance):
         return self.answers
 
 
-class _GivenBatch:
+class _GivenBatch(BatchRun):
     """A batch from when it was given until it was told of."""
 
-    __slots__ = (
-        "batch",
-        "failures",
-        "given_up_at",
-        "gone",
-        "held",
-        "message",
-        "requests",
-        "sent",
-        "started",
-        "started_ns",
-        "stream",
-    )
+    #: If it streams.
+    stream: StreamRun | None = None
+    #: What was sent.
+    message: messages.Execute | messages.Generate | None = None
+    #: Which of the requests were sent, if some could not be, and why those could not.
+    sent: Sequence[int] | None = None
+    failures: dict[int, Failure]
+    #: Of a stream: requests, as they were sent, whose callers are gone.
+    gone: frozenset[int] = frozenset()
+    #: A response that its reader has no room for, and until when it waits for that.
+    held: messages.Respond | None = None
+    given_up_at = 0.0
 
     def __init__(self, batch: Batch, requests: list[InferRequest], started: float) -> None:
-        self.batch = batch
-        self.requests = requests
-        #: Seconds of the runtime's clock, and by perf_counter_ns().
-        self.started = started
+        super().__init__(batch, requests, Execution(), started)
+        #: The same as `started`, by perf_counter_ns().
         self.started_ns = perf_counter_ns()
-        #: Which of the requests were sent, and why the others could not be.
-        self.sent: Sequence[int] = range(len(requests))
-        self.failures: dict[int, Failure] = {}
-        self.stream: StreamRun | None = None
-        #: What was sent.
-        self.message: messages.Execute | messages.Generate | None = None
-        #: Of a stream: requests, as they were sent, whose callers are gone.
-        self.gone: set[int] = set()
-        #: A response that its reader has no room for, and until when it waits for that.
-        self.held: messages.Respond | None = None
-        self.given_up_at = 0.0
 
     def outcomes(self, of_sent: Sequence[Any]) -> list[Any]:
         """The outcomes of all requests, by those of the requests that were sent."""
+        if self.sent is None:
+            return list(of_sent)
         each = {**self.failures, **dict(zip(self.sent, of_sent, strict=False))}
         return [each[i] for i in range(len(self.requests))]
 
@@ -312,13 +352,20 @@ def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
 
 def are_large(inputs: Iterable[Columns]) -> bool:
     """Would it hold up the loop to encode these?"""
-    size = 0
+    return sum(_sizes(inputs)) > LARGE_BYTES
+
+
+def _sizes(inputs: Iterable[Columns]) -> tuple[int, int]:
+    """About how many bytes: of arrays, and of others; more than LARGE_BYTES of what may hold
+    anything."""
+    arrays = others = 0
     for columns in inputs:
         for column in columns.values():
-            size += _rows_size(column) if isinstance(column, list) else column.nbytes
-            if size > LARGE_BYTES:
-                return True
-    return False
+            if not isinstance(column, list):
+                arrays += column.nbytes
+            elif others <= LARGE_BYTES:
+                others += _rows_size(column)
+    return arrays, others
 
 
 def _rows_size(rows: Sequence[Any]) -> int:

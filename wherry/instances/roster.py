@@ -27,14 +27,15 @@ class Roster:
         if idle:
             self.idle.append(instance)
 
-    def retire(self, instance: Instance) -> list[InferRequest]:
-        """It gets no batch any more, and counts as busy until it is removed. Returns all of its
-        requests."""
+    def retire(self, instance: Instance) -> tuple[list[InferRequest], list[InferRequest]]:
+        """It gets no batch any more, and counts as busy until it is removed. Returns the requests
+        that it was running, and those that waited there for their turn."""
         if instance in self.idle:
             self.idle.remove(instance)
             instance.busy_since = inf
-        batches = [request for batch in instance.batches for request in batch.requests]
-        return list(dict.fromkeys((*batches, *instance.open_requests)))
+        runs = [request for batch in instance.batches[:1] for request in batch.requests]
+        ahead = [request for batch in instance.batches[1:] for request in batch.requests]
+        return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
 
     def remove(self, instance: Instance) -> None:
         for group in (self._up, self.idle):
@@ -48,20 +49,35 @@ class Roster:
             instance.busy_since = now
         instance.batches.append(batch)
 
+    def least_busy(self, most: int) -> Instance | None:
+        """The instance that runs the fewest batches, if it may be given another one ahead and has
+        less than `most`."""
+        best = None
+        for instance in self._up:
+            batches = instance.batches
+            if not instance.takes_ahead or not batches or instance.busy_since is None:
+                continue
+            # A request with which a worker has died is alone there, to show whether it did that.
+            if len(batches) < most and not batches[-1].requests[0].attempts:
+                best, most = instance, len(batches)
+        return best
+
     def end(self, instance: Instance, batch: Batch, now: float) -> bool:
         """A batch of the instance has ended. False: that was told before. Without another one the
         instance is not idle yet."""
-        if batch not in instance.batches:
+        batches = instance.batches
+        if batch not in batches:
             return False
-        instance.batches.remove(batch)
-        instance.busy_since = now  # to tell the callers is progress, too
+        if batch == batches[0]:
+            instance.busy_since = now  # to tell the callers is progress, too
+        batches.remove(batch)
         return True
 
     def free(self, instance: Instance, *, idle: bool) -> None:
-        """All batches of the instance have ended, and their callers were told. `idle`: it may be
-        given more."""
+        """All batches of the instance have ended, and it need not see to them any more. `idle`: it
+        may be given more."""
         instance.busy_since = None
-        if idle:
+        if idle and instance not in self.idle:
             self.idle.append(instance)
 
     def overruns_at(self) -> float:
@@ -89,7 +105,9 @@ class Roster:
 
     def is_quiet(self) -> bool:
         """Does no instance have a request?"""
-        return all(i.busy_since is None and not i.open_requests for i in self._up)
+        return all(
+            i.busy_since is None and not i.is_telling and not i.open_requests for i in self._up
+        )
 
     def _running(self) -> list[tuple[Instance, float]]:
         return [(i, i.busy_since) for i in self._up if i.batches and i.busy_since is not None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.forecast import Forecast
-from wherry.scheduler.queue import RequestQueue
+from wherry.scheduler.queue import Lane, RequestQueue
 from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
 
@@ -38,8 +38,11 @@ class Batcher:
     def queued_requests(self) -> int:
         return self._queue.queued_requests
 
-    def requeue(self, request: InferRequest, now: float) -> None:
-        self._queue.push(request, alone=True)
+    def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
+        if alone:
+            self._queue.push(request, alone=True)
+        else:
+            self._queue.put_back(request)
 
     def cancel(self, request: InferRequest) -> bool:
         return self._queue.remove(request)
@@ -90,6 +93,11 @@ class Batcher:
 
     def instance_lost(self, instance: int) -> None:
         """Any instance runs any request."""
+
+    def _is_full(self, lane: Lane) -> bool:
+        """Does a lane hold a batch that may be given ahead? A request with which a worker has died
+        is alone with the next one."""
+        return lane.rows >= self.max_batch_size and not lane.head.attempts
 
     def limit_rows(self, rows: int) -> None:
         self.max_batch_size = max(1, min(self.max_batch_size, rows))

@@ -88,11 +88,13 @@ class DynamicBatcher(Batcher):
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }
 
-    def next_action(self, now: float, instance: int = 0) -> Action:
+    def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         if not self._queue.queued_requests:
             return IDLE
         wake_at = float("inf")
         for lane in self._queue.lanes(now):
+            if ahead and not self._is_full(lane):
+                return IDLE
             rows, reason = self._ready(lane, now)
             if rows:
                 requests = tuple(self._queue.take(lane, rows))

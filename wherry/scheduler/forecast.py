@@ -60,7 +60,8 @@ class Forecast:
         running = 0.0
         if self.busy:
             rows = self.running_rows / self.busy
-            running = self.batch_seconds(rows) / 2
+            ahead = max(0, self.busy - self.instances)
+            running = self.batch_seconds(rows) * (ahead + 0.5)
             most = max(most, round(rows))  # a request with many rows is a batch of its own
         before = running + rows_ahead // most * self.batch_seconds(most)
         return before / self.instances

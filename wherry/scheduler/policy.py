@@ -44,6 +44,8 @@ class Scheduler(Protocol):
     #: Requests are steps of sequences: each instance has its own, none is skipped unseen, and none
     #: is run a second time when its worker has died.
     runs_sequences: bool
+    #: Rows of a full batch.
+    max_batch_size: int
 
     @property
     def queued_requests(self) -> int: ...
@@ -52,8 +54,9 @@ class Scheduler(Protocol):
         """Take a request in; False if the queue is full."""
         ...
 
-    def requeue(self, request: InferRequest, now: float) -> None:
-        """Take back a request whose batch killed its worker: it runs alone from now on."""
+    def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
+        """Take back a request whose worker died: with its batch, then it runs `alone` from now on,
+        or before its batch ran, then it comes first again."""
         ...
 
     def cancel(self, request: InferRequest) -> bool:
@@ -68,9 +71,13 @@ class Scheduler(Protocol):
         """When `expire` has something to do, at the earliest."""
         ...
 
-    def next_action(self, now: float, instance: int = 0) -> Action:
+    def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         """Decide for this free instance. Call again after each `Dispatch`, for another one.
-        Unless it `runs_sequences`, the answer is the same for each."""
+        Unless it `runs_sequences`, the answer is the same for each.
+
+        `ahead`: for an instance that runs others. Then only a full batch is dispatched: waiting
+        would neither add to it nor let another one come before it.
+        """
         ...
 
     def reschedule(self, request: InferRequest, now: float) -> bool:

@@ -122,6 +122,14 @@ class RequestQueue:
         if self._patience is not None and request.wait_until is not None and not alone:
             self._patience.begins(request)
 
+    def put_back(self, request: InferRequest) -> None:
+        """Put a request that was taken at the head of its lane again. Looks at the whole lane."""
+        lane = self._lanes.get((request.priority, request.shape_key))
+        if lane is not None:
+            self._sweep(lane)  # it may still stand there
+        self.push(request)
+        request.queued.tenants[request.tenant].rotate()  # type: ignore[attr-defined] # it is a Lane
+
     def pass_others(self, newcomer: InferRequest) -> None:
         """Tell the other lanes of its priority that this request arrived in another lane."""
         for lane in self._lanes.values():
@@ -305,6 +313,11 @@ class RequestQueue:
         lane.rows -= request.rows
         lane.gone += 1
         if lane.gone > MANY and 2 * lane.gone > sum(map(len, lane.tenants.values())):
+            self._sweep(lane)
+
+    def _sweep(self, lane: Lane) -> None:
+        """Drop what has left, wherever it stands."""
+        if lane.gone:
             here = {
                 tenant: deque(r for r in requests if r.queued is lane)
                 for tenant, requests in lane.tenants.items()

@@ -114,7 +114,7 @@ class SelfTuningBatcher(Batcher):
 
     # What to do
 
-    def next_action(self, now: float, instance: int = 0) -> Action:
+    def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         waiting = self.queued_requests
         if not waiting:
             return IDLE
@@ -124,6 +124,8 @@ class SelfTuningBatcher(Batcher):
         lane = next(self._queue.lanes(now))
         apart, turn = self._turn()
         rows, reason = min(self._fair_part(lane.rows, turn), self.max_batch_size), "full"
+        if ahead and (rows < self.max_batch_size or not self._is_full(lane)):
+            return IDLE
         if lane.rows < self.max_batch_size:
             until = self._company(rows, now)
             if self.forecast.busy and lane.rows < turn:

@@ -111,7 +111,7 @@ class SequenceBatcher:
         self._deadlines.add(request)
         return True
 
-    def requeue(self, request: InferRequest, now: float) -> None:
+    def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         """Not possible: a worker that died has taken its sequences along."""
         raise NotImplementedError
 
@@ -225,10 +225,10 @@ class SequenceBatcher:
 
     # What to do
 
-    def next_action(self, now: float, instance: int = 0) -> Action:
+    def next_action(self, now: float, instance: int = 0, *, ahead: bool = False) -> Action:
         """Decide for this free instance. Call again after each `Dispatch`, for another one."""
         ready = self.sequences.ready(instance)
-        if not ready:
+        if not ready or ahead:
             return IDLE
         wake_at = inf
         alike: dict[Hashable, list[OpenSequence]] = {}

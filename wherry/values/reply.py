@@ -21,26 +21,28 @@ LIMIT_BYTES: Final = 64 * 2**20
 class Reply(Generic[T]):
     """The outcome of one request. `on_done(reply)` is called once, in the settling thread."""
 
-    __slots__ = ("on_done", "outcome", "settled", "unclaimed")
+    __slots__ = ("_on_done", "_token", "outcome")
 
     outcome: T | Exception
 
     def __init__(self, on_done: Callable[[Reply[T]], None]) -> None:
-        self.on_done = on_done
-        #: Whether the request has an outcome, or is about to get it.
-        self.settled = False
-        #: Deleted by the first `claim`.
-        self.unclaimed = True
+        self._on_done = on_done
+        # list.pop() is atomic in every CPython: cheaper than a lock for each request.
+        self._token = [True]
+
+    @property
+    def settled(self) -> bool:
+        return not self._token
 
     def first(self, callback: Callable[[Reply[T]], None]) -> None:
         """Call `callback(reply)` before on_done. Only before the request is submitted."""
-        then = self.on_done
+        then = self._on_done
 
         def both(reply: Reply[T]) -> None:
             callback(reply)
             then(reply)
 
-        self.on_done = both
+        self._on_done = both
 
     def settle(self, outcome: T | Exception) -> bool:
         """Set the outcome unless there is one; return whether it was set. Any thread."""
@@ -52,18 +54,14 @@ class Reply(Generic[T]):
     def claim(self) -> bool:
         """Reserve the right to set the outcome with `deliver`; False if it is taken. Any thread."""
         try:
-            # Atomic in every CPython, and cheaper than a lock for each request: of two threads
-            # that delete a slot one gets the error.
-            del self.unclaimed
-        except AttributeError:
+            return self._token.pop()
+        except IndexError:
             return False
-        self.settled = True
-        return True
 
     def deliver(self, outcome: T | Exception) -> None:
         """Set the outcome. Only after a `claim` that returned True."""
         self.outcome = outcome
-        self.on_done(self)
+        self._on_done(self)
 
     def result(self) -> T:
         """The outcome, raised if it is an error. Only after settling."""

@@ -61,7 +61,7 @@ def test_an_overdue_batch_is_taken_once() -> None:
 def test_a_dying_instance_gets_nothing_and_counts_as_busy_until_it_is_removed() -> None:
     roster, one = Roster(None), made(0)
     roster.add(one, idle=True)
-    assert roster.retire(one) == []
+    assert roster.retire(one) == ([], [])
     assert roster.idle == []
     assert not roster.is_quiet()
     roster.remove(one)

@@ -271,7 +271,7 @@ def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -
     b.enqueue(lost, 0.0)
     b.next_action(0.0)
     b.enqueue(request("next"), 1.0)
-    b.requeue(lost, 2.0)
+    b.requeue(lost, 2.0, alone=True)
     assert b.queued_requests == 2
     assert ids(b.next_action(2.0)) == ["lost"]
     assert ids(b.next_action(2.0)) == ["next"]

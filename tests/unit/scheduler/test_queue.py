@@ -426,3 +426,34 @@ def test_a_queue_is_cut_from_the_worst_priority_and_each_tenants_end() -> None:
     assert queue.cut(6) == greedy[:1:-1]
     assert queue.cut(0) == [greedy[1], greedy[0], kept[2], kept[1], polite]
     assert queue.queued_requests == 1
+
+
+def test_what_is_put_back_comes_first_in_its_lane_and_its_order() -> None:
+    requests = [request(id, tenant=id[0]) for id in ("a1", "a2", "a3", "b1", "b2", "a4")]
+    queue = filled(*requests)
+    taken = queue.take(next(queue.lanes()), 4)
+    assert [r.id for r in taken] == ["a1", "b1", "a2", "b2"]
+    for one in reversed(taken):
+        queue.put_back(one)
+    assert queue.queued_requests == queue.queued_rows == 6
+    assert sorted(r.id for r in queue.waiting()) == ["a1", "a2", "a3", "a4", "b1", "b2"]
+    assert [r.id for r in queue.take(next(queue.lanes()), 6) if r.tenant == "a"] == [
+        "a1", "a2", "a3", "a4"
+    ]  # fmt: skip
+
+
+def test_what_is_put_back_stands_in_its_lane_once_wherever_it_was_taken_from() -> None:
+    requests = [request(id) for id in "abcd"]
+    queue = filled(*requests)
+    taken = queue.take_these(next(queue.lanes()), [requests[1], requests[2]])
+    for one in reversed(taken):
+        queue.put_back(one)
+    assert drained(queue, 10) == [["b", "c", "a", "d"]]
+
+
+def test_what_is_put_back_into_a_queue_without_its_lane_has_one_again() -> None:
+    alone = request("alone", key="one")
+    queue = filled(alone, request("other", key="another"))
+    queue.take(next(queue.lanes()), 1)
+    queue.put_back(alone)
+    assert drained(queue, 10) in ([["alone"], ["other"]], [["other"], ["alone"]])

@@ -482,7 +482,7 @@ def test_a_batch_that_died_leaves_the_counts_right_and_teaches_nothing() -> None
     assert repr(s.batcher) == "<SelfTuningBatcher: 0 queued, 0 running>"
     assert not s.batcher.curve
     for one in batch:
-        s.batcher.requeue(one, 1.0)
+        s.batcher.requeue(one, 1.0, alone=True)
     assert [ids(s.ask()), ids(s.ask())] == [["0"], ["1"]]
     assert repr(s.batcher) == "<SelfTuningBatcher: 0 queued, 2 running>"
 
@@ -502,7 +502,7 @@ def test_a_request_whose_worker_died_comes_back_alone_even_into_a_full_queue() -
     b.enqueue(lost, 0.0)
     b.next_action(0.0)
     b.enqueue(request("next"), 1.0)
-    b.requeue(lost, 2.0)
+    b.requeue(lost, 2.0, alone=True)
     assert b.queued_requests == 2
     assert [ids(b.next_action(2.0)), ids(b.next_action(2.0))] == [["lost"], ["next"]]
 
@@ -638,7 +638,7 @@ def test_every_request_leaves_once_and_no_instance_idles_longer_than_was_decided
                 if one.reply.settled:
                     continue  # expired
                 waiting[one] = True
-                b.requeue(one, now)
+                b.requeue(one, now, alone=True)
             return
         last_end = now
         for one in batch:

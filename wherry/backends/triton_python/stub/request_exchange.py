@@ -1,7 +1,4 @@
-"""Which state do a request and its response senders share?
-
-Most requests are answered by what execute() returns, and never have any.
-"""
+"""Which state do a request and its response senders share?"""
 
 from __future__ import annotations
 
@@ -13,18 +10,15 @@ from . import pb_utils
 
 
 class RequestExchange:
-    """The responses of one request, for its request object and its response senders.
+    """The responses of one request, for its request object and its response senders."""
 
-    `ended`: it was answered by what execute() returned.
-    """
-
-    def __init__(self, link: Any, key: int, *, ended: bool) -> None:
+    def __init__(self, link: Any, key: int, decoupled: bool) -> None:
         self._link = link
         self.key = key
-        self.decoupled = link.decoupled
+        self.decoupled = decoupled
         self.cancelled = False
         #: Whether the last response was sent.
-        self.ended = ended
+        self.ended = False
         self.responded = False
         #: Whether the request was returned by execute() to be run again.
         self.again = False

@@ -76,21 +76,18 @@ class GrpcEntry(Entry):
     def submit(
         self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]
     ) -> InferRequest:
-        """Submit the request of a call; when it is settled, `admission.leave()` must follow.
-        Raises what `admitted` does."""
+        """`send` the request of a call."""
         left = rpc.timeout
-        request = self.admitted(
+        return self.send(
             loaded,
             decoded,
             reply,
-            self.terms(rpc.metadata),
+            rpc.metadata,
             caller=rpc.caller,
             id=decoded.id,
             body_bytes=len(rpc.message) or SMALL_BODY + 1,
             seconds_left=None if left is None else max(left, 0.0),
         )
-        self.port().submit(loaded, request)
-        return request
 
 
 def checked_version(version: str) -> str | None:

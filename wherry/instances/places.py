@@ -1,0 +1,101 @@
+"""Which instance is given which batch?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from wherry.instances.instance import BatchRun, Instance
+from wherry.instances.resources import NothingShared
+from wherry.instances.roster import Roster
+from wherry.scheduler.ahead import Ahead
+from wherry.scheduler.policy import Dispatch, Scheduler, Wait
+from wherry.values.request import Batch
+
+#: An instance, and the batches that it is to be given by one call.
+Given = tuple[Instance, list[Batch]]
+
+
+class Places:
+    """Brings the batches of one model's scheduler to its instances. Pure; the dispatcher's lock is
+    held."""
+
+    def __init__(self, scheduler: Scheduler, roster: Roster, share: NothingShared) -> None:
+        self._scheduler = scheduler
+        self._roster = roster
+        self._share = share
+        self._ahead = Ahead()
+
+    def has_room(self) -> bool:
+        """Could an instance be given a batch, if there is one?"""
+        most = self._ahead.most
+        return bool(self._roster.idle) or (most > 1 and self._roster.least_busy(most) is not None)
+
+    def assign(self, now: float) -> tuple[list[Given], float]:
+        """Choose what the instances are given now. Returns it, and when to ask again (inf: when
+        something happens)."""
+        given: list[Given] = []
+        wake_at = self._assign_idle(given, now) if self._roster.idle else inf
+        most = self._ahead.most
+        while most > 1 and not self._roster.idle:
+            instance = self._roster.least_busy(most)
+            if instance is None:
+                break
+            action = self._scheduler.next_action(now, instance.number, ahead=True)
+            if not isinstance(action, Dispatch):
+                break
+            self._begin(given, instance, action.batch, now)
+        return given, wake_at
+
+    def _assign_idle(self, given: list[Given], now: float) -> float:
+        scheduler, unused, wake_at = self._scheduler, False, inf
+        for instance in self._roster.idle[::-1]:
+            if not self._share.may_run(scheduler, now):
+                break
+            action = scheduler.next_action(now, instance.number)
+            if isinstance(action, Dispatch):
+                self._share.began()
+                self._begin(given, instance, action.batch, now)
+                unused = False
+                continue
+            unused = True
+            if isinstance(action, Wait):
+                wake_at = min(wake_at, action.until)
+            if not scheduler.runs_sequences:
+                break
+        if unused:
+            self._share.nothing_to_run()
+        return wake_at
+
+    def _begin(self, given: list[Given], instance: Instance, batch: Batch, now: float) -> None:
+        self._roster.begin(instance, batch, now)
+        for one, batches in given:
+            if one is instance:
+                batches.append(batch)
+                return
+        given.append((instance, [batch]))
+
+    def ended(self, instance: Instance, runs: Sequence[BatchRun], now: float) -> None:
+        """Batches of this instance have ended, all that were told of at once. Those that the
+        scheduler was told of before count no more."""
+        # They have taken equal parts of the time since the ones before them.
+        since = max(runs[0].started, instance.ended_at)
+        seconds = (now - since) / len(runs)
+        instance.ended_at = now
+        for run in runs:
+            whole = len(run.execution.executed_rows) == 1
+            self._end(instance, run.batch, seconds if whole else None, now)
+            nearly_full = 2 * run.batch.rows > self._scheduler.max_batch_size
+            if whole and nearly_full and instance.takes_ahead and not self._share.limits:
+                self._ahead.ran(run.execution.infer_ns * 1e-9)
+
+    def lost(self, instance: Instance, now: float) -> None:
+        """The instance is gone with the batches that it had."""
+        self._ahead.forget()
+        for batch in tuple(instance.batches):
+            self._end(instance, batch, None, now)
+
+    def _end(self, instance: Instance, batch: Batch, seconds: float | None, now: float) -> None:
+        if self._roster.end(instance, batch, now):
+            self._scheduler.finished(batch.requests, seconds, now)
+            self._share.ended()
