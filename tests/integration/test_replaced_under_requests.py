@@ -14,7 +14,7 @@ import wherry
 from tests.fakes import PATIENCE, threads
 from tests.python_models import written_model
 from wherry.models.model import Model
-from wherry.testing import local_server
+from wherry.server.server import Server
 
 ECHO = """
 import triton_python_backend_utils as pb_utils
@@ -77,7 +77,7 @@ def test_no_request_is_lost_while_its_model_is_replaced(
     them calls in this process."""
     over, answered = threading.Event(), threading.Event()
 
-    with wherry.Runtime(made(tmp_path)) as runtime, local_server(runtime) as server:
+    with wherry.Runtime(made(tmp_path)) as runtime, Server(runtime, port=0) as server:
         host, port = server.url.removeprefix("http://").split(":")
 
         def ask(number: int) -> None:
