@@ -61,17 +61,17 @@ class MemoryRpc(Rpc):
         self.paused = False
         self.unread: deque[bytes | None] = deque()  # None: no more comes
 
-    def respond(self, message: Buffer) -> None:
+    def respond(self, *message: Buffer) -> None:
         assert not self._method.gives_stream
         if not self.ended:
-            self._collect(message)
+            self._collect(b"".join(message))
             self._end("OK")
 
-    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
+    def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
         assert self._method.gives_stream
         if self.ended:
             return
-        self._collect(message)
+        self._collect(b"".join(message))
         self.waiting.append(sent)
         if self.takes:
             self.take()

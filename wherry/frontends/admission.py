@@ -1,14 +1,12 @@
-"""Is a request admitted now, what is its timeout, and which tenant does it belong to?"""
+"""Is a request admitted now?"""
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from wherry.values.budget import Budget, Loan
-from wherry.values.errors import InvalidRequest, Overloaded, TooManyBytes
+from wherry.values.errors import Overloaded, TooManyBytes
 from wherry.values.request import InferRequest, bytes_of
 
 #: Seconds after which a refused client may try again: a slot is free when one request is done.
@@ -100,46 +98,3 @@ class Admission:
 
     def __repr__(self) -> str:
         return f"<Admission: {self.in_flight} in flight, {self.refused} refused>"
-
-
-def timeout_of(headers: Mapping[str, str], parameters: Mapping[str, Any] | None) -> float | None:
-    """The request's own timeout in seconds: the shorter of its header and its parameter.
-
-    The parameter is Triton's: microseconds, and 0 means none.
-    """
-    timeout: float | None = None
-    if parameters and "timeout" in parameters:
-        microseconds = parameters["timeout"]
-        if type(microseconds) is not int or microseconds < 0:
-            raise InvalidRequest("parameter 'timeout' must be a whole number of microseconds")
-        timeout = min(microseconds * 1e-6, _LONGEST) or None
-    header = headers.get("x-request-timeout")
-    if header is not None:
-        try:
-            seconds = float(header)
-        except ValueError:
-            seconds = math.nan
-        if not seconds > 0:
-            raise InvalidRequest(f"X-Request-Timeout must be seconds above 0, not {header!r}")
-        seconds = min(seconds, _LONGEST)
-        timeout = seconds if timeout is None else min(timeout, seconds)
-    return timeout
-
-
-#: A year: the system's own timers cannot wait for every number that JSON can say.
-_LONGEST = 365 * 86400.0
-
-
-def tenant_of(headers: Mapping[str, str], caller: str = "") -> str:
-    """The tenant that the request names; else the name of its API key; else "".
-
-    A key that is not ours to check (a proxy does) counts, too, without its text: the tenant may be
-    shown. Not the connection: a proxy's carries the requests of all its clients.
-    """
-    tenant = headers.get("x-tenant-id")
-    if tenant is not None:
-        return tenant
-    if caller:
-        return caller
-    key = headers.get("authorization") or headers.get("x-api-key")
-    return f"#{hash(key):x}" if key else ""

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,6 +41,9 @@ RESCHEDULED = "Rescheduled"
 
 #: Of an error's text, and of its traceback, so much is passed on.
 MAX_ERROR_CHARS = 2**16
+
+#: The forms whose rows are strings, and the type of a row.
+_STRINGS: Mapping[Form, type] = MappingProxyType({Form.TEXT: str, Form.BYTES: bytes})
 
 #: What has a length, and yet is no column.
 NO_COLUMNS = (str, bytes, Mapping, Set)
@@ -124,6 +128,18 @@ class Execution:
     parameters: Mapping[InferRequest, Mapping[str, Any]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class BatchParts:
+    """What a batch gave that the model failed for: the outcomes of neighbours, in order."""
+
+    outcomes: list[SharedOutcome]
+    #: How long the model was called in all, and the rows of each call.
+    infer_ns: int
+    executed_rows: list[int]
+    #: The smallest number of rows for which memory did not suffice; 0: it did.
+    out_of_memory_rows: int = 0
+
+
 class Executable:
     """One copy of a model, ready to be called with columns."""
 
@@ -131,13 +147,18 @@ class Executable:
         self.model = model
         self.config = config
         self.signature: Signature = model.signature(config.name)
-        self._convert_inputs = [
-            (spec.name, convert)
-            for spec in self.signature.inputs
-            if (convert := _input_converter(spec)) is not None
-        ]
         self.takes_arrays = any(not spec.form.is_bytes for spec in self.signature.inputs)
-        self._call = _caller(self.signature, model.execute)
+        #: Calls the model's code with columns, as its annotations say: gives a result, an awaitable
+        #: or an iterator.
+        self.call = _caller(model.execute, self.signature, config)
+        #: Does the code return one row, and not a column?
+        self._returns_row = self.signature.row_wise or not config.max_batch_size
+        #: The only output, if its rows are strings, and their type.
+        self._strings: tuple[str, type] | None = None
+        if self.signature.returns == "single" and not self.signature.is_async:
+            (spec,) = self.signature.outputs
+            if spec.form in _STRINGS and not spec.shape:
+                self._strings = spec.name, _STRINGS[spec.form]
         self._runner: asyncio.Runner | None = None
 
     def load(self, device: Device) -> None:
@@ -175,70 +196,78 @@ class Executable:
 
     def execute(self, columns: Columns, rows: int) -> Columns:
         """Call the model once with merged columns. Raises what the model raises."""
-        result = self.call(columns, rows)
+        result = self.call(columns)
         if self.signature.is_async:
             result = self._run_async(result)
         return self.outputs(result, rows)
 
-    def call(self, columns: Columns, rows: int) -> Any:
-        """Call the model's code as its annotations say: a result, an awaitable or an iterator."""
-        if self._convert_inputs:
-            columns = dict(columns)
-            for name, convert in self._convert_inputs:
-                if name in columns:
-                    columns[name] = convert(columns[name])
-        if not self.config.max_batch_size and not self.signature.row_wise:
-            # Without a batch dimension arrays go in as they are.
-            # As arrays even if they have no dimensions.
-            columns = {
-                name: column[0, ...] if isinstance(column, np.ndarray) else column[0]
-                for name, column in columns.items()
-            }
-        return self._call(columns, rows)
+    def outcome(self, columns: Columns, rows: int) -> Outcome:
+        """Call the model once with merged columns. Never raises.
+
+        Each batch comes here, so what most models return is checked right here.
+        """
+        try:
+            if self._strings is None:
+                return self.execute(columns, rows)
+            result = self.call(columns)
+            name, kind = self._strings
+            if self._returns_row:
+                if type(result) is kind and rows == 1:
+                    return {name: [result]}
+            elif type(result) is list and len(result) == rows and set(map(type, result)) == {kind}:
+                return {name: result.copy()}  # the model may keep its list
+            return self.outputs(result, rows)
+        except model_errors() as error:
+            return self.failure(error)
 
     def run(self, columns: Columns, counts: Sequence[int]) -> Execution:
-        """Run a batch of several callers (`counts[i]` rows each). Never raises.
-
-        If the model raises, the halves of the batch are run again, so that a bad row fails alone;
-        if it runs out of memory, also with `isolate_errors` off.
-        """
-        execution = Execution()
-        parts = self.run_parts(columns, counts, execution)
+        """Run a batch of several callers (`counts[i]` rows each). Never raises. What a model that
+        fails is asked again for, `run_again` says."""
+        rows = sum(counts)
         started = perf_counter_ns()
-        execution.outcomes = [outcome for part in parts for outcome in part.scatter()]
-        execution.output_ns = perf_counter_ns() - started
-        return execution
+        outcome = self.outcome(columns, rows)
+        ended = perf_counter_ns()
+        if isinstance(outcome, Failure):
+            parts = self.run_again(columns, counts, outcome, ended - started)
+            outcomes = [outcome for part in parts.outcomes for outcome in part.scatter()]
+            return Execution(
+                outcomes,
+                infer_ns=parts.infer_ns,
+                executed_rows=parts.executed_rows,
+                out_of_memory_rows=parts.out_of_memory_rows,
+            )
+        outcomes = SharedOutcome(outcome, counts).scatter()
+        return Execution(outcomes, 0, ended - started, perf_counter_ns() - ended, [rows])
 
-    def run_parts(
-        self, columns: Columns, counts: Sequence[int], execution: Execution
-    ) -> list[SharedOutcome]:
-        """`run` for a caller that scatters the outputs itself; `execution` gets the times only."""
+    def run_again(
+        self, columns: Columns, counts: Sequence[int], failure: Failure, infer_ns: int
+    ) -> BatchParts:
+        """Run the halves of a batch again that has failed after `infer_ns`, so that a bad row fails
+        alone; if the model ran out of memory, also with `isolate_errors` off. Never raises."""
         # A step of a sequence that runs twice would change twice what the model remembers.
         once = self.config.sequence is not None
         reruns = MAX_RERUNS if self.config.isolate_errors and not once else 0
+        found = BatchParts([], infer_ns, [sum(counts)])
 
         def run(start_row: int, counts: Sequence[int]) -> list[SharedOutcome]:
-            nonlocal reruns
             rows = sum(counts)
-            part = columns
-            if rows < all_rows:
-                part = rows_of(columns, start_row, start_row + rows)
+            part = rows_of(columns, start_row, start_row + rows)
             started = perf_counter_ns()
-            execution.executed_rows.append(rows)
-            try:
-                outputs = self.execute(part, rows)
-            except model_errors() as error:
-                failure = self.failure(error)
-                again = not isinstance(error, BadModelOutput)
-                out_of_memory = _ran_out_of_memory(error, failure.message)
-                if out_of_memory:
-                    execution.out_of_memory_rows = rows
-                    reruns = max(reruns, 0 if once else 2)
-            else:
-                return [SharedOutcome(outputs, counts)]
-            finally:
-                execution.infer_ns += perf_counter_ns() - started
-            one_caller = len(counts) == 1
+            outcome = self.outcome(part, rows)
+            found.infer_ns += perf_counter_ns() - started
+            found.executed_rows.append(rows)
+            if isinstance(outcome, Failure):
+                return halves(start_row, counts, outcome)
+            return [SharedOutcome(outcome, counts)]
+
+        def halves(start_row: int, counts: Sequence[int], failure: Failure) -> list[SharedOutcome]:
+            nonlocal reruns
+            out_of_memory = _ran_out_of_memory(failure)
+            if out_of_memory:
+                found.out_of_memory_rows = sum(counts)
+                reruns = max(reruns, 0 if once else 2)
+            again = not isinstance(failure.exception, BadModelOutput)
+            rows, one_caller = sum(counts), len(counts) == 1
             if reruns < 2 or not again or (one_caller and (rows == 1 or not out_of_memory)):
                 return [SharedOutcome(failure, counts)]
             reruns -= 2
@@ -249,12 +278,12 @@ class Executable:
             parts = run(start_row, first) + run(start_row + sum(first), second)
             return [_joined(parts, counts)] if one_caller else parts
 
-        all_rows = sum(counts)
-        return run(0, counts)
+        found.outcomes = halves(0, counts, failure)
+        return found
 
     def stream(self, columns: Columns, rows: int) -> Iterator[Columns]:
         """Call a generator model: each item is one response of every row that is not None."""
-        items = self.call(columns, rows)
+        items = self.call(columns)
         if self.signature.is_async:
             items = self._iterate_async(items)
         try:
@@ -293,7 +322,7 @@ class Executable:
         signature = self.signature
         if signature.returns == "single":
             spec = signature.outputs[0]
-            if signature.row_wise or not self.config.max_batch_size:
+            if self._returns_row:
                 result = [result]
             return {spec.name: self._checked(spec, result, rows, sparse)}
         if signature.returns == "tuple":
@@ -312,7 +341,7 @@ class Executable:
             if spec.name not in result:
                 raise BadModelOutput(f"model {self.config.name!r} returned no output {spec.name!r}")
             value = result[spec.name]
-            if signature.row_wise or not self.config.max_batch_size:
+            if self._returns_row:
                 value = [value]
             outputs[spec.name] = self._checked(spec, value, rows, sparse)
         return outputs
@@ -419,13 +448,16 @@ def _joined(parts: Sequence[SharedOutcome], counts: Sequence[int]) -> SharedOutc
     return SharedOutcome(concatenate(outputs), counts)
 
 
-def _ran_out_of_memory(error: BaseException, message: str) -> bool:
+def _ran_out_of_memory(failure: Failure) -> bool:
     """Python's own MemoryError, or torch's, CuPy's and JAX's by name: none of them is imported.
 
     What the failed call still holds on to is let go, so that smaller batches find room.
     """
+    error = failure.exception
+    if error is None:
+        return False
     if not isinstance(error, MemoryError) and not re.search(
-        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory", message
+        r"OutOfMemory|RESOURCE_EXHAUSTED|out of memory", failure.message
     ):
         return False
     traceback.clear_frames(error.__traceback__)
@@ -454,11 +486,42 @@ def _input_converter(spec: TensorSpec) -> Callable[[Any], Any] | None:
     return None
 
 
-def _caller(signature: Signature, execute: Callable[..., Any]) -> Callable[[Columns, int], Any]:
-    if not signature.row_wise:
-        return lambda columns, rows: execute(**columns)
+def _caller(
+    execute: Callable[..., Any], signature: Signature, config: ModelConfig
+) -> Callable[[Columns], Any]:
+    """A function that calls the model's code with columns."""
+    converters = [
+        (spec.name, convert)
+        for spec in signature.inputs
+        if (convert := _input_converter(spec)) is not None
+    ]
 
-    def call_with_row(columns: Columns, rows: int) -> Any:
+    def call_with_columns(columns: Columns) -> Any:
+        return execute(**columns)
+
+    def call_with_row(columns: Columns) -> Any:
         return execute(**{name: column[0] for name, column in columns.items()})
 
-    return call_with_row
+    def call_without_batch(columns: Columns) -> Any:
+        # Arrays go in as they are, and as arrays even if they have no dimensions.
+        return execute(
+            **{
+                name: column[0, ...] if isinstance(column, np.ndarray) else column[0]
+                for name, column in columns.items()
+            }
+        )
+
+    call = call_with_columns
+    if signature.row_wise:
+        call = call_with_row
+    elif not config.max_batch_size:
+        call = call_without_batch
+
+    def call_with_converted(columns: Columns) -> Any:
+        columns = dict(columns)
+        for name, convert in converters:
+            if name in columns:
+                columns[name] = convert(columns[name])
+        return call(columns)
+
+    return call_with_converted if converters else call

@@ -6,18 +6,21 @@ that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 
-from wherry.instances.executable import Failure
+from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
 from wherry.instances.source import Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
+from wherry.workers.frames import Garbage
 
 
-class WorkerMessage(msgspec.Struct, array_like=True, tag=True):
-    """Tagged with its class name, its fields in order."""
+class WorkerMessage(msgspec.Struct, array_like=True, tag=True, gc=False):
+    """Tagged with its class name, its fields in order. No message refers back to itself."""
 
 
 # To the worker
@@ -115,14 +118,61 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 class Result(WorkerMessage):
-    """The answer to Execute."""
+    """The answer to Execute: one call of the model gave all of these rows."""
+
+    columns: dict[str, Any]
+    #: When the model was called, by perf_counter_ns(), and how long it took.
+    started_at: int
+    infer_ns: int
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        """What came of the batch with these `counts`, which was sent at `sent_at`. Raises Garbage
+        if that is another batch."""
+        rows = sum(counts)
+        for column in self.columns.values():
+            if len(column) != rows:
+                raise Garbage("a Result for another batch")
+        outcomes: list[Outcome] = [self.columns]
+        if len(counts) > 1:
+            outcomes = SharedOutcome(self.columns, counts).scatter()
+        return _execution(outcomes, self.started_at, self.infer_ns, sent_at, [rows])
+
+
+class PartResults(WorkerMessage):
+    """The answer to Execute if the model has failed, or was called for parts of the batch."""
 
     answers: list[Answer]
-    #: When the model was called, by perf_counter_ns(), and how long it took.
+    #: When the model was first called, by perf_counter_ns(), and how long it took in all.
     started_at: int
     infer_ns: int
     executed_rows: list[int]
     out_of_memory_rows: int = 0
+
+    def execution(self, counts: Sequence[int], sent_at: int) -> Execution:
+        """As that of Result."""
+        if [count for answer in self.answers for count in answer.counts] != list(counts):
+            raise Garbage("a PartResults for another batch")
+        outcomes: list[Outcome] = []
+        for answer in self.answers:
+            if isinstance(answer.outcome, Failed):
+                outcomes += [answer.outcome.failure()] * len(answer.counts)
+            else:
+                outcomes += SharedOutcome(answer.outcome, answer.counts).scatter()
+        execution = _execution(
+            outcomes, self.started_at, self.infer_ns, sent_at, self.executed_rows
+        )
+        execution.out_of_memory_rows = self.out_of_memory_rows
+        return execution
+
+
+def _execution(
+    outcomes: list[Outcome], started_at: int, infer_ns: int, sent_at: int, executed_rows: list[int]
+) -> Execution:
+    """The clock is the same in both processes. Handing over counts as input and as output."""
+    output_ns = perf_counter_ns() - started_at - infer_ns
+    return Execution(
+        outcomes, max(0, started_at - sent_at), infer_ns, max(0, output_ns), executed_rows
+    )
 
 
 class Respond(WorkerMessage):
@@ -157,4 +207,4 @@ class Stepped(WorkerMessage):
 
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
-FromWorker = Ready | NotLoaded | Result | Respond | GenerateEnd | Stepped
+FromWorker = Ready | NotLoaded | Result | PartResults | Respond | GenerateEnd | Stepped

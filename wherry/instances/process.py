@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wherry.instances import messages
-from wherry.instances.executable import Execution, Failure, Outcome, SharedOutcome
+from wherry.instances.executable import Execution, Failure
 from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.messages import Failed
 from wherry.instances.model_worker import ModelWorker, restorer
@@ -183,6 +183,8 @@ class ProcessInstance(Instance):
         """Restore the rows in a message. In any thread."""
         assert self._restore is not None
         if isinstance(message, messages.Result):
+            self._restore(message.columns)
+        elif isinstance(message, messages.PartResults):
             for answer in message.answers:
                 if not isinstance(answer.outcome, Failed):
                     self._restore(answer.outcome)
@@ -207,7 +209,7 @@ class ProcessInstance(Instance):
     def _take(self, run: _GivenBatch, message: Any, ended: list[BatchRun]) -> None:
         stream = run.stream
         try:
-            if stream is None and isinstance(message, messages.Result):
+            if stream is None and isinstance(message, messages.Result | messages.PartResults):
                 self._answered(run, message)
                 ended.append(run)
             elif stream is not None and isinstance(message, messages.Respond):
@@ -222,47 +224,22 @@ class ProcessInstance(Instance):
             self._worker.kill()  # with the answer half read
             self._answers.crashed(self, run.batch)
 
-    def _answered(self, run: _GivenBatch, result: messages.Result) -> None:
-        outcomes = self._outcomes(run, result)
-        self._runs.popleft()
-        # The clock is the same in both processes. Handing over counts as input and as output, and
-        # the time behind other batches as a wait in the queue.
+    def _answered(self, run: _GivenBatch, result: messages.Result | messages.PartResults) -> None:
+        assert run.message is not None
+        # The clock is the same in both processes. Time behind other batches is a wait in the queue.
         behind_ns = self._ran_ns - run.started_ns
         if behind_ns > 0:
             run.started += behind_ns * 1e-9
             run.started_ns = self._ran_ns
+        run.execution = result.execution(run.message.counts, run.started_ns)
+        if run.sent is not None:
+            run.execution.outcomes = run.outcomes(run.execution.outcomes)
         self._ran_ns = result.started_at + result.infer_ns
-        run.execution = Execution(
-            outcomes if run.sent is None else run.outcomes(outcomes),
-            max(0, result.started_at - run.started_ns),
-            result.infer_ns,
-            max(0, perf_counter_ns() - self._ran_ns),
-            result.executed_rows,
-            result.out_of_memory_rows,
-        )
-
-    def _outcomes(self, run: _GivenBatch, result: messages.Result) -> list[Outcome]:
-        """The outcomes of the requests that were sent. Raises Garbage."""
-        sent = run.requests if run.sent is None else [run.requests[i] for i in run.sent]
-        rows = [request.rows for request in sent]
-        outcomes: list[Outcome] = []
-        counts: list[int] = []
-        for answer in result.answers:
-            outcome = answer.outcome
-            counts += answer.counts
-            if isinstance(outcome, Failed):
-                outcomes += [outcome.failure()] * len(answer.counts)
-                continue
-            for column in outcome.values():
-                if type(column) is not list and column.nbytes > SMALL_BYTES:
+        self._runs.popleft()
+        if self.takes_ahead and isinstance(result, messages.Result):
+            for column in result.columns.values():
+                if not isinstance(column, list) and column.nbytes > SMALL_BYTES:
                     self.takes_ahead = False
-            if len(answer.counts) == 1:
-                outcomes.append(outcome)
-            else:
-                outcomes += SharedOutcome(outcome, answer.counts).scatter()
-        if counts != rows:
-            raise Garbage("a Result for another batch")
-        return outcomes
 
     # The loop: a stream
 

@@ -51,9 +51,9 @@ class ThreadInstance(ServedInstance):
         try:
             if self.executable.takes_arrays:
                 columns = gather([columns])
-            return self.executable.execute(columns, 1)
-        except model_errors() as error:
+        except MemoryError as error:
             return self.executable.failure(error)
+        return self.executable.outcome(columns, 1)
 
     def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
         columns = gather([request.inputs for request in requests])

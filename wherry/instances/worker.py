@@ -20,13 +20,12 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
 from time import perf_counter_ns
 
 from wherry.instances import messages
 from wherry.instances.executable import (
+    BatchParts,
     Executable,
-    Execution,
     Failure,
     Outcome,
     SharedOutcome,
@@ -141,29 +140,35 @@ def _serve(connection: MessageSocket, executable: Executable) -> None:
 
 
 def _execute(connection: MessageSocket, executable: Executable, batch: Execute) -> None:
-    execution = Execution()
+    columns, counts = batch.columns, batch.counts
     started = perf_counter_ns()
-    parts = executable.run_parts(batch.columns, batch.counts, execution)
+    outcome = executable.outcome(columns, sum(counts))
+    infer_ns = perf_counter_ns() - started
+    if isinstance(outcome, Failure):
+        parts = executable.run_again(columns, counts, outcome, infer_ns)
+    else:
+        try:
+            connection.send(messages.Result(outcome, started, infer_ns), slab=batch.slab)
+        except UNSENDABLE:
+            parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])
+        else:
+            return
     try:
-        connection.send(_result(parts, started, execution), slab=batch.slab)
+        connection.send(_part_results(parts, started), slab=batch.slab)
     except UNSENDABLE:  # find the requests whose rows cannot be sent
         name = executable.config.name
-        parts = [
+        parts.outcomes = [
             SharedOutcome(_checked(outcome, name), [count])
-            for part in parts
+            for part in parts.outcomes
             for outcome, count in zip(part.scatter(), part.counts, strict=True)
         ]
-        connection.send(_result(parts, started, execution), slab=batch.slab)
+        connection.send(_part_results(parts, started), slab=batch.slab)
 
 
-def _result(parts: Sequence[SharedOutcome], started: int, execution: Execution) -> messages.Result:
-    answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts]
-    return messages.Result(
-        answers,
-        started,
-        execution.infer_ns,
-        execution.executed_rows,
-        execution.out_of_memory_rows,
+def _part_results(parts: BatchParts, started: int) -> messages.PartResults:
+    answers = [Answer(list(part.counts), _to_send(part.outcome)) for part in parts.outcomes]
+    return messages.PartResults(
+        answers, started, parts.infer_ns, parts.executed_rows, parts.out_of_memory_rows
     )
 
 

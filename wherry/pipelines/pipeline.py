@@ -108,13 +108,13 @@ class RowByRow:
         return InferResponse(concatenate(await gather(calls)), request.rows)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        async with aclosing(self._executable.call(request.inputs, 1)) as items:
+        async with aclosing(self._executable.call(request.inputs)) as items:
             async for item in items:
                 yield InferResponse(self._executable.outputs(item, 1))
 
     async def _run(self, columns: Columns) -> Columns:
         try:
-            result = await self._executable.call(columns, 1)
+            result = await self._executable.call(columns)
         except (SystemExit, KeyboardInterrupt) as error:
             # In a task either would end the loop. Ctrl-C reaches the main thread, not this one.
             raise self._executable.failure(error).as_exception() from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -63,10 +64,13 @@ class LoadedModel:
         #: Bytes of the inputs of its requests, if max_queue_bytes bounds them.
         self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
         self._holding = threading.Lock()
+        #: A request with more is split; a pipeline decides for itself.
+        self._most_rows = sys.maxsize if self.is_pipeline else config.max_batch_size or 1
         self._clock = clock
         self._cost = model.cost
-        batched = config.max_batch_size > 0
-        self._shape_key = ShapeKeys(signature, model.variable_strings, batched=batched).of
+        keys = ShapeKeys(signature, model.variable_strings, batched=config.max_batch_size > 0)
+        #: None: all requests go together.
+        self._shape_key = keys.of if keys.differ else None
         self.runs_in_caller = (
             not signature.is_async
             and not signature.streams
@@ -115,58 +119,68 @@ class LoadedModel:
     ) -> InferRequest:
         """Make a request of checked columns. `timeout` is in seconds from now; `priority` 0 is the
         default. Raises InvalidRequest or Unsupported."""
+        if self.signature.streams or isinstance(reply, StreamReply):
+            self._check_streams(reply, rows)
         config = self.config
-        if isinstance(reply, StreamReply):
-            if not self.signature.streams:
-                raise Unsupported(f"model {self.name!r} does not stream: use infer")
-            reply.limit = config.max_unread_responses
-            reply.window = min(reply.window, reply.limit)
-            reply.measure = _response_bytes
-            if rows > max(1, config.max_batch_size):
-                raise InvalidRequest(
-                    f"model {self.name!r}: a streaming request has at most"
-                    f" {config.max_batch_size} rows, not {rows}"
-                )
-        elif self.signature.streams:
-            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
         if config.sequence is not None:
             self._check_step(config.sequence, sequence, rows)
-        if not 0 <= priority <= config.priority_levels and config.priority_levels:
-            raise InvalidRequest(
-                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
-                f" {config.priority_levels}, or 0 (default)"
-            )
+        if config.priority_levels:
+            priority = self._checked_priority(priority)
+        else:
+            priority = config.default_priority
         if timeout is None:
             timeout = config.request_timeout
         elif not timeout >= 0:  # nan too
             raise InvalidRequest(f"model {self.name!r}: timeout {timeout} is not a length of time")
         now = self._clock()
-        given = timeout
-        if not config.priority_levels:
-            priority = 0
-        wait = None
+        wait, limit = None, timeout
         if config.queue_policies:
-            wait, timeout = self._patience(priority or config.default_priority, timeout)
+            wait, limit = self._patience(priority, timeout)
         request = InferRequest(
             columns,
             rows,
             reply,
-            id=id,
-            priority=priority or config.default_priority,
-            deadline=None if timeout is None else now + timeout,
-            shape_key=self._shape_key(columns),
-            parameters=parameters,
-            sequence=sequence,
-            wanted=wanted,
-            tenant=tenant,
+            id,
+            priority,
+            None if limit is None else now + limit,
+            None if self._shape_key is None else self._shape_key(columns),
+            parameters,
+            sequence,
+            wanted,
+            tenant,
+            timeout,
+            now,  # until it is queued: it may be cancelled before
         )
-        request.timeout = given
         if wait is not None:
             request.wait_until = now + wait
         if self._cost is not None:
             request.cost = self._cost_of(columns, rows)
-        request.enqueued_at = now  # until it is queued: it may be cancelled before
         return request
+
+    def _check_streams(self, reply: Reply[InferResponse], rows: int) -> None:
+        """Check that request and model both stream, or both do not, and set the reply's bounds."""
+        if not isinstance(reply, StreamReply):
+            raise Unsupported(f"model {self.name!r} streams its responses: use stream")
+        if not self.signature.streams:
+            raise Unsupported(f"model {self.name!r} does not stream: use infer")
+        reply.limit = self.config.max_unread_responses
+        reply.window = min(reply.window, reply.limit)
+        reply.measure = _response_bytes
+        if rows > max(1, self.config.max_batch_size):
+            raise InvalidRequest(
+                f"model {self.name!r}: a streaming request has at most"
+                f" {self.config.max_batch_size} rows, not {rows}"
+            )
+
+    def _checked_priority(self, priority: int) -> int:
+        """The priority that a request gets; InvalidRequest if the model has no such level."""
+        config = self.config
+        if not 0 <= priority <= config.priority_levels:
+            raise InvalidRequest(
+                f"model {self.name!r}: priority {priority} is not between 1 (first) and"
+                f" {config.priority_levels}, or 0 (default)"
+            )
+        return priority or config.default_priority
 
     def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
         """Seconds that a request may wait for an instance, and in which it must be answered."""
@@ -203,20 +217,25 @@ class LoadedModel:
             requests = [r for r in requests if not self._answered_from(self.cache, r)]
         if self._held is not None:
             requests = [r for r in requests if self._has_room(self._held, r)]
-        most = self.config.max_batch_size or 1
-        if any(request.rows > most for request in requests) and not self.is_pipeline:
-            self.runner.statistics.has_parts = True
-            requests = [
-                part
-                for request in requests
-                if not request.reply.settled
-                for part in (
-                    (request,)
-                    if request.rows <= most
-                    else split(request, most, self.runner.cancel, self._count)
-                )
-            ]
+        for request in requests:
+            if request.rows > self._most_rows:
+                requests = self._in_parts(requests)
+                break
         self.runner.submit(requests)
+
+    def _in_parts(self, requests: Sequence[InferRequest]) -> list[InferRequest]:
+        """Split those that have more rows than a batch holds."""
+        self.runner.statistics.has_parts = True
+        return [
+            part
+            for request in requests
+            if not request.reply.settled
+            for part in (
+                (request,)
+                if request.rows <= self._most_rows
+                else split(request, self._most_rows, self.runner.cancel, self._count)
+            )
+        ]
 
     def _has_room(self, held: Budget, request: InferRequest) -> bool:
         """Take the request's bytes from the model's budget; if they do not fit, settle it with

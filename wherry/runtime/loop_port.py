@@ -32,13 +32,14 @@ class LoopPort(LoopCalls):
 
     def submit(self, model: LoadedModel, request: InferRequest) -> None:
         """Submit a request with the others of this turn. In the loop's thread."""
-        if not self._requests:
-            self.loop.call_soon(self._flush)
         request.reader = self
-        waiting = self._requests.get(model)
-        if waiting is None:
-            waiting = self._requests[model] = []
-        waiting.append(request)
+        requests = self._requests
+        if model in requests:
+            requests[model].append(request)
+            return
+        if not requests:
+            self.loop.call_soon(self._flush)
+        requests[model] = [request]
 
     def watch(self, file: int, turn: Callable[[], None]) -> bool:
         epoll = self._epoll

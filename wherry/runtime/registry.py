@@ -35,6 +35,8 @@ class Registry:
         self._clock = clock
         self._life: Lifecycle[LoadedModel] = Lifecycle() if life is None else life
         self._changed = threading.Condition(threading.Lock())
+        #: Another number than before whenever `find` may find another model than before.
+        self.generation = 0
         #: The process that this copy was forked from; None: it is no copy.
         self._parent: int | None = None
 
@@ -80,7 +82,10 @@ class Registry:
     def locked(self) -> Iterator[Lifecycle[LoadedModel]]:
         """Hold the lock, to tell or ask the lifecycle something. The body must not block."""
         with self._changed:
-            yield self._life
+            try:
+                yield self._life
+            finally:
+                self.generation += 1
             self._changed.notify_all()
 
     def wait_until_no_load_needs(self, name: str) -> None:
@@ -185,6 +190,7 @@ class Registry:
         self._parent = parent
         self._of_the_parent = self._life  # not to be destroyed here
         self._life = Lifecycle()
+        self.generation += 1
         self._changed = threading.Condition(
             threading.Lock()
         )  # a thread of the parent may have held it

@@ -25,21 +25,21 @@ class ShapeKeys:
             if spec.form is Form.ARRAY and (-1 in spec.shape or not batched)
         ]
         self._strings = variable_strings
+        #: Whether requests may have different keys.
+        self.differ = bool(self._arrays or self._strings or self._has_optional)
 
     def of(self, columns: Columns) -> Hashable:
-        """The key of a request's inputs: shapes of a row, and which optional inputs it has. None if
-        all requests to the model go together."""
-        if not self._arrays and not self._strings and not self._has_optional:
-            return None
-        shapes = tuple(
+        """The key of a request's inputs: shapes of a row, and which optional inputs it has."""
+        shapes: list[Hashable] = [
             (name, columns[name].shape[1:])  # type: ignore[union-attr]
             for name in self._arrays
             if name in columns
-        )
-        shapes += tuple(
-            (name, _row_shape(columns[name][0])) for name in self._strings if name in columns
-        )
-        return (shapes, frozenset(columns)) if self._has_optional else shapes
+        ]
+        if self._strings:
+            shapes += [
+                (name, _row_shape(columns[name][0])) for name in self._strings if name in columns
+            ]
+        return (*shapes, frozenset(columns)) if self._has_optional else tuple(shapes)
 
 
 def _row_shape(row: Any) -> tuple[int, ...]:

@@ -21,28 +21,26 @@ LIMIT_BYTES: Final = 64 * 2**20
 class Reply(Generic[T]):
     """The outcome of one request. `on_done(reply)` is called once, in the settling thread."""
 
-    __slots__ = ("_on_done", "_token", "outcome")
+    __slots__ = ("on_done", "outcome", "settled", "unclaimed")
 
     outcome: T | Exception
 
     def __init__(self, on_done: Callable[[Reply[T]], None]) -> None:
-        self._on_done = on_done
-        # list.pop() is atomic in every CPython: cheaper than a lock for each request.
-        self._token = [True]
-
-    @property
-    def settled(self) -> bool:
-        return not self._token
+        self.on_done = on_done
+        #: Whether the request has an outcome, or is about to get it.
+        self.settled = False
+        #: Deleted by the first `claim`.
+        self.unclaimed = True
 
     def first(self, callback: Callable[[Reply[T]], None]) -> None:
         """Call `callback(reply)` before on_done. Only before the request is submitted."""
-        then = self._on_done
+        then = self.on_done
 
         def both(reply: Reply[T]) -> None:
             callback(reply)
             then(reply)
 
-        self._on_done = both
+        self.on_done = both
 
     def settle(self, outcome: T | Exception) -> bool:
         """Set the outcome unless there is one; return whether it was set. Any thread."""
@@ -54,14 +52,18 @@ class Reply(Generic[T]):
     def claim(self) -> bool:
         """Reserve the right to set the outcome with `deliver`; False if it is taken. Any thread."""
         try:
-            return self._token.pop()
-        except IndexError:
+            # Atomic in every CPython, and cheaper than a lock for each request: of two threads
+            # that delete a slot one gets the error.
+            del self.unclaimed
+        except AttributeError:
             return False
+        self.settled = True
+        return True
 
     def deliver(self, outcome: T | Exception) -> None:
         """Set the outcome. Only after a `claim` that returned True."""
         self.outcome = outcome
-        self._on_done(self)
+        self.on_done(self)
 
     def result(self) -> T:
         """The outcome, raised if it is an error. Only after settling."""

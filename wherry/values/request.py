@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sys import getsizeof
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -38,8 +39,7 @@ class ShapedRow(list[Any]):
         self.shape = tuple(shape)
 
 
-@dataclass(slots=True)
-class InferResponse:
+class InferResponse(msgspec.Struct):
     """One response (a stream has several): the output rows of one request."""
 
     outputs: Columns
@@ -74,80 +74,59 @@ class Reader(Protocol):
         ...
 
 
-class InferRequest:
+class InferRequest(msgspec.Struct, eq=False):
     """One caller's rows for one model.
 
     The scheduler reads `rows`, `priority`, `tenant`, `deadline` and `shape_key`. Times are seconds
-    of the runtime's clock.
+    of the runtime's clock. Equal to itself only.
     """
 
-    __slots__ = (
-        "attempts", "compute_ns", "cost", "deadline", "enqueued_at", "follows", "id", "inputs",
-        "loans", "parameters", "parts", "priority", "queued", "reader", "reply", "rows", "run",
-        "sequence", "shape_key", "span", "started_at", "tenant", "timeout", "wait_until", "wanted"
-    )  # fmt: skip
+    inputs: Columns
+    rows: int
+    reply: Reply[InferResponse]
+    id: str = ""
+    #: 1 is the highest.
+    priority: int = 5
+    #: Time by the runtime's clock.
+    deadline: float | None = None
+    #: Requests with different keys are never batched together.
+    shape_key: Hashable = None
+    parameters: Mapping[str, Any] | None = None
+    sequence: SequenceStep | None = None
+    #: Names of the requested outputs; None: all.
+    wanted: Sequence[str] | None = None
+    #: The tenant: within a priority tenants take turns.
+    tenant: str = ""
+    #: The caller's timeout in seconds, before the model's policies.
+    timeout: float | None = None
+    enqueued_at: float = 0.0
+    #: When its wait for an instance ends; None: no limit.
+    wait_until: float | None = None
+    #: Size of its largest row (tokens, pixels), if the model computes one.
+    cost: float = 1.0
+    #: The open sequence it belongs to, once it runs.
+    run: object | None = None
+    #: When its batch was started; set after the batch.
+    started_at: float | None = None
+    #: Durations of its batch: input, inference, output.
+    compute_ns: tuple[int, int, int] = (0, 0, 0)
+    #: If a pipeline sent it: its tracing.Span in the pipeline's trace.
+    span: object | None = None
+    #: The event loop that awaits its reply, if one does.
+    reader: Reader | None = None
+    #: The lane of the queue that it is in.
+    queued: object | None = None
+    #: Exempt from queue limits: what it belongs to was admitted already (the first part of a
+    #: split request, a request of a pipeline).
+    follows: bool = False
+    #: The parts of a request with more rows than a batch holds, until all have ended.
+    parts: Sequence[Part] = ()
     #: The request that a Part belongs to, which is counted instead of it.
     whole: InferRequest | None = None
-
-    def __init__(
-        self,
-        inputs: Columns,
-        rows: int,
-        reply: Reply[InferResponse],
-        *,
-        id: str = "",
-        priority: int = 5,
-        deadline: float | None = None,
-        shape_key: Hashable = None,
-        parameters: Mapping[str, Any] | None = None,
-        sequence: SequenceStep | None = None,
-        wanted: Sequence[str] | None = None,
-        tenant: str = "",
-    ) -> None:
-        self.inputs = inputs
-        self.rows = rows
-        self.reply = reply
-        self.id = id
-        #: 1 is the highest.
-        self.priority = priority
-        #: Time by the runtime's clock.
-        self.deadline = deadline
-        #: The caller's timeout in seconds, before the model's policies.
-        self.timeout: float | None = None
-        #: When its wait for an instance ends; None: no limit.
-        self.wait_until: float | None = None
-        #: Requests with different keys are never batched together.
-        self.shape_key = shape_key
-        self.parameters = parameters
-        self.sequence = sequence
-        #: The open sequence it belongs to, once it runs.
-        self.run: object | None = None
-        #: Names of the requested outputs; None: all.
-        self.wanted = wanted
-        #: The tenant: within a priority tenants take turns.
-        self.tenant = tenant
-        #: Size of its largest row (tokens, pixels), if the model computes one.
-        self.cost = 1.0
-        self.enqueued_at = 0.0
-        #: When its batch was started; set after the batch.
-        self.started_at: float | None = None
-        #: Durations of its batch: input, inference, output.
-        self.compute_ns: tuple[int, int, int] = (0, 0, 0)
-        #: If a pipeline sent it: its tracing.Span in the pipeline's trace.
-        self.span: object | None = None
-        #: The event loop that awaits its reply, if one does.
-        self.reader: Reader | None = None
-        #: The lane of the queue that it is in.
-        self.queued: object | None = None
-        #: Exempt from queue limits: what it belongs to was admitted already (the first part of a
-        #: split request, a request of a pipeline).
-        self.follows = False
-        #: The parts of a request with more rows than a batch holds, until all have ended.
-        self.parts: Sequence[Part] = ()
-        #: Budgets that are charged as long as it exists.
-        self.loans: tuple[Loan, ...] = ()
-        #: Number of workers that died with it in their batch.
-        self.attempts = 0
+    #: Budgets that are charged as long as it exists.
+    loans: tuple[Loan, ...] = ()
+    #: Number of workers that died with it in their batch.
+    attempts: int = 0
 
     @property
     def streams(self) -> bool:
@@ -158,14 +137,11 @@ class InferRequest:
         return f"<InferRequest {self.id or '?'}: {self.rows} rows, {state}>"
 
 
-class Part(InferRequest):
+class Part(InferRequest, eq=False):
     """Some rows of a request that has more rows than a batch holds."""
 
-    __slots__ = ("whole",)
 
-
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The requests that one instance executes together, and why the batch ended there."""
 
     requests: tuple[InferRequest, ...]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from wherry.values.request import Array, Column
-from wherry.workers.frames import Garbage
+from wherry.workers.frames import HAS_FILE, Garbage, header
 from wherry.workers.shared_memory import ArrayFile, Region
 
 #: Arrays up to this size are copied into their message.
@@ -53,36 +53,38 @@ def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
 
 
 class MessageEncoder:
-    """Makes messages the bodies of frames. For one thread at a time."""
+    """Makes frames of messages. For one thread at a time."""
 
     def __init__(self) -> None:
         #: Where arrays go that are too large for their message, if they may.
         self.region: Region | None = None
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._encode_other)
+        #: The memory file to send with the last frame, if there is one. Its user closes it, and
+        #: sets this to None.
+        self.file: ArrayFile | None = None
+        self._encode = msgspec.msgpack.Encoder(enc_hook=self._encode_other).encode
         self._slab: Region | None = None
-        self._file: ArrayFile | None = None
         self._shared_bytes = 0
 
-    def encode(self, message: Any, *, slab: bool) -> tuple[bytes, int, ArrayFile | None]:
-        """The body of a frame, how many bytes of its arrays are in the slab, and the memory file
-        to send with it, which the caller closes, if there is one. Raises UNSENDABLE.
+    def frame(self, message: Any, *, slab: bool) -> bytes:
+        """The frame of a message. Raises UNSENDABLE, then there is no `file`.
 
-        With `slab` the message takes the whole region: what was written there before must have
+        With `slab` the message may take the whole region: what was written there before must have
         been read.
         """
         self._slab = self.region if slab else None
-        if self._slab is not None:
-            self._slab.clear()
-        self._shared_bytes = 0
         try:
-            body = self._encoder.encode(message)
+            body = self._encode(message)
+            if not self._shared_bytes and self.file is None:  # most have no large array
+                return header(len(body)) + body
+            flags = 0 if self.file is None else HAS_FILE
+            return header(len(body), self._shared_bytes, flags) + body
         except BaseException:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            if self.file is not None:
+                self.file.close()
+                self.file = None
             raise
-        file, self._file = self._file, None
-        return body, self._shared_bytes, file
+        finally:
+            self._shared_bytes = 0
 
     def _encode_other(self, value: Any) -> Any:
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -98,11 +100,15 @@ class MessageEncoder:
         if size <= (INLINE_BYTES_WITHOUT_SLAB if self._slab is None else INLINE_BYTES):
             head = _array_head(_INLINE, dtype, shape)
             return msgspec.msgpack.Ext(_ARRAY, b"".join([head, *(p.tobytes() for p in parts)]))
-        place = None if self._slab is None else self._slab.take(size)
+        place = None
+        if self._slab is not None:
+            if not self._shared_bytes:  # the first one of this message
+                self._slab.clear()
+            place = self._slab.take(size)
         if place is None:
-            if self._file is None:
-                self._file = ArrayFile()
-            offset, where = self._file.append(parts), _IN_FILE
+            if self.file is None:
+                self.file = ArrayFile()
+            offset, where = self.file.append(parts), _IN_FILE
         else:
             assert self._slab is not None
             self._slab.write(parts, shape, place)
@@ -113,21 +119,32 @@ class MessageEncoder:
 
 class MessageDecoder:
     """Decodes messages of one type. With `copies` arrays in the slab are copied; else they are
-    views, which the next message overwrites. For one thread at a time."""
+    views, which the next message overwrites. `restore(message)`, if it is given, changes each. For
+    one thread at a time."""
 
-    def __init__(self, message_type: Any, *, copies: bool) -> None:
+    def __init__(
+        self,
+        message_type: Any,
+        *,
+        copies: bool,
+        restore: Callable[[Any], None] | None = None,
+    ) -> None:
         self._copies = copies
+        self._restore = restore
         #: The slab, once there is one.
         self.memory: mmap.mmap | None = None
         self._file: mmap.mmap | None = None
-        self._decoder = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_array)
+        self._decode = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_array).decode
 
-    def decode(self, body: memoryview, file: mmap.mmap | None) -> Any:
-        """The message in a frame, whose memory file is `file`. Raises Garbage."""
+    def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any:
+        """The message in the body of a frame, whose memory file is `file`. Raises Garbage."""
         self._file = file
         try:
-            return self._decoder.decode(body)
-        except Exception as error:  # any bytes may come, and make msgspec or numpy raise it
+            message = self._decode(body)
+            if self._restore is not None:
+                self._restore(message)
+            return message
+        except Exception as error:  # any bytes may come, and make msgspec, numpy or these raise it
             raise Garbage(str(error)) from error
         finally:
             self._file = None

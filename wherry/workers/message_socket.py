@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from wherry.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.workers.frames import HAS_FILE, IS_GARBAGE, Frame, FrameBuffer, Garbage, header
+from wherry.workers.frames import HAS_FILE, IS_GARBAGE, Frame, FrameBuffer, Garbage
 from wherry.workers.shared_memory import Region, Slab
 
 _ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
@@ -49,9 +49,8 @@ class MessageSocket:
         self._source = source
         self._target = target
         self._wait = wait
-        self._restore = restore
         self._encoder = MessageEncoder()
-        self._decoder = MessageDecoder(message_type, copies=copies)
+        self._decoder = MessageDecoder(message_type, copies=copies, restore=restore)
         self._buffer = FrameBuffer()
         #: Those that have come and are not decoded.
         self._frames: deque[Frame] = deque()
@@ -60,7 +59,7 @@ class MessageSocket:
         #: Descriptors that have come, for the frames that have one.
         self._files: deque[int] = deque()
         #: Frames that the next `write` sends.
-        self._added = bytearray()
+        self._added: list[bytes] = []
         #: What a full socket has not taken yet, each part with the descriptor to send with it.
         self._unsent: deque[tuple[memoryview, int | None]] = deque()
 
@@ -93,27 +92,31 @@ class MessageSocket:
 
         `slab`: its arrays may go to the slab, as the other process has read what was there.
         """
-        body, shared_bytes, file = self._encoder.encode(message, slab=slab)
-        if file is None:
-            self._added += header(len(body), shared_bytes)
-            self._added += body
-            return
-        try:
-            self._added += header(len(body), shared_bytes, HAS_FILE)
-        except ValueError:
-            file.close()
-            raise
-        self._added += body
-        self._move(file.fileno)
+        encoder = self._encoder
+        frame = encoder.frame(message, slab=slab)
+        if encoder.file is None:
+            self._added.append(frame)
+        else:
+            self._move_added()
+            self._unsent.append((memoryview(frame), encoder.file.fileno))
+            encoder.file = None
 
     def write(self) -> bool:
         """Send what was added. False: the socket is full, call it again when it can be written
         to. Raises OSError if the other process is gone."""
-        unsent = self._unsent
-        if self._added:
-            if not unsent and self._write_at_once():
-                return True
-            self._move(None)
+        unsent, added = self._unsent, self._added
+        if added and not unsent:  # nearly always: all of it goes by one call
+            data = added[0] if len(added) == 1 else b"".join(added)
+            try:
+                sent = self._target.send(data)
+            except BlockingIOError:
+                sent = 0
+            added.clear()
+            if sent < len(data):
+                unsent.append((memoryview(data)[sent:], None))
+                return False
+            return True
+        self._move_added()
         while unsent:
             part, file = unsent[0]
             try:
@@ -130,16 +133,6 @@ class MessageSocket:
             else:
                 unsent[0] = part[sent:], None
         return True
-
-    def _write_at_once(self) -> bool:
-        """Send what was added by one call, if the socket has room for it all; else none of it is
-        sent or the rest is left."""
-        try:
-            sent = self._target.send(self._added)
-        except BlockingIOError:
-            return False
-        del self._added[:sent]
-        return not self._added
 
     def flush(self) -> None:
         """Send what was added, and wait until the socket has taken it."""
@@ -165,9 +158,10 @@ class MessageSocket:
         except OSError:
             return True
 
-    def _move(self, file: int | None) -> None:
-        self._unsent.append((memoryview(self._added), file))
-        self._added = bytearray()
+    def _move_added(self) -> None:
+        if self._added:
+            self._unsent.append((memoryview(b"".join(self._added)), None))
+            self._added.clear()
 
     # Receiving
 
@@ -192,16 +186,16 @@ class MessageSocket:
     def decode(self, limit: int) -> list[Any]:
         """The messages that were read, up to the first that takes more than `limit` bytes to
         decode or cannot be decoded: `has_left` says whether there is one."""
-        frames = self._frames
+        frames, decode = self._frames, self._decoder.decode
         messages: list[Any] = []
         self.has_left = False
         try:
             while frames:
-                body, shared_bytes, _ = frames[0]
+                body, shared_bytes, flags = frames[0]
                 if len(body) + shared_bytes > limit:
                     self.has_left = True
                     break
-                messages.append(self._decode(frames[0]))
+                messages.append(self._decode_flagged(body, flags) if flags else decode(body))
                 frames.popleft()
         except Garbage:
             self.has_left = True
@@ -209,19 +203,13 @@ class MessageSocket:
 
     def decode_next(self) -> Any:
         """The next message that was read. Raises Garbage."""
-        return self._decode(self._frames.popleft())
+        body, _, flags = self._frames.popleft()
+        return self._decode_flagged(body, flags) if flags else self._decoder.decode(body)
 
-    def _decode(self, frame: Frame) -> Any:
-        body, _, flags = frame
+    def _decode_flagged(self, body: memoryview, flags: int) -> Any:
         if flags & IS_GARBAGE:
             raise Garbage(f"no message begins with {bytes(body)!r}")
-        message = self._decoder.decode(body, self._next_file() if flags & HAS_FILE else None)
-        if self._restore is not None:
-            try:
-                self._restore(message)
-            except Exception as error:  # whatever a message that is not ours may raise
-                raise Garbage(str(error)) from error
-        return message
+        return self._decoder.decode(body, self._next_file() if flags & HAS_FILE else None)
 
     def receive(self) -> Any:
         """Wait for the next message. Raises EOFError or OSError if the other process is gone, and

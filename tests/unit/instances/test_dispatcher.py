@@ -528,14 +528,14 @@ def test_an_instance_that_comes_back_in_the_moment_it_is_given_up_stays(
         late, next_one = Call("late", deadline=d.clock.now + 1.0), Call("b")
         d.dispatcher.submit([late.request, next_one.request])
         told = (late if moment == "before it is given up" else running).request.reply
-        tell = told._on_done
+        tell = told.on_done
 
         def come_back_and_tell(reply: Any) -> None:
             gate.open()
             gate.started()  # the next batch runs now
             tell(reply)
 
-        told._on_done = come_back_and_tell
+        told.on_done = come_back_and_tell
         d.timer.advance(1.0)
         assert isinstance(late.error(), DeadlineExceeded)
         assert isinstance(running.wait(), ExecutionTimeout) == (told is running.request.reply)
@@ -985,14 +985,14 @@ def test_a_worker_that_has_gone_on_is_not_killed_for_the_batch_before(gate: Gate
         gate.started()
         late, next_one = Call("late", deadline=d.clock.now + 1.0), Call("b")
         d.dispatcher.submit([late.request, next_one.request])
-        tell = late.request.reply._on_done
+        tell = late.request.reply.on_done
 
         def go_on_and_tell(reply: Any) -> None:
             gate.open()
             gate.started()  # the next batch runs now
             tell(reply)
 
-        late.request.reply._on_done = go_on_and_tell
+        late.request.reply.on_done = go_on_and_tell
         d.timer.advance(1.0)
         gate.open()
         assert [overdue.rows(), next_one.rows()] == [["a"], ["b"]]
@@ -1016,7 +1016,7 @@ def test_an_answer_that_cannot_be_delivered_does_not_harm_its_neighbours(
         def broken(reply: object) -> None:
             raise RuntimeError("the frontend has a bug")
 
-        bad.request.reply._on_done = broken
+        bad.request.reply.on_done = broken
         d.dispatcher.submit([bad.request, good.request])
         assert good.rows() == ["good"]
         assert d.ask("next").rows() == ["next"]

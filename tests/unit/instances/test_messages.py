@@ -10,6 +10,7 @@ from wherry.instances.messages import Answer, Failed
 from wherry.instances.source import Module, Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
+from wherry.workers.frames import Garbage
 
 SOURCE = Source(Module("shop", "/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
 
@@ -33,7 +34,8 @@ TO_WORKER = [
 FROM_WORKER = [
     messages.Ready(),
     messages.NotLoaded("ValueError", "no", "Traceback"),
-    messages.Result(
+    messages.Result({"out": ["a", "b"]}, 1234, 567),
+    messages.PartResults(
         [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1], Failed("ModelFailed", "no", ""))],
         1234,
         567,
@@ -69,3 +71,34 @@ def test_a_failure_crosses_without_its_exception() -> None:
     assert type(arrived).__name__ == "InvalidRequest"
     assert str(arrived) == "too old"
     assert arrived.__notes__ == ["Traceback"]
+
+
+FAILED = Failed("ModelFailed", "no", "")
+RESULT = messages.Result({"out": ["a", "b", "c"]}, 1000, 50)
+PART_RESULTS = messages.PartResults(
+    [Answer([1, 2], {"out": ["a", "b", "c"]}), Answer([1, 1], FAILED)], 1000, 50, [5, 3, 2], 5
+)
+
+
+def test_a_result_gives_each_request_its_rows() -> None:
+    assert RESULT.execution([3], 900).outcomes == [{"out": ["a", "b", "c"]}]
+    execution = RESULT.execution([1, 2], 900)
+
+    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}]
+    assert (execution.input_ns, execution.infer_ns, execution.executed_rows) == (100, 50, [3])
+
+
+def test_results_in_parts_give_each_request_its_rows_or_why_it_failed() -> None:
+    execution = PART_RESULTS.execution([1, 2, 1, 1], 900)
+
+    failure = FAILED.failure()
+    assert execution.outcomes == [{"out": ["a"]}, {"out": ["b", "c"]}, failure, failure]
+    assert (execution.executed_rows, execution.out_of_memory_rows) == ([5, 3, 2], 5)
+
+
+@pytest.mark.parametrize("result", [RESULT, PART_RESULTS], ids=["Result", "PartResults"])
+def test_a_result_for_another_batch_is_garbage(
+    result: messages.Result | messages.PartResults,
+) -> None:
+    with pytest.raises(Garbage):
+        result.execution([1, 1], 900)

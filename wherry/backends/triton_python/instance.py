@@ -25,7 +25,7 @@ from wherry.backends.triton_python.request_codec import RequestCodec
 from wherry.backends.triton_python.running_batch import RunningBatch
 from wherry.backends.triton_python.stub import wire
 from wherry.backends.triton_python.stub.pb_utils import TritonError
-from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing
+from wherry.backends.triton_python.stub.wire import Arena, Channel, Incoming, Outgoing, SlabViews
 from wherry.instances.executable import RESCHEDULED, Execution, Failure, Outcome
 from wherry.instances.instance import LateAnswers
 from wherry.instances.restart import shortage
@@ -44,6 +44,11 @@ from wherry.workers.frames import Garbage
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 _STUB = os.path.join(os.path.dirname(os.path.abspath(wire.__file__)), "__main__.py")
 
+#: Outputs from this size on are handed out where they lie in the slab, so many at once; others
+#: are copied: a view takes as long to make as a copy of so many bytes.
+_LEAST_VIEW = 64 << 10
+_MOST_VIEWS = 32
+
 log = logging.getLogger("wherry")
 
 
@@ -54,13 +59,17 @@ class PythonWorker(StubProcess[Channel]):
         super().__init__([runs.python, _STUB], runs.environment, model, instance, Channel)
         self.memory = mmap(-1, 1)  # until it is opened
         self.arena = Arena(0, wire.SLAB_BYTES // 2)
+        self.views: SlabViews | None = None
 
     def open(self, start: dict[str, Any]) -> str | None:
         """Have it import the model's file; the completed configuration, if `start` asks for it.
         Raises LoadFailed."""
         file = wire.memory_file("wherry-slab", wire.SLAB_BYTES)
         try:
-            self.memory = self.connection.memory = mmap(file, wire.SLAB_BYTES)
+            self.memory = mmap(file, wire.SLAB_BYTES)
+            self.views = self.connection.views = SlabViews(
+                self.memory, least=_LEAST_VIEW, most=_MOST_VIEWS
+            )
             self.connection.send_file(["start", 0, start], file)
             message, _ = self.connection.receive()
             if message[0] == "failed":
@@ -80,8 +89,11 @@ class PythonWorker(StubProcess[Channel]):
 
     def close(self) -> None:
         super().close()
-        with contextlib.suppress(BufferError):  # a traceback may still hold an array in here
-            self.memory.close()
+        if self.views is not None:
+            self.views.close()
+        memory, self.memory = self.memory, mmap(-1, 1)
+        with contextlib.suppress(BufferError):  # then it goes with the outputs that callers hold
+            memory.close()
 
 
 class PythonInstance(WorkerInstance):
@@ -113,8 +125,6 @@ class PythonInstance(WorkerInstance):
         self._warming: LateAnswers | None = None
         #: The answer to what has one.
         self._answer: list[Any] | None = None
-        #: Messages with tensors in the slab that were read since we last said so.
-        self._read = 0
         #: What the model's is_ready() says; None: it has not said it, or has none.
         self._is_ready: bool | None = None
         self._has_is_ready = False
@@ -149,14 +159,15 @@ class PythonInstance(WorkerInstance):
         try:
             # What is sent to a dead worker is lost without an error.
             if len(sent) == len(requests) and not worker.exited():
-                begun = worker.connection.send_now(["execute", self._read, sent], tensors)
+                assert worker.views is not None
+                released = worker.views.take_released()
+                begun = worker.connection.send_now(["execute", released, sent], tensors)
         except (ValueError, OSError):
             pass
         finally:
             tensors.close()
-        if begun:
-            self._sent(tensors)
-        else:
+        if not begun:
+            tensors.give_up()
             for _, number in self._batch.members:
                 self._open.forget(number)
         if worker.connection.unsent:
@@ -197,7 +208,8 @@ class PythonInstance(WorkerInstance):
         if start is not None:
             self._worker.open(start)
         try:
-            message = self._told(["initialize", self._model.arguments(self.name, self.device)])
+            arguments = self._model.arguments(self.name, self.device)
+            message = self._told(["initialize", arguments, self._codec.output_names])
         except WorkerDied as died:
             name = self._model.instance_name(self.name)
             raise LoadFailed(
@@ -339,7 +351,7 @@ class PythonInstance(WorkerInstance):
         return sent, out
 
     def _send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
-        """Send a message; how many of the other's messages were read becomes its second element.
+        """Send a message; the offsets of what was released in the slab become its second element.
         ValueError: it is too large. Raises WorkerDied."""
         assert self._worker is not None
         reached = message[0] != "execute"  # of all others, the batch is there already
@@ -347,20 +359,18 @@ class PythonInstance(WorkerInstance):
             try:
                 if self._worker.exited():  # what is sent to a dead worker is lost without an error
                     raise self._died(EOFError(), reached=reached)
-                self._worker.connection.send([message[0], self._read, *message[1:]], tensors)
+                assert self._worker.views is not None
+                released = self._worker.views.take_released()
+                self._worker.connection.send([message[0], released, *message[1:]], tensors)
+            except ValueError:
+                if tensors is not None:
+                    tensors.give_up()
+                raise
             except (EOFError, OSError) as error:
                 raise self._died(error, reached=reached) from None
             finally:
                 if tensors is not None:
                     tensors.close()
-            self._sent(tensors)
-
-    def _sent(self, tensors: Outgoing | None) -> None:
-        """A message is on its way."""
-        assert self._worker is not None
-        self._read = 0
-        if tensors is not None and tensors.in_slab:
-            self._worker.arena.hold()
 
     def _flush(self) -> None:
         """Send the rest of a batch for which the socket had no room."""
@@ -421,7 +431,8 @@ class PythonInstance(WorkerInstance):
         assert self._worker is not None
         try:
             kind, (released, measured), *rest = message
-            self._worker.arena.release(released)
+            for offset in released:
+                self._worker.arena.release(offset)
             for one in measured:
                 self._measure(*one)
             if kind == "executed":
@@ -449,9 +460,6 @@ class PythonInstance(WorkerInstance):
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             text = f"a message {message[0]!r}: {type(error).__name__}: {error}"
             raise wire.BadFrame(text) from error
-        if incoming.in_slab:
-            with self._sending:
-                self._read += 1
 
     def _executed(
         self, failure: list[str] | None, answers: Sequence[Any], incoming: Incoming

@@ -58,7 +58,8 @@ class RequestCodec:
         self._states = {state.output for state in states}
         #: Outputs missing in the configuration; each is logged once.
         self._undeclared: set[str] = set()
-        self._all_outputs = [name for name in self._outputs if name not in self._states]
+        #: What a request asks for that names no outputs.
+        self.output_names = [name for name in self._outputs if name not in self._states]
         self.decoupled = is_decoupled(triton)
 
     def tensors(self, out: Outgoing, request: InferRequest) -> list[Any]:
@@ -72,28 +73,23 @@ class RequestCodec:
         ]
 
     def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
-        """A request in the form of an execute message."""
-        step = request.sequence
+        """A request in the form of an execute message: its details only if it has any."""
+        step, wanted, timeout_seconds = request.sequence, request.wanted, request.timeout
+        if not (request.id or request.parameters or step or wanted is not None or timeout_seconds):
+            return [number, tensors]
+        correlation_id: int | str = 0
         flags = 0
         if step is not None:
+            correlation_id = step.id
             flags = _SEQUENCE_START * step.start | _SEQUENCE_END * step.end
         timeout = 0
-        if request.timeout is not None:
-            timeout = max(1, round(request.timeout * 1e6))
+        if timeout_seconds is not None:
+            timeout = max(1, round(timeout_seconds * 1e6))
         parameters = "{}"
         if request.parameters:
             parameters = msgspec.json.encode(request.parameters).decode()
-        return [
-            number,
-            request.id,
-            0 if step is None else step.id,
-            flags,
-            timeout,
-            parameters,
-            self._all_outputs if request.wanted is None else list(request.wanted),
-            self.decoupled,
-            tensors,
-        ]
+        names = None if wanted is None else list(wanted)
+        return [number, tensors, request.id, correlation_id, flags, timeout, parameters, names]
 
     def outcome(
         self, request: InferRequest, body: Sequence[Any], incoming: Incoming

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from wherry.backends.triton_python.stub.wire import (
-    IN_SLAB,
     Incoming,
     Outgoing,
     pack_elements,
@@ -43,12 +42,13 @@ def put(
 def get(
     descriptor: Sequence[Any], incoming: Incoming, spec: TensorSpec, *, batched: bool
 ) -> tuple[Column, int]:
-    """The column of a received tensor, copied, and its number of rows.
+    """The column of a received tensor, and its number of rows. An array is a view where it came to
+    lie, which stays as it is while the view exists.
 
     The rows may have another shape than `spec`. ValueError if the tensor is invalid.
     """
-    _, datatype, shape, where, offset, size = descriptor
-    memory = incoming.get(where, offset, size)
+    _, datatype, shape, *where = descriptor
+    memory = incoming.get(*where)
     if batched and not shape:
         raise ValueError("it has no batch dimension")
     rows = shape[0] if batched else 1
@@ -58,7 +58,7 @@ def get(
         raise ValueError(f"it is {datatype}, declared is {spec.datatype}")
     if spec.datatype is BYTES:
         return _elements(memory, shape, rows, spec, batched=batched), rows
-    array = _array(memory, datatype, shape, shared=where == IN_SLAB)
+    array = _array(memory, datatype, shape)
     if array.dtype != spec.datatype.dtype:
         try:
             array = as_array(array, spec)
@@ -93,16 +93,14 @@ def float32_to_bf16(array: Array) -> Array:
     return np.where(np.isnan(array), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
-def _array(memory: Array, datatype: str, shape: Sequence[int], *, shared: bool) -> Array:
-    """A received tensor as an array. Copied if it is `shared`: the next message overwrites the
-    shared memory."""
+def _array(memory: Array, datatype: str, shape: Sequence[int]) -> Array:
+    """A received tensor as an array, over its memory."""
     known = DATATYPES.get(datatype)
     if known is None or known.itemsize * math.prod(shape) != memory.nbytes:
         raise ValueError(f"{memory.nbytes} bytes are no {datatype}{list(shape)}")
-    own = memory.copy() if shared else memory
     if known is BF16:
-        return bf16_to_float32(own.view(np.uint16)).reshape(shape)
-    return own.view(known.dtype).reshape(shape)
+        return bf16_to_float32(memory.view(np.uint16)).reshape(shape)
+    return memory.view(known.dtype).reshape(shape)
 
 
 def _put_elements(

@@ -184,17 +184,15 @@ class Call(Rpc):
 
     # To the client
 
-    def respond(self, message: Buffer) -> None:
+    def respond(self, *message: Buffer) -> None:
         if self.ended:
             return
-        if self.response.respond(message):
-            self.status = "OK"
-            self.forget()
+        self.status = "OK"
+        self.forget()
+        if self.response.respond(message, self._over):
             self._owner.over(self)
-        else:
-            self.finish()
 
-    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
+    def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
         if not self.ended:
             self.response.send(message, sent and partial(self.tell, sent))
 

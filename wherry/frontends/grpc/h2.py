@@ -149,10 +149,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._sender.paused = True
+        self._sender.note_buffered()
         self._regulate()
 
     def resume_writing(self) -> None:
         self._sender.paused = False
+        self._sender.note_buffered()
         self._regulate()
         self._sender.pump()
 
@@ -256,6 +258,7 @@ class Connection(asyncio.BufferedProtocol):
     def check(self, now: float) -> None:
         """Enforce the time limits."""
         limits, sender = self._shared.limits, self._sender
+        sender.note_buffered()
         self._work.sweep()
         self.streams.expire(now, limits.body_timeout)
         unsent = sender.buffered

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -136,10 +136,13 @@ def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:
         raise BadMessage("INTERNAL", str(error)) from None
 
 
-def packed(message: Buffer, coding: str) -> tuple[bytes, Buffer]:
-    """The prefix of a message and its bytes; short and long ones are not compressed."""
-    most = compression.MAX_BYTES_IN_LOOP
-    if coding != "identity" and compression.MIN_BYTES <= len(message) <= most:
-        message = compression.compressed(message, coding)
-        return PREFIX.pack(1, len(message)), message
-    return PREFIX.pack(0, len(message)), message
+def packed(message: Sequence[Buffer], coding: str) -> tuple[bytes, Sequence[Buffer], int]:
+    """The prefix of a message, the message's pieces, and the length of both together.
+
+    Short and long ones are not compressed.
+    """
+    size = sum(map(len, message))
+    if coding != "identity" and compression.MIN_BYTES <= size <= compression.MAX_BYTES_IN_LOOP:
+        whole = compression.compressed(b"".join(message), coding)
+        return PREFIX.pack(1, len(whole)), (whole,), len(whole) + PREFIX.size
+    return PREFIX.pack(0, size), message, size + PREFIX.size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wherry.frontends.grpc import frames, heads
@@ -12,11 +12,19 @@ from wherry.frontends.grpc.sender import FrameSender
 from wherry.values.buffer import Buffer
 
 JOINED_BYTES: Final = frames.DEFAULT_FRAME_BYTES
-"""Longest message, in bytes, that is copied behind its prefix: above, two writes cost less."""
+"""Longest piece of a message, in bytes, that is copied behind the piece before it: above, two
+pieces of a write cost less."""
 
 OK: Final = heads.trailers("OK")
 _HEADS: Final = {coding: heads.answer_head(coding) for coding in heads.CODINGS}
-_END: Final = frames.END_HEADERS | frames.END_STREAM
+#: What is in front of the stream's id in the frames around a short answer.
+_BEGIN: Final = {
+    coding: frames.head(len(block), frames.HEADERS, frames.END_HEADERS, 0)[:5]
+    for coding, block in _HEADS.items()
+}
+_END: Final = frames.head(len(OK), frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, 0)[:5]
+
+_Taken = Callable[[], None]
 
 
 class ResponseMessages:
@@ -26,7 +34,8 @@ class ResponseMessages:
     """
 
     __slots__ = (
-        "_coding", "_headed", "_queue", "_sender", "_stream_id", "_trailers", "_written", "window",
+        "_coding", "_headed", "_left", "_queue", "_sender", "_stream_id", "_trailers", "_written",
+        "window",
     )  # fmt: skip
 
     def __init__(self, stream_id: int, sender: FrameSender, coding: str) -> None:
@@ -36,48 +45,66 @@ class ResponseMessages:
         #: Bytes of DATA that the client takes on this stream.
         self.window = sender.initial_window
         self._headed = False
-        self._queue: deque[tuple[memoryview, Callable[[], None] | None]] = deque()
+        #: Made for the first message that waits. With each piece: who is told that it was taken.
+        self._queue: deque[tuple[memoryview, _Taken | None]] | None = None
+        self._left = 0  # bytes in the queue
         self._trailers: bytes | None = None
         self._written: Callable[[], None] | None = None
 
-    def respond(self, message: Buffer) -> bool:
-        """Write the whole answer of a call that has one message, if there is room for it at once;
-        else queue the message. Returns whether it is written."""
-        prefix, payload = packed(message, self._coding)
-        size = len(prefix) + len(payload)
-        sender = self._sender
-        if size > sender.room(self.window):
-            self._wait(prefix, payload, None)
-            return False
-        block, stream_id = _HEADS[self._coding], self._stream_id
-        pieces = (
-            frames.head(len(block), frames.HEADERS, frames.END_HEADERS, stream_id), block,
-            frames.head(size, frames.DATA, 0, stream_id), prefix, payload,
-            frames.head(len(OK), frames.HEADERS, _END, stream_id), OK,
-        )  # fmt: skip
-        sender.write_answer(pieces, size)
-        return True
+    def respond(self, message: Sequence[Buffer], written: Callable[[], None]) -> bool:
+        """Write the whole answer of a call that has one message, which comes in pieces.
 
-    def send(self, message: Buffer, sent: Callable[[], None] | None) -> None:
+        Returns whether that is done; if there is no room for it at once, `written` is called
+        later.
+        """
+        prefix, message, size = packed(message, self._coding)
+        sender, stream_id = self._sender, self._stream_id
+        if size <= sender.room(self.window):
+            coding, id = self._coding, stream_id.to_bytes(4)
+            sender.write_answer(
+                b"".join((
+                    _BEGIN[coding], id, _HEADS[coding],
+                    frames.head(size, frames.DATA, 0, stream_id), prefix, *message,
+                    _END, id, OK,
+                )),
+                size,
+            )  # fmt: skip
+            return True
+        self._trailers, self._written = OK, written
+        self._wait(prefix, message, size, None)
+        return False
+
+    def send(self, message: Sequence[Buffer], sent: _Taken | None) -> None:
         """Queue one message of a stream; `sent` is called when the client's window has taken it."""
         self._wait(*packed(message, self._coding), sent)
 
-    def _wait(self, prefix: bytes, payload: Buffer, sent: Callable[[], None] | None) -> None:
-        if not self._headed:
-            self._headed = True
-            self._sender.write_headers(self._stream_id, 0, _HEADS[self._coding])
-        if len(payload) <= JOINED_BYTES:
-            self._queue.append((memoryview(b"".join((prefix, payload))), sent))
+    def _wait(
+        self, prefix: bytes, message: Sequence[Buffer], size: int, sent: _Taken | None
+    ) -> None:
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        short: list[Buffer] = [prefix]
+        for piece in message:
+            if len(piece) <= JOINED_BYTES:
+                short.append(piece)
+                continue
+            if short:
+                queue.append((memoryview(b"".join(short)), None))
+                short.clear()
+            queue.append((memoryview(piece), None))
+        if short:
+            queue.append((memoryview(b"".join(short)), sent))
         else:
-            self._queue.append((memoryview(prefix), None))
-            self._queue.append((memoryview(payload), sent))
-        self._sender.wait(self, len(prefix) + len(payload))
+            queue[-1] = queue[-1][0], sent
+        self._left += size
+        self._sender.wait(self, size)
 
     def end(self, trailers: bytes, written: Callable[[], None]) -> None:
         """Write the trailers behind the last message, and call `written` then."""
         self._trailers = trailers
         self._written = written
-        if not self._queue:
+        if not self._left:
             self._write_end()
 
     def _write_end(self) -> None:
@@ -90,29 +117,44 @@ class ResponseMessages:
 
     @property
     def has_more(self) -> bool:
-        return bool(self._queue)
+        return self._left > 0
 
-    def write_some(self, most: int) -> None:
-        """Send one DATA frame of what waits, and the trailers behind the last."""
-        queue = self._queue
-        pieces: list[Buffer] = [b""]
-        taken: list[Callable[[], None]] = []
-        size = 0
-        while queue and size < most:
-            buffer, sent = queue[0]
-            piece = buffer[: most - size]
-            pieces.append(piece)
-            size += len(piece)
-            if len(piece) < len(buffer):
-                queue[0] = buffer[len(piece) :], sent
+    def write_some(self, most: int, frame_bytes: int) -> None:
+        """Send at most `most` bytes of what waits, in DATA frames of at most `frame_bytes`, and
+        the trailers behind the last."""
+        queue, sender, stream_id = self._queue, self._sender, self._stream_id
+        assert queue is not None
+        if not self._headed:
+            self._headed = True
+            sender.write_headers(stream_id, 0, _HEADS[self._coding])
+        size = nbytes = min(most, self._left)
+        self._left -= size
+        self.window -= size
+        pieces: list[Buffer] = []
+        taken: list[_Taken] = []
+        whole = frames.head(frame_bytes, frames.DATA, 0, stream_id)
+        left = size
+        while left:
+            if left >= frame_bytes:
+                room, head = frame_bytes, whole
             else:
+                room, head = left, frames.head(left, frames.DATA, 0, stream_id)
+            left -= room
+            nbytes += len(head)
+            pieces.append(head)
+            while room:
+                buffer, sent = queue[0]
+                if len(buffer) > room:
+                    pieces.append(buffer[:room])
+                    queue[0] = buffer[room:], sent
+                    break
+                pieces.append(buffer)
+                room -= len(buffer)
                 queue.popleft()
                 if sent is not None:
                     taken.append(sent)
-        pieces[0] = frames.head(size, frames.DATA, 0, self._stream_id)
-        self.window -= size
-        self._sender.write_data(pieces, size)
-        if self._trailers is not None and not queue:
+        sender.write_data(pieces, nbytes, size)
+        if self._trailers is not None and not self._left:
             self._write_end()
         for sent in taken:
             sent()
@@ -120,6 +162,7 @@ class ResponseMessages:
     def drop(self) -> None:
         """Send nothing more: the stream is gone."""
         if self._queue:
-            self._sender.forget(self, sum(len(buffer) for buffer, _ in self._queue))
-            self._queue.clear()
+            self._sender.forget(self, self._left)
+            self._queue = None
+            self._left = 0
         self._written = None

@@ -70,13 +70,17 @@ class Rpc(ABC):
         return f"<Rpc {self.path}{' (ended)' if self.ended else ''}>"
 
     @abstractmethod
-    def respond(self, message: Buffer) -> None:
-        """Send the one message of a method that gives one, and end the call."""
+    def respond(self, *message: Buffer) -> None:
+        """Send the one message of a method that gives one, and end the call.
+
+        The message may come in pieces, which must not change: a large one is written from where
+        it lies, in time.
+        """
 
     @abstractmethod
-    def send(self, message: Buffer, sent: Callable[[], None] | None = None) -> None:
-        """Send one message of a stream. Never blocks: `sent` is called when the client's window
-        has taken it."""
+    def send(self, *message: Buffer, sent: Callable[[], None] | None = None) -> None:
+        """Send one message of a stream, in pieces as `respond` does. Never blocks: `sent` is called
+        when the client's window has taken it."""
 
     @abstractmethod
     def finish(self) -> None:

@@ -1,7 +1,8 @@
 """How do the frames of a connection leave, as its transport and its client's windows take them?
 
 Both windows of flow control (RFC 9113, 5.2) and the transport bound the DATA that is written;
-streams with something to send take turns, one DATA frame each. All other frames leave at once.
+streams with something to send take turns, one DATA frame each. The frames of all of them leave in
+one write.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from wherry.frontends.grpc import frames
 from wherry.frontends.grpc.frames import ConnectionFault
 from wherry.values.buffer import Buffer
 
-CORKED_BYTES: Final = 2**16
-"""Bytes of small frames that are held back at most."""
-WRITE_BYTES: Final = 2**16
+JOINED_BYTES: Final = 2**16
+"""Bytes of held frames up to which they are copied into one piece: above, many cost less."""
+FRAME_BYTES: Final = 2**16
 """Bytes of one DATA frame at most, so that other streams have their turn."""
+WRITE_BYTES: Final = 2**20
+"""Bytes of one write at most, about: as many may wait in the transport."""
 
 _NO_HEADER_TABLE: Final = b"\x20"  # a table size update: RFC 7541, 4.2 and 6.3
 
@@ -34,19 +37,19 @@ class SendingStream(Protocol):
     def has_more(self) -> bool:
         """Whether messages wait to be sent."""
 
-    def write_some(self, most: int) -> None:
-        """Send one DATA frame of at most `most` bytes."""
+    def write_some(self, most: int, frame_bytes: int) -> None:
+        """Send at most `most` bytes, in DATA frames of at most `frame_bytes`."""
 
 
 class FrameSender:
     """Writes the frames of one connection to its transport, until it is closed.
 
-    While it is corked, as it is while frames are read, small frames are held back and leave in one
-    piece, so that many answers cost one system call.
+    While it is corked, as it is while frames are read and while streams write, frames are held
+    back and leave in one piece, so that many of them cost one system call.
     """
 
     __slots__ = (
-        "_held", "_held_bytes", "_max_frame_bytes", "_pumping", "_table_update", "_transport",
+        "_held", "_held_bytes", "_in_transport", "_max_frame_bytes", "_table_update", "_transport",
         "_waiting", "_window", "_write_gathered", "closed", "corked", "initial_window", "paused",
         "unsent", "written",
     )  # fmt: skip
@@ -54,8 +57,9 @@ class FrameSender:
     def __init__(self, transport: asyncio.Transport, unsent: HeldBytes) -> None:
         self._transport = transport
         self._write_gathered = gathered_write(transport)
-        self._held: list[bytes] = []
+        self._held: list[Buffer] = []
         self._held_bytes = 0
+        self._in_transport = 0  # bytes there that `unsent` has
         self.corked = False
         #: Whether the transport has asked to be given no more.
         self.paused = False
@@ -63,7 +67,7 @@ class FrameSender:
         self.closed = False
         #: Bytes that the transport was given, and those held back.
         self.written = 0
-        #: Bytes of messages that wait for the client.
+        #: Bytes of messages that wait for the client, and those in a transport that is full.
         self.unsent = unsent
         #: The window of a new stream.
         self.initial_window = frames.DEFAULT_WINDOW
@@ -71,7 +75,6 @@ class FrameSender:
         self._max_frame_bytes = frames.DEFAULT_FRAME_BYTES
         self._table_update = b""  # goes in front of the next header block
         self._waiting: dict[SendingStream, None] = {}  # in turn
-        self._pumping = False
 
     @property
     def buffered(self) -> int:
@@ -89,7 +92,7 @@ class FrameSender:
             return
         self._held.append(data)
         self._held_bytes += len(data)
-        if self._held_bytes >= CORKED_BYTES:
+        if self._held_bytes >= WRITE_BYTES:
             self._release()
 
     def write_headers(self, stream_id: int, flags: int, block: bytes) -> None:
@@ -97,23 +100,29 @@ class FrameSender:
         self.write(frames.header_frames(stream_id, flags, block, self._max_frame_bytes))
 
     def uncork(self) -> None:
-        """Write what was held back, and then what streams have to send."""
+        """Write what was held back, and what streams have to send."""
         self.corked = False
-        self._release()
-        self.pump()
+        if self._waiting:
+            self.pump()
+        if self._held:
+            self._release()
 
     def _release(self) -> None:
-        if self._held:
-            data = b"".join(self._held)
-            self._held.clear()
-            self._held_bytes = 0
-            self._transport.write(data)
+        held, self._held = self._held, []
+        size, self._held_bytes = self._held_bytes, 0
+        if len(held) == 1:
+            self._transport.write(held[0])
+        elif size <= JOINED_BYTES:
+            self._transport.write(b"".join(held))
+        else:
+            self._write_gathered(held)
 
     def finish(self) -> None:
         """End this side of the connection behind what is written."""
         if self.closed:
             return
-        self._release()
+        if self._held:
+            self._release()
         self.closed = True
         # To close with bytes unread would reset the connection: the client could lose the last
         # frames.
@@ -131,10 +140,10 @@ class FrameSender:
             return 0
         return min(self._window, window, self._max_frame_bytes)
 
-    def write_answer(self, pieces: Iterable[Buffer], size: int) -> None:
+    def write_answer(self, frames: bytes, size: int) -> None:
         """Write frames that have a message of `size` bytes, for which there was `room`."""
-        self.write(b"".join(pieces))
         self._window -= size
+        self.write(frames)
 
     def wait(self, stream: SendingStream, size: int) -> None:
         """Have `stream` write when it can: it has `size` bytes more to send."""
@@ -142,10 +151,12 @@ class FrameSender:
         self._waiting[stream] = None
         self.pump()
 
-    def write_data(self, buffers: Sequence[Buffer], size: int) -> None:
-        """Write a DATA frame with `size` of the bytes that waited. Called by `write_some` only."""
-        self.written += sum(map(len, buffers))
-        self._write_gathered(buffers)
+    def write_data(self, pieces: Sequence[Buffer], nbytes: int, size: int) -> None:
+        """Write DATA frames of `nbytes` with `size` of the bytes that waited. Called by
+        `write_some` only."""
+        self.written += nbytes
+        self._held += pieces
+        self._held_bytes += nbytes
         self._window -= size
         self.unsent.add(-size)
 
@@ -157,19 +168,31 @@ class FrameSender:
     def pump(self) -> None:
         """Let streams write until they are done, or the client or the transport take no more."""
         waiting = self._waiting
-        if not waiting or self._pumping or self.corked:
+        if not waiting or self.corked:
             return
-        self._pumping = True
+        self.corked = True
         try:
             while waiting and self._window > 0 and not (self.paused or self.closed):
                 stream = next(iter(waiting))
                 del waiting[stream]
-                most = min(self._window, stream.window, self._max_frame_bytes)
+                most = min(self._window, stream.window, WRITE_BYTES)
+                if waiting:
+                    most = min(most, self._max_frame_bytes)
                 if most > 0:  # else `wake` puts it back
-                    stream.write_some(most)
+                    stream.write_some(most, self._max_frame_bytes)
                     self.wake(stream)
+                if self._held_bytes >= WRITE_BYTES:
+                    self._release()
         finally:
-            self._pumping = False
+            self.corked = False
+        if self._held:
+            self._release()
+
+    def note_buffered(self) -> None:
+        """Count what the transport holds, if that is so much that it has asked for a pause."""
+        held = self.buffered if self.paused else 0
+        self.unsent.add(held - self._in_transport)
+        self._in_transport = held
 
     # What the client allows
 
@@ -193,6 +216,6 @@ class FrameSender:
                         raise ConnectionFault(frames.FLOW_CONTROL_ERROR, "a window overflows")
                     self.wake(stream)
             elif name == frames.MAX_FRAME_SIZE:
-                self._max_frame_bytes = min(value, WRITE_BYTES)
+                self._max_frame_bytes = min(value, FRAME_BYTES)
             elif name == frames.HEADER_TABLE_SIZE:
                 self._table_update = _NO_HEADER_TABLE  # none is used, whatever its size

@@ -10,12 +10,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields import EmbeddingRequest
+from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.output_codec import is_large
 from wherry.runtime.loaded_model import LoadedModel
@@ -41,14 +41,14 @@ class Embedding:
 
     def submit(self) -> None:
         texts, signature = self._wanted.texts(), self._loaded.signature
-        headers, port = self._exchange.request.headers, self._entry.port()
+        terms, port = terms_of(self._exchange.request.headers), self._entry.port()
         reply: Reply[InferResponse] = Reply(lambda reply: port.call(self._settled, reply))
         request = self._loaded.request(
             {signature.inputs[0].name: texts},
             len(texts),
             reply,
-            timeout=timeout_of(headers, {}),
-            tenant=tenant_of(headers, self._exchange.request.caller),
+            timeout=terms.timeout,
+            tenant=terms.tenant(self._exchange.request.caller),
         )
         self._entry.admission.enter(request)
         self._exchange.request.body = b""  # free it: the columns hold what is needed

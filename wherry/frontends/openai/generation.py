@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from wherry.frontends.admission import tenant_of, timeout_of
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
@@ -18,6 +17,7 @@ from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.fields import Conversion, Request
 from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.reply import Reply, StreamReply
@@ -50,6 +50,7 @@ class Generation:
     def submit(self, prompts: Sequence[dict[str, Any]]) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
         request, port = self._exchange.request, self._entry.port()
+        terms = terms_of(request.headers)
         for number, inputs in enumerate(prompts):
             columns = self._loaded.row_columns((), self._known(inputs))
             self._open.append(
@@ -58,9 +59,9 @@ class Generation:
                     1,
                     self._reply(number),
                     id=self._answer.id,
-                    timeout=timeout_of(request.headers, {}),
+                    timeout=terms.timeout,
                     priority=self._wanted.priority or 0,
-                    tenant=tenant_of(request.headers, request.caller),
+                    tenant=terms.tenant(request.caller),
                 )
             )
         self._exchange.on_disconnect = self._cancel

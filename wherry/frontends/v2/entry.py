@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from wherry.frontends.admission import tenant_of, timeout_of
+from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.model_tensors import ModelTensors
@@ -28,9 +28,10 @@ class Entry:
 
     def __init__(self, runtime: Runtime, common: Common) -> None:
         self.runtime = runtime
+        self.registry = runtime.registry
         self.common = common
         self.admission = common.admission
-        self._forwarding = common.forwarding
+        self._trace_settings = common.trace_settings
         self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
 
     def port(self) -> LoopPort:
@@ -67,38 +68,42 @@ class Entry:
 
         return StreamReply(on_response, on_done) if loaded.signature.streams else Reply(on_done)
 
-    def send(
+    def terms(self, headers: Mapping[str, str]) -> Terms:
+        """Read the headers of a request; those that an operator has named go to the model."""
+        forwarding = self.common.forwarding
+        return terms_of(headers, None if forwarding is None else forwarding.of(headers))
+
+    def admitted(
         self,
         loaded: LoadedModel,
         decoded: DecodedRequest,
         reply: Reply[InferResponse],
-        headers: Mapping[str, str],
+        terms: Terms,
         *,
         caller: str,
         id: str,
         body_bytes: int,
         seconds_left: float | None = None,
     ) -> InferRequest:
-        """Submit a decoded request; when it is settled, `admission.leave()` must follow.
+        """Make the request that was decoded, and count it as in flight: when it is settled,
+        `admission.leave()` must follow. The caller submits it.
 
-        `headers` may set a timeout and the tenant, and are given to the model where an operator
-        has said so. `caller` is the name of the key that it came with, `body_bytes` its size on
-        the wire. It is answered within `seconds_left`, if its call has a deadline. Does not block.
-        Refusals that are known at once are raised: those of `LoadedModel.request` and TooManyBytes.
+        `caller` is the name of the key that it came with, `body_bytes` its size on the wire. It is
+        answered within `seconds_left`, if its call has a deadline. Does not block. Refusals that
+        are known at once are raised: those of `LoadedModel.request` and TooManyBytes.
         """
         parameters = decoded.parameters
-        timeout: float | None = None
+        timeout = terms.timeout
         priority, sequence, of_the_model = 0, None, None
         if parameters:
             priority = parameters.get("priority", 0)
             sequence = sequence_of(parameters)
             of_the_model = for_the_model(parameters)
-        if parameters or "x-request-timeout" in headers:
-            timeout = timeout_of(headers, parameters)
+            timeout = shorter_timeout(timeout, parameters)
         if seconds_left is not None:
             timeout = seconds_left if timeout is None else min(timeout, seconds_left)
-        if self._forwarding is not None:
-            of_the_model = self._forwarding.added(headers, of_the_model)
+        if terms.parameters:
+            of_the_model = {**terms.parameters, **(of_the_model or {})}
         request = loaded.request(
             decoded.columns,
             decoded.rows,
@@ -109,13 +114,11 @@ class Entry:
             parameters=of_the_model,
             sequence=sequence,
             wanted=decoded.output_names,
-            tenant=tenant_of(headers, caller),
+            tenant=terms.tenant(caller),
         )
-        traces = self.common.traces
-        if traces.settings.on:
-            traces.follow(loaded, request, self.runtime.clock)
+        if self._trace_settings.on:
+            self.common.traces.follow(loaded, request, self.runtime.clock)
         self.admission.enter(request, body_bytes, decoded.held_bytes)
-        self.port().submit(loaded, request)
         return request
 
 
@@ -142,10 +145,6 @@ class InferCall(Reply[InferResponse], ABC):
             self.loaded.cancel(self.request)
 
     @abstractmethod
-    def forget(self) -> None:
-        """Drop the reference from the exchange or RPC to this call."""
-
-    @abstractmethod
     def write(self, response: InferResponse) -> None:
         """Encode and send the answer. What it raises goes to `fail`."""
 
@@ -162,9 +161,8 @@ def _hand_over(call: InferCall) -> None:
 def _answer(call: InferCall) -> None:
     outcome = call.outcome
     call.entry.admission.leave()
-    # Reference cycles would keep the request alive until the garbage collector runs.
+    # The reference cycle would keep the request alive until the garbage collector runs.
     call.request = None
-    call.forget()
     try:
         if isinstance(outcome, Exception):
             call.fail(outcome)

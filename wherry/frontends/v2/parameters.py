@@ -89,7 +89,6 @@ class HeaderForwarding:
         except re.error as error:
             raise ConfigError(f"header forward pattern {pattern!r}: {error}") from None
 
-    def added(self, headers: Mapping[str, str], parameters: Parameters | None) -> Parameters | None:
-        """`parameters` and what the headers add; those of the body win."""
-        found = {name: value for name, value in headers.items() if self._search(name)}
-        return {**found, **(parameters or {})} or None
+    def of(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """The parameters that these headers become. Those of a request's body win over them."""
+        return {name: value for name, value in headers.items() if self._search(name)}

@@ -21,7 +21,7 @@ def through(spec: TensorSpec, column: Column, *, batched: bool = True) -> tuple[
     """Out as a tensor and in again; with the descriptor between them."""
     out = Outgoing()
     descriptor = put(out, spec, column, spec.shape, batched=batched)
-    incoming = Incoming(bytearray(b"".join(out.chunks)), None, None, False)
+    incoming = Incoming(bytearray(b"".join(out.chunks)), None, None)
     back, rows = get(descriptor, incoming, spec, batched=batched)
     return back, rows, descriptor
 
@@ -85,7 +85,7 @@ def test_what_fits_is_converted_and_what_does_not_is_refused() -> None:
     text = out.put("x", "BYTES", [1, 1], b"\1\0\0\0a")
     whole = out.put("x", "INT32", [1, 1], np.ones((1, 1), np.int32))
     short = [*wide[:2], [2, 1], *wide[3:]]
-    incoming = Incoming(bytearray(b"".join(out.chunks)), None, None, False)
+    incoming = Incoming(bytearray(b"".join(out.chunks)), None, None)
 
     column, _ = get(wide, incoming, spec, batched=True)
     assert isinstance(column, np.ndarray)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.costs import assert_linear
 from wherry.frontends.access.api_keys import MIN_KEY_CHARS, ApiKeys, parse_key, parse_key_file
-from wherry.frontends.admission import tenant_of
+from wherry.frontends.terms import terms_of
 from wherry.values.errors import ConfigError
 
 LONG = "0123456789abcdef"
@@ -130,10 +130,10 @@ def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
 
 
 def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
-    assert tenant_of({"authorization": f"Bearer {LONG}"}, "ops") == "ops"
-    assert tenant_of({"x-tenant-id": "t", "x-api-key": LONG}, "ops") == "t"
-    other = tenant_of({"authorization": f"Bearer {LONG}"})
+    assert terms_of({"authorization": f"Bearer {LONG}"}).tenant("ops") == "ops"
+    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}).tenant("ops") == "t"
+    other = terms_of({"authorization": f"Bearer {LONG}"}).tenant("")
     assert other
     assert LONG not in other
-    assert other != tenant_of({"x-api-key": LONG})
-    assert tenant_of({}) == ""
+    assert other != terms_of({"x-api-key": LONG}).tenant("")
+    assert terms_of({}).tenant("") == ""

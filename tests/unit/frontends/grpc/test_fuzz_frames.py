@@ -41,7 +41,7 @@ class Whim(Desk):
             rpc.respond(bytes(size))
             return
         actions: list[Callable[[], None]] = [
-            lambda: rpc.send(bytes(size), self.another_acts),
+            lambda: rpc.send(bytes(size), sent=self.another_acts),
             rpc.finish,
             lambda: rpc.fail("INTERNAL", "x" * 100),
             rpc.pause,

@@ -147,7 +147,7 @@ async def test_a_stream_answers_as_it_likes_and_ends_behind_the_last_message(des
     peer = Peer(desk)
     peer.open(1, MANY)
     taken: list[int] = []
-    desk.only.send(b"one", lambda: taken.append(1))
+    desk.only.send(b"one", sent=lambda: taken.append(1))
     assert taken == [1]
     assert peer.answers()[1].messages == [b"one"]
     peer.message(1, b"question")
@@ -1030,7 +1030,7 @@ async def test_a_stream_is_told_when_the_client_has_taken_its_message(desk: Desk
     peer.open(1, MANY)
     taken: list[int] = []
     for n in range(3):
-        desk.only.send(b"x" * 45, lambda n=n: taken.append(n))  # type: ignore[misc]
+        desk.only.send(b"x" * 45, sent=lambda n=n: taken.append(n))  # type: ignore[misc]
     desk.only.finish()
     assert taken == [0, 1]
     peer.feed(window_update(1, 49))
@@ -1052,7 +1052,7 @@ async def test_a_stream_may_send_the_next_message_whenever_the_last_was_taken(de
         nonlocal sent
         sent += 1
         if sent < 3000:
-            desk.only.send(b"%d" % sent, send_on)
+            desk.only.send(b"%d" % sent, sent=send_on)
 
     send_on()
     assert peer.answers()[1].messages == [b"%d" % n for n in range(1, 3000)]
@@ -1067,7 +1067,7 @@ async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> No
     peer.wire.room = 100_000
     taken: list[int] = []
     for n in range(10):
-        desk.only.send(bytes(50_000), lambda n=n: taken.append(n))  # type: ignore[misc]
+        desk.only.send(bytes(50_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
     assert len(taken) <= 3
     assert len(peer.wire.written) <= 100_000 + 2**16
     while len(taken) < 10:
@@ -1076,6 +1076,60 @@ async def test_a_transport_that_is_full_holds_the_answers_back(desk: Desk) -> No
         assert len(taken) > before
     peer.wire.take()
     assert peer.answers()[1].messages == [bytes(50_000)] * 10
+    await peer.leave()
+
+
+@looped
+async def test_a_large_answer_leaves_in_one_write(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 2**30})
+    peer.feed(window_update(0, 2**30))
+    head, data = b"head", bytes(range(250)) * 2400
+    peer.ask(1)
+    before = peer.wire.writes
+    desk.only.respond(head, data)
+    assert peer.wire.writes == before + 1
+    answer = peer.answers()[1]
+    assert (answer.messages, answer.status, answer.over) == ([head + data], "0", True)
+    await peer.leave()
+
+
+@looped
+async def test_calls_with_large_answers_take_turns_within_one_write(desk: Desk) -> None:
+    peer = Peer(desk)
+    for n in range(3):
+        peer.ask(2 * n + 1)
+    for call in desk.calls:
+        call.respond(bytes(100_000))
+    for n in range(3):
+        peer.feed(window_update(2 * n + 1, 2**20))
+    peer.frames()
+    before = peer.wire.writes
+    peer.feed(window_update(0, 2**30))
+    assert peer.wire.writes == before + 1
+    data = [frame for frame in peer.frames() if isinstance(frame, DataFrame)]
+    assert len({frame.stream_id for frame in data[:3]}) == 3
+    assert sum(len(frame.data) for frame in data) == 3 * 100_005 - 65_535
+    await peer.leave()
+
+
+@looped
+async def test_what_a_full_transport_holds_counts_as_not_taken(desk: Desk) -> None:
+    peer = Peer(desk, settings={WINDOW: 2**30}, limits=HELD)
+    peer.feed(window_update(0, 2**30))
+    peer.wire.room = 100_000
+    for n in range(2):
+        peer.ask(2 * n + 1)
+    for call in desk.calls:
+        call.respond(bytes(800_000))
+    unsent = peer.connections.holdings.unsent
+    assert unsent.total > 1_500_000
+    assert unsent.is_full(peer.connection)
+    peer.wire.room = -300_000  # the client takes some
+    before = unsent.total
+    peer.pass_time(0.0)
+    assert unsent.total < before - 300_000
+    peer.wire.take(2_000_000)
+    assert unsent.total == 0
     await peer.leave()
 
 

@@ -270,7 +270,7 @@ def test_a_client_that_does_not_read_holds_its_stream_back(loop_factory: LoopFac
             taken: list[int] = []
             count = 100
             for n in range(count):
-                desk.only.send(bytes(100_000), lambda n=n: taken.append(n))  # type: ignore[misc]
+                desk.only.send(bytes(100_000), sent=lambda n=n: taken.append(n))  # type: ignore[misc]
             desk.only.finish()
             assert len(taken) < count * 3 // 4  # 10 MB, of which the kernel may hold some
             answer = await client.answer(stream)

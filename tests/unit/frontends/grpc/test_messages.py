@@ -58,9 +58,10 @@ def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 def test_what_is_packed_is_unpacked_again_and_short_ones_are_left(coding: str) -> None:
     text = b"text" * 1000
-    prefix, payload = packed(text, coding)
+    prefix, (payload,), size = packed([text[:5], text[5:]], coding)
     assert prefix == bytes([1]) + len(payload).to_bytes(4)
+    assert size == len(prefix) + len(payload)
     assert len(payload) < 1000
     assert unpacked(payload, coding, 4000) == text
-    assert packed(b"short", coding) == (b"\0\0\0\0\x05", b"short")
-    assert packed(text, "identity")[1] is text
+    assert packed([b"short"], coding) == (b"\0\0\0\0\x05", [b"short"], 10)
+    assert packed([text], "identity") == (b"\0\0\0\x0f\xa0", [text], 4005)

@@ -72,7 +72,7 @@ def stream() -> Stream:
 
 
 def test_a_short_answer_is_written_whole(stream: Stream) -> None:
-    assert stream.messages.respond(b"hello")
+    assert stream.messages.respond((b"hel", b"lo"), stream.end)
     assert stream.got == [b"hello"]
     head, _, last = stream.frames()
     assert isinstance(head, HeadersFrame)
@@ -84,11 +84,10 @@ def test_a_short_answer_is_written_whole(stream: Stream) -> None:
 @pytest.mark.parametrize("size", [JOINED_BYTES, JOINED_BYTES + 1, 2 * DEFAULT_WINDOW])
 def test_an_answer_for_which_there_is_no_room_comes_in_frames(stream: Stream, size: int) -> None:
     message = bytes(range(256)) * (size // 256) + bytes(size % 256)
-    assert not stream.messages.respond(message)
-    stream.messages.end(OK, stream.end)
+    assert not stream.messages.respond((b"begin", message, message), stream.end)
     while stream.ends == 0:
         stream.take(1000)
-    assert stream.got == [message]
+    assert stream.got == [b"begin" + message + message]
     assert "END_STREAM" in stream.frames()[-1].flags
     assert stream.unsent.count == 0
 
@@ -105,7 +104,7 @@ def test_each_message_says_when_the_client_has_taken_it(stream: Stream) -> None:
     taken: list[int] = []
     stream.messages.window = 0
     for n in range(3):
-        stream.messages.send(bytes(100), lambda n=n: taken.append(n))  # type: ignore[misc]
+        stream.messages.send((bytes(100),), lambda n=n: taken.append(n))  # type: ignore[misc]
     stream.take(105)
     assert taken == [0]
     stream.take(209)
@@ -117,7 +116,7 @@ def test_each_message_says_when_the_client_has_taken_it(stream: Stream) -> None:
 
 def test_what_is_dropped_holds_nothing_and_is_never_sent(stream: Stream) -> None:
     stream.messages.window = 10
-    stream.messages.send(bytes(100), None)
+    stream.messages.send((bytes(100),), None)
     stream.messages.end(OK, stream.end)
     assert stream.unsent.count == 95
     written = len(stream.kernel.written)
@@ -141,7 +140,7 @@ def test_messages_leave_in_order_and_the_end_behind_them(
     stream = Stream(coding)
     stream.messages.window = 0
     for size in sizes:
-        stream.messages.send(bytes(size), None)
+        stream.messages.send((bytes(size),), None)
     stream.messages.end(OK, stream.end)
     for window in windows:
         stream.take(window)

@@ -18,7 +18,7 @@ from wherry.frontends.grpc.frames import (
     MAX_WINDOW,
     ConnectionFault,
 )
-from wherry.frontends.grpc.sender import CORKED_BYTES, WRITE_BYTES, FrameSender
+from wherry.frontends.grpc.sender import FRAME_BYTES, WRITE_BYTES, FrameSender
 
 
 class Kernel(asyncio.Transport):
@@ -65,13 +65,13 @@ class Stream:
     def has_more(self) -> bool:
         return self.left > 0
 
-    def write_some(self, most: int) -> None:
+    def write_some(self, most: int, frame_bytes: int) -> None:
         size = min(most, self.left)
         assert 0 < size <= self.window
         self.left -= size
         self.window -= size
-        self.turns.append(self)
-        self.sender.write_data([bytes(size)], size)
+        self.turns += [self] * -(-size // frame_bytes)
+        self.sender.write_data([bytes(size)], size, size)
 
 
 class Bench:
@@ -150,8 +150,8 @@ def test_there_is_room_for_what_windows_transport_and_frames_take(bench: Bench) 
     assert sender.room(10) == 10
     assert sender.room(MAX_WINDOW) == DEFAULT_FRAME_BYTES
     sender.apply({MAX_FRAME_SIZE: 2**20}, [])
-    assert sender.room(MAX_WINDOW) == DEFAULT_WINDOW < WRITE_BYTES
-    sender.write_answer([bytes(60_000)], 60_000)
+    assert sender.room(MAX_WINDOW) == DEFAULT_WINDOW < FRAME_BYTES
+    sender.write_answer(bytes(60_000), 60_000)
     assert sender.room(MAX_WINDOW) == DEFAULT_WINDOW - 60_000
     bench.sender.paused = True
     assert sender.room(MAX_WINDOW) == 0
@@ -202,8 +202,8 @@ def test_what_is_written_while_corked_leaves_in_one_piece(bench: Bench) -> None:
 def test_no_more_than_so_much_is_held_back(bench: Bench) -> None:
     bench.sender.corked = True
     for _ in range(3):
-        bench.sender.write(bytes(CORKED_BYTES // 2))
-    assert bench.kernel.told == [bytes(CORKED_BYTES)]
+        bench.sender.write(bytes(WRITE_BYTES // 2))
+    assert bench.kernel.told == [bytes(WRITE_BYTES)]
 
 
 @pytest.mark.parametrize(("eof", "end"), [(True, "eof"), (False, "close")])

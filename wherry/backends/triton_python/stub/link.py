@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable  # noqa: UP035 - for Python 3.8
-
-import numpy as np
+from typing import Any, Callable, Iterable  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
 from .inbox import Inbox
@@ -16,7 +15,7 @@ from .outbox import Outbox
 from .request_exchange import RequestExchange
 from .server_call import ServerCall
 from .text import clean, write_record
-from .wire import Channel, Incoming, Outgoing
+from .wire import Channel, Incoming, Outgoing, SlabViews
 
 _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
 
@@ -27,6 +26,9 @@ class Link:
     def __init__(self, channel: Channel, model: str, model_dir: str) -> None:
         self.model = model
         self.model_dir = model_dir
+        #: Of the model, once it is initialized.
+        self.decoupled = False
+        self.output_names: list[str] = []
         #: Between initialize() and finalize(), where the model may call others.
         self.serving = False
         self.executing = False
@@ -39,49 +41,46 @@ class Link:
         self.inbox = Inbox(channel, self._take)
         self.outbox = Outbox(channel)
         self._channel = channel
-        #: Address of the slab in this process.
-        self.address = 0
         #: Weak references: an exchange that is freed without a last response reports that, and
         #: removes itself.
         self.exchanges: dict[int, Callable[[], RequestExchange | None]] = {}
         self._calls: weakref.WeakValueDictionary[int, ServerCall] = weakref.WeakValueDictionary()
         self._call_keys = itertools.count()
-        #: Requests cancelled before they reached execute().
-        self._cancelled_early: set[int] = set()
+        #: Requests that were cancelled before they had an exchange.
+        self._cancelled: set[int] = set()
+        #: For the exchanges of requests, which any thread may begin.
+        self.opening = threading.Lock()
 
     def use(self, slab: Any) -> None:
         """Set the shared memory: the first half is for receiving, the second for sending."""
-        self._channel.memory = slab
-        self.address = np.frombuffer(slab, np.uint8).ctypes.data
-        self.outbox.use(slab)
+        views = SlabViews(slab)
+        self._channel.views = views
+        self.outbox.use(slab, views)
 
     # Receiving
 
     def next_work(self) -> tuple[list[Any], Incoming]:
         if not self.work:
-            self._cancelled_early.clear()
+            self._cancelled.clear()  # what was in execute() has an exchange, or has ended
             self.inbox.wait_for(lambda: self.work)
         return self.work.popleft()
 
     def _take(self, message: list[Any], incoming: Incoming) -> None:
-        """Process a message, under the inbox's lock. Its second element is the number of our
-        messages that the server has read from the slab."""
+        """Process a message, under the inbox's lock. Its second element says which tensors of ours
+        the server has released."""
         kind = message[0]
         if message[1]:
-            self.outbox.sent_was_read(message[1])
-        if kind in ("answer", "execute") and incoming.in_slab:
-            incoming.slab = Extent(self).array
+            self.outbox.was_released(message[1])
         if kind == "answer":
             call = self._calls.get(message[2])
             if call is not None:
                 call.take(message, incoming)
         elif kind == "cancel":
-            found = self.exchanges.get(message[2])
-            exchange = None if found is None else found()
+            with self.opening:
+                self._cancelled.add(message[2])
+                exchange = self._exchange_of(message[2])
             if exchange is not None:
                 exchange.cancelled = True
-            elif self.work:
-                self._cancelled_early.add(message[2])
         elif kind != "read":
             self.work.append((message, incoming))
             if self.on_work is not None:
@@ -102,8 +101,8 @@ class Link:
         """Report a finished batch. An outcome is a response, None (it was or will be sent
         separately), "again", or "failed".
 
-        Clears the list: then the inputs' part of the slab is released with this message unless the
-        model keeps arrays. The caller must not hold the requests either.
+        Clears the list: then the inputs' blocks in the slab are released with this message unless
+        the model keeps arrays. The caller must not hold the requests either.
         """
 
         def build(tensors: Outgoing) -> list[Any]:
@@ -118,36 +117,33 @@ class Link:
 
     # Requests
 
-    def requests(self, wanted: list[Any], incoming: Incoming) -> list[Any]:
+    def requests(self, wanted: list[list[Any]], incoming: Incoming) -> list[Any]:
         """The request objects for execute()."""
-        requests = [self._request(one, incoming) for one in wanted]
-        incoming.slab = None  # now only the arrays keep it in use
-        return requests
+        received = pb_utils.InferenceRequest._received
+        return [received(self, one, incoming) for one in wanted]
 
-    def _request(self, wanted: list[Any], incoming: Incoming) -> Any:
-        key, id, correlation_id, flags, timeout, parameters, names, decoupled, inputs = wanted
-        request = pb_utils.InferenceRequest.__new__(pb_utils.InferenceRequest)
-        request._id, request._correlation_id, request._flags = id, correlation_id, flags
-        request._timeout, request._parameters, request._names = timeout, parameters, names
-        request._inputs = [
-            pb_utils.Tensor._of_memory(name, datatype, shape, incoming.get(where, offset, size))
-            for name, datatype, shape, where, offset, size in inputs
-        ]
-        request._model = self.model
-        request._exchange = exchange = self._exchange(key, decoupled)
-        if key in self._cancelled_early:
-            exchange.cancelled = True
-        return request
-
-    def _exchange(self, key: int, decoupled: bool) -> RequestExchange:
-        """The exchange of a request; the same as before if it runs again and one of its senders is
-        held."""
-        held = self.exchanges.get(key)
-        exchange = None if held is None else held()
-        if exchange is None or not exchange.resume():
-            exchange = RequestExchange(self, key, decoupled)
-            self.exchanges[key] = exchange.handle
+    def exchange(self, key: int, *, ended: bool) -> RequestExchange:
+        """A new exchange for a request that execute() was given."""
+        exchange = RequestExchange(self, key, ended=ended)
+        exchange.cancelled = key in self._cancelled
+        self.exchanges[key] = exchange.handle
         return exchange
+
+    def resumed(self, key: int) -> RequestExchange | None:
+        """The exchange of a request that runs again, if one of its senders is held."""
+        exchange = self._exchange_of(key)
+        return exchange if exchange is not None and exchange.resume() else None
+
+    def end(self, keys: Iterable[int]) -> None:
+        """Note that these requests are answered."""
+        for key in keys:
+            exchange = self._exchange_of(key)
+            if exchange is not None:
+                exchange.ended = True
+
+    def _exchange_of(self, key: int) -> RequestExchange | None:
+        held = self.exchanges.get(key)
+        return None if held is None else held()
 
     # Calls to the server
 
@@ -231,34 +227,6 @@ class Link:
             "created": time.time(),
         }
         write_record(record)
-
-
-class Extent:
-    """The part of the slab with the tensors of one message."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def array(self, offset: int, size: int) -> Any:
-        return np.asarray(_Place(self, self._link.address + offset, size))
-
-    def __del__(self) -> None:
-        self._link.outbox.release()
-
-
-class _Place:
-    """The base object of a numpy array; keeps the extent in use while the array exists."""
-
-    __slots__ = ("__array_interface__", "_extent")
-
-    def __init__(self, extent: Extent, address: int, size: int) -> None:
-        self._extent = extent
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (address, False),
-            "shape": (size,),
-            "typestr": "|u1",
-        }
 
 
 def _body(response: Any, tensors: Outgoing) -> list[Any]:

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, Callable  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils, wire
-from .wire import Channel, Outgoing
+from .wire import Channel, Outgoing, SlabViews
 
 
 class Outbox:
@@ -17,23 +17,25 @@ class Outbox:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._process = os.getpid()
+        #: Whether this process is one that the model has forked.
+        self._forked = False
+        os.register_at_fork(after_in_child=self._note_fork)
         self._lock = threading.Lock()
         #: From destructors, which may run during a send and must not wait for the lock.
         self._late: deque[list[Any]] = deque()
         self._slab: Any = None
         self._arena: Any = None
-        #: An entry for each released part of the slab.
-        self._released: deque[int] = deque()
+        self._views: Any = None
         self._measured: list[list[Any]] = []
 
-    def use(self, slab: Any) -> None:
-        """Set the shared memory: the second half is for sending."""
-        self._slab = slab
+    def use(self, slab: Any, views: SlabViews) -> None:
+        """Set the shared memory, of which the second half is for sending, and the arrays over what
+        was received in it."""
+        self._slab, self._views = slab, views
         self._arena = wire.Arena(len(slab) // 2, len(slab))
 
     def check_process(self) -> None:
-        if os.getpid() != self._process:
+        if self._forked:
             raise pb_utils.TritonModelException(
                 "a process that the model has forked cannot reach the server: call other models,"
                 " send responses, log and measure in the model's own process"
@@ -57,7 +59,7 @@ class Outbox:
 
     def post(self, message: list[Any]) -> None:
         """Send a message from a destructor, which may interrupt a send of this thread."""
-        if os.getpid() != self._process:  # in a forked child: the object belongs to the parent
+        if self._forked:  # the object belongs to the parent
             return
         self._late.append(message)
         self._send_late()
@@ -71,13 +73,13 @@ class Outbox:
 
         self.send_with_tensors(build, in_slab=False)
 
-    def release(self) -> None:
-        """Note that a part of the slab is free. Called from destructors: does nothing else."""
-        self._released.append(1)
+    def was_released(self, offsets: list[int]) -> None:
+        """Note that the server has no use any more for the tensors at these offsets of the slab."""
+        for offset in offsets:
+            self._arena.release(offset)
 
-    def sent_was_read(self, count: int) -> None:
-        """Note that the server has read the tensors of this many messages."""
-        self._arena.release(count)
+    def _note_fork(self) -> None:
+        self._forked = True
 
     def _send_late(self) -> None:
         while self._late and self._lock.acquire(blocking=False):
@@ -89,21 +91,17 @@ class Outbox:
 
     def _send(self, message: list[Any], tensors: Outgoing | None) -> None:
         """Send, under the lock."""
-        released = len(self._released)
-        for _ in range(released):
-            self._released.popleft()
+        released = [] if self._views is None else self._views.take_released()
         measured, self._measured = self._measured, []
         try:
-            if tensors is not None and tensors.in_slab:
-                self._arena.hold()
             self._channel.send([message[0], [released, measured], *message[1:]], tensors)
         except (OSError, EOFError):
             os._exit(1)  # the server has ended
         except ValueError:
-            self._released.extend([1] * released)
+            self._views.put_back(released)
             self._measured += measured
-            if tensors is not None and tensors.in_slab:
-                self._arena.release()
+            if tensors is not None:
+                tensors.give_up()
             raise
         finally:
             if tensors is not None:

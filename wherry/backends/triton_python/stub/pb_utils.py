@@ -209,6 +209,14 @@ class Tensor:
         tensor._array, tensor._memory = None, memory
         return tensor
 
+    @classmethod
+    def _received(cls, descriptor: list[Any], incoming: Any) -> Tensor:
+        """A tensor of a message."""
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._datatype, tensor._shape, *where = descriptor
+        tensor._array, tensor._memory = None, incoming.get(*where)
+        return tensor
+
     def _wire(self) -> tuple[str, list[int], Any]:
         """Datatype, shape and wire-format bytes."""
         if self._memory is not None:
@@ -340,11 +348,21 @@ class InferenceResponse:
 class InferenceRequest:
     """A request to this model, or one that it makes to another model."""
 
-    _exchange: Any = None
+    _id = ""
+    _correlation_id: Any = 0
     _version = -1
+    _flags = 0
+    _timeout = 0
     _memory: Any = None
     _trace: Any = None
+    _parameters = "{}"
     _release = TRITONSERVER_REQUEST_RELEASE_ALL
+    #: Of a request that execute() is given: the server's number for it, whether what execute()
+    #: returned has answered it, and the state that it shares with its response senders.
+    _link: Any = None
+    _key = 0
+    _ended = False
+    _exchange: Any = None
 
     def __init__(
         self,
@@ -414,16 +432,56 @@ class InferenceRequest:
 
     # A request to this model
 
+    @classmethod
+    def _received(cls, link: Any, wanted: list[Any], incoming: Any) -> InferenceRequest:
+        """A request of an execute message: its number, its tensors, and its details if it has
+        any."""
+        request = cls.__new__(cls)
+        key, inputs, *details = wanted
+        request._link, request._key = link, key
+        request._model, request._names = link.model, link.output_names
+        request._inputs = [Tensor._received(one, incoming) for one in inputs]
+        if details:
+            request._id, request._correlation_id, request._flags, *details = details
+            request._timeout, request._parameters, names = details
+            if names is not None:
+                request._names = names
+        if link.exchanges:
+            request._exchange = link.resumed(key)
+        return request
+
+    def _begin_exchange(self) -> Any:
+        """What this request shares with its response senders; made the first time."""
+        with self._link.opening:
+            if self._exchange is None:
+                self._exchange = self._link.exchange(self._key, ended=self._ended)
+            return self._exchange
+
+    def _end(self) -> bool:
+        """Reserve the right to send the last response; False if it was sent."""
+        with self._link.opening:
+            if self._exchange is None:
+                self._ended = True
+                return True
+        return bool(self._exchange.end())
+
+    def _leave(self) -> Any:
+        """The outcome of a request without a response: a sender will answer it, it runs again, or
+        its exchange reports that it was dropped."""
+        exchange = self._begin_exchange()
+        again = self._release == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
+        return "again" if again and exchange.give_back() else None
+
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled, or the deadline has passed."""
-        return self._exchange is not None and bool(self._exchange.is_cancelled())
+        return self._link is not None and bool(self._begin_exchange().is_cancelled())
 
     def get_response_sender(self) -> InferenceResponseSender:
-        if self._exchange is None:
+        if self._link is None:
             raise TritonModelException(
                 "get_response_sender() is for the requests that execute() was given"
             )
-        return InferenceResponseSender(self._exchange)
+        return InferenceResponseSender(self._begin_exchange())
 
     def set_release_flags(self, flags: int) -> None:
         """TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: execute() gets this request again."""
@@ -491,12 +549,18 @@ class InferenceResponseSender:
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Any:
     """The input of that name, or None."""
-    return next((t for t in inference_request.inputs() if t.name() == name), None)
+    for tensor in inference_request.inputs():
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Any:
     """The output of that name, or None."""
-    return next((t for t in inference_response.output_tensors() if t.name() == name), None)
+    for tensor in inference_response.output_tensors():
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def _parameters_text(parameters: Any, where: str) -> str:

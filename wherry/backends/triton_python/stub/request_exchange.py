@@ -1,4 +1,7 @@
-"""Which state do a request and its response senders share?"""
+"""Which state do a request and its response senders share?
+
+Most requests are answered by what execute() returns, and never have any.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ from . import pb_utils
 
 
 class RequestExchange:
-    """The responses of one request, for its request object and its response senders."""
+    """The responses of one request, for its request object and its response senders.
 
-    def __init__(self, link: Any, key: int, decoupled: bool) -> None:
+    `ended`: it was answered by what execute() returned.
+    """
+
+    def __init__(self, link: Any, key: int, *, ended: bool) -> None:
         self._link = link
         self.key = key
-        self.decoupled = decoupled
+        self.decoupled = link.decoupled
         self.cancelled = False
         #: Whether the last response was sent.
-        self.ended = False
+        self.ended = ended
         self.responded = False
         #: Whether the request was returned by execute() to be run again.
         self.again = False

@@ -115,10 +115,7 @@ def _wake(loop: Any, woken: Any) -> None:
 
 def _response(message: list[Any], incoming: Incoming) -> Any:
     error, parameters, outputs = message[4]
-    tensors = [
-        pb_utils.Tensor._of_memory(name, datatype, shape, incoming.get(where, offset, size))
-        for name, datatype, shape, where, offset, size in outputs
-    ]
+    tensors = [pb_utils.Tensor._received(one, incoming) for one in outputs]
     failed = None if error is None else pb_utils.TritonError(error[1], error[0])
     response = pb_utils.InferenceResponse(tensors, failed)
     response._parameters = parameters

@@ -12,7 +12,8 @@ _LOG_MARK = b"\x1e"
 
 def clean(text: str) -> str:
     """The text without lone surrogates, which UTF-8 cannot encode."""
-    return str(text).encode("utf-8", "replace").decode("utf-8")
+    text = str(text)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def write_record(record: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ import select
 import socket
 import struct
 import tempfile
+from bisect import bisect_left
 from collections import deque
 from typing import Any, Callable  # noqa: UP035 - for Python 3.8
 
@@ -34,14 +35,17 @@ MAX_HEAD_BYTES = 64 << 20
 MAX_TENSORS_BYTES = 1 << 30
 
 INLINE, IN_SLAB, IN_FILE = range(3)
+#: Most blocks of the slab in use in one direction.
+MAX_BLOCKS = 256
 
 _HEADER = struct.Struct("<IIHH")
 _HEADER_BYTES = _HEADER.size
 _MARK = 0x7079
-_HAS_FILE, _USES_SLAB, _ENDS_BATCH = 1, 2, 4
+_HAS_FILE, _ENDS_BATCH = 1, 4
 _BUFFER_BYTES = 64 << 10
 _ONE_FILE = socket.CMSG_SPACE(4)
 _LENGTH = struct.Struct("<I")
+_PADDING = bytes(16)
 
 try:
     import msgspec
@@ -67,33 +71,43 @@ class BadFrame(Exception):
 
 
 class Arena:
-    """A region of the slab, allocated from its start and reset when nothing in it is in use."""
+    """A region of the slab in which one end places tensors: a block for each, in the first gap.
+
+    `take` is for one thread at a time; `release` for any, as it may come from a destructor.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
-        self._start = self._next = start
+        self._start = start
         self._stop = stop
-        # Two counters, each written by one thread only (sending and receiving).
-        self._held = self._released = 0
-
-    def begin(self) -> None:
-        """Begin a message: frees what was taken since the last `hold`."""
-        if self._held == self._released:
-            self._next = self._start
+        #: Where each block in use begins and ends, in order.
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        self._released: deque[int] = deque()
 
     def take(self, size: int) -> int | None:
-        """The offset of `size` free bytes; None if they do not fit."""
-        offset = self._next
-        if offset + size > self._stop:
+        """The offset of `size` free bytes; None if they do not fit, or too many blocks are in
+        use."""
+        begins, ends = self._begins, self._ends
+        while self._released:
+            self._free(self._released.popleft())
+        place, offset = 0, self._start
+        while place < len(begins) and begins[place] < offset + size:
+            offset = ends[place]
+            place += 1
+        if offset + size > self._stop or len(begins) >= MAX_BLOCKS:
             return None
-        self._next = _aligned(offset + size)
+        begins.insert(place, offset)
+        ends.insert(place, _aligned(offset + size))
         return offset
 
-    def hold(self) -> None:
-        """Mark what was taken since the last `hold` as in use until `release`."""
-        self._held += 1
+    def release(self, offset: int) -> None:
+        """Note that the block at this offset is not in use any more."""
+        self._released.append(offset)
 
-    def release(self, count: int = 1) -> None:
-        self._released += count
+    def _free(self, offset: int) -> None:
+        place = bisect_left(self._begins, offset)
+        if place < len(self._begins) and self._begins[place] == offset:
+            del self._begins[place], self._ends[place]
 
 
 class Outgoing:
@@ -102,14 +116,13 @@ class Outgoing:
     def __init__(self, memory: Any = None, arena: Arena | None = None) -> None:
         self._memory = memory
         self._arena = arena
-        if arena is not None:
-            arena.begin()
         self.chunks: list[Any] = []
         self.size = 0
         #: A memory file with the tensors that do not fit elsewhere.
         self.file: int | None = None
         self._file_size = 0
-        self.in_slab = False
+        #: The offsets of its blocks in the slab.
+        self.blocks: list[int] = []
 
     def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
         """Add a tensor to the message. Returns its descriptor for the head. `data` is an array or
@@ -117,16 +130,16 @@ class Outgoing:
         size = data.nbytes if isinstance(data, np.ndarray) else len(data)
         if size <= INLINE_BYTES:
             offset = self.size
-            self.chunks.append(data.tobytes() if isinstance(data, np.ndarray) else bytes(data))
+            self.chunks.append(data.tobytes() if isinstance(data, np.ndarray) else data)
             padding = -size % 16
             if padding:
-                self.chunks.append(bytes(padding))
+                self.chunks.append(_PADDING[:padding])
             self.size += size + padding
             return [name, datatype, shape, INLINE, offset, size]
         place = None if self._arena is None else self._arena.take(size)
         if place is not None:
-            self.in_slab = True
-            self._memory[place : place + size] = _flat(data)
+            self.blocks.append(place)
+            _write(self._memory, place, data)
             return [name, datatype, shape, IN_SLAB, place, size]
         if self.file is None:
             self.file = memory_file("wherry-tensors")
@@ -138,31 +151,102 @@ class Outgoing:
         self._file_size = _aligned(offset + size)
         return [name, datatype, shape, IN_FILE, offset, size]
 
+    def give_up(self) -> None:
+        """Free what the tensors take: the message is not sent."""
+        self.close()
+        assert self._arena is not None or not self.blocks
+        while self.blocks:
+            self._arena.release(self.blocks.pop())  # type: ignore[union-attr]
+
     def close(self) -> None:
         if self.file is not None:
             os.close(self.file)
             self.file = None
 
 
+class SlabViews:
+    """Arrays over the tensors that the other end has placed in the slab. Any thread.
+
+    The block of a tensor is released when the last array over it is gone, which the other end is
+    told with the next message: `take_released`. A tensor of fewer bytes than `least` is copied, and
+    any while `most` blocks are in use.
+    """
+
+    def __init__(self, memory: Any, *, least: int = 0, most: int | None = None) -> None:
+        self._whole = np.frombuffer(memory, np.uint8)
+        self._address = self._whole.ctypes.data
+        self._least = least
+        self._most = MAX_BLOCKS if most is None else most
+        self._in_use: set[int] = set()
+        self._released: deque[int] = deque()
+
+    def array(self, offset: int, size: int) -> Any:
+        """The bytes of a tensor as an array of uint8. Raises BadFrame if it is not in the slab."""
+        part = self._whole[offset : offset + size]
+        if offset < 0 or part.nbytes != size:
+            raise BadFrame("a tensor outside of the slab")
+        if size < self._least or len(self._in_use) >= self._most:
+            part = part.copy()
+            self._released.append(offset)
+            return part
+        self._in_use.add(offset)
+        return np.asarray(_Block(self, self._whole, offset, self._address + offset, size))
+
+    def release(self, offset: int) -> None:
+        self._in_use.discard(offset)
+        self._released.append(offset)
+
+    def close(self) -> None:
+        """Make no more arrays; the memory goes with those that there are."""
+        self._whole = np.empty(0, np.uint8)
+
+    def take_released(self) -> list[int]:
+        """The offsets of the blocks that were released since the last call."""
+        released = self._released
+        return [released.popleft() for _ in range(len(released))]
+
+    def put_back(self, released: list[int]) -> None:
+        """Return these with the next `take_released` again: the message was not sent."""
+        self._released.extend(released)
+
+
+class _Block:
+    """The base of the arrays over a tensor in the slab; in use while one of them exists."""
+
+    __slots__ = ("__array_interface__", "_memory", "_offset", "_views")
+
+    def __init__(self, views: SlabViews, memory: Any, offset: int, address: int, size: int) -> None:
+        self._views = views
+        self._memory = memory
+        self._offset = offset
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (address, False),
+            "shape": (size,),
+            "typestr": "|u1",
+        }
+
+    def __del__(self) -> None:
+        self._views.release(self._offset)
+
+
 class Incoming:
     """The tensors of a received message."""
 
-    def __init__(self, inline: Any, file: Any, memory: Any, in_slab: bool) -> None:
+    __slots__ = ("_file", "_inline", "_views")
+
+    def __init__(self, inline: Any, file: Any, views: SlabViews | None) -> None:
         self._inline = inline
         self._file = file
-        self._memory = memory
-        #: Whether tensors are in the slab, to be released by telling the other end.
-        self.in_slab = in_slab
-        #: Returns an array over the slab that keeps this message's part in use.
-        self.slab: Callable[[int, int], Any] | None = None
+        self._views = views
 
     def get(self, where: int, offset: int, size: int) -> Any:
-        """The bytes of a tensor as an array of uint8; for one in the slab a view."""
+        """The bytes of a tensor as an array of uint8."""
         if not size:
             return np.empty(0, np.uint8)
-        if where == IN_SLAB and self.slab is not None:
-            return self.slab(offset, size)
-        memory = (self._inline, self._memory, self._file)[where]
+        if where == IN_SLAB and self._views is not None:
+            return self._views.array(offset, size)
+        memory = (self._inline, None, self._file)[where]
         if memory is None:
             raise BadFrame("a tensor outside of its message")
         return np.frombuffer(memory, np.uint8, size, offset)
@@ -183,7 +267,8 @@ class Channel:
         self._poll: Any = None
         #: The rest of a message that `send_now` sent in part; sent before anything else.
         self.unsent = b""
-        self.memory: Any = None
+        #: The slab, once there is one.
+        self.views: SlabViews | None = None
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -283,7 +368,7 @@ class Channel:
         self._read = stop + size
         if not isinstance(message, list) or not message:
             raise BadFrame("a message that is no list")
-        return message, Incoming(inline, file, self.memory, bool(flags & _USES_SLAB))
+        return message, Incoming(inline, file, self.views)
 
     def readable(self) -> bool:
         """Whether there is data or an end of file. Does not block."""
@@ -354,8 +439,6 @@ def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[A
     size, chunks, ancillary = 0, [], []
     if tensors is not None:
         size, chunks = tensors.size, tensors.chunks
-        if tensors.in_slab:
-            flags |= _USES_SLAB
         if tensors.file is not None:
             flags |= _HAS_FILE
             file = array.array("i", [tensors.file])
@@ -406,6 +489,14 @@ def unpack_elements(data: Any) -> list[bytes]:
             raise ValueError("BYTES data ends within an element")
         elements.append(data[start:position])
     return elements
+
+
+def _write(memory: Any, offset: int, data: Any) -> None:
+    if isinstance(data, np.ndarray):
+        place = np.frombuffer(memory, data.dtype, data.size, offset).reshape(data.shape)
+        place[...] = data
+    else:
+        memory[offset : offset + len(data)] = data
 
 
 def _flat(data: Any) -> Any:

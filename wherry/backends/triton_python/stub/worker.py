@@ -113,9 +113,11 @@ class Worker:
         self._link.outbox.send(["opened", completed])
         return True
 
-    def _initialize(self, arguments: dict[str, str]) -> bool:
+    def _initialize(self, arguments: dict[str, str], output_names: list[str]) -> bool:
         config = json.loads(arguments["model_config"])
-        self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        link = self._link
+        link.decoupled = self._decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
+        link.output_names = output_names
         self._instance = arguments["model_instance_name"]
         try:
             self._model = self._class()
@@ -144,7 +146,7 @@ class Worker:
             message, incoming = self._link.next_work()
             kind = message[0]
             if kind == "initialize":
-                if not self._initialize(message[2]):
+                if not self._initialize(message[2], message[3]):
                     return
             elif kind == "stop":
                 break
@@ -201,18 +203,16 @@ class Worker:
             outcomes = self._outcomes(result, requests)
         except _errors() as error:
             failure = self._failure(error)
-            outcomes = ["failed" if one._exchange.end() else None for one in requests]
+            outcomes = ["failed" if request._end() else None for request in requests]
         finally:
             self._link.executing = False
         ns = perf_counter_ns() - started
-        exchanges = [request._exchange for request in requests]
         requests = result = None
         try:
             self._link.executed(started, ns, failure, outcomes)
         except (ValueError, TypeError) as error:  # a response cannot be sent
-            for exchange in exchanges:
-                exchange.ended = True
-            self._link.executed(started, ns, self._failure(error), ["failed"] * len(exchanges))
+            self._link.end(key for key, *_ in message[2])
+            self._link.executed(started, ns, self._failure(error), ["failed"] * len(message[2]))
 
     def _failure(self, error: BaseException) -> list[str]:
         """The error message for the callers, beginning like Triton's, and the traceback."""
@@ -225,7 +225,7 @@ class Worker:
     def _outcomes(self, result: Any, requests: list[Any]) -> list[Any]:
         """The outcome of each request. Raises if the model returned anything invalid."""
         if result is None:
-            return [self._unanswered(request) for request in requests]
+            return [request._leave() for request in requests]
         if self._decoupled:
             raise _WrongAnswer(
                 f"Python model '{self._instance}' is using the decoupled mode and the execute"
@@ -245,15 +245,21 @@ class Worker:
                     f" found type {type(response)}"
                 )
         return [
-            self._unanswered(request) if response is None else _answered(request, response)
+            request._leave() if response is None else self._answered(request, response)
             for request, response in zip(requests, result)  # noqa: B905 - Python 3.8 has no strict
         ]
 
-    def _unanswered(self, request: Any) -> Any:
-        """The outcome of a request without a response: a sender will answer it, it runs again, or
-        its exchange reports that it was dropped."""
-        again = request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
-        return "again" if again and request._exchange.give_back() else None
+    @staticmethod
+    def _answered(request: Any, response: Any) -> Any:
+        if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            raise _WrongAnswer(  # Triton's spelling
+                "Expected a None object in the execute function return list for reschduled request"
+            )
+        if not request._end():
+            raise _WrongAnswer(
+                "execute() returned a response for a request that its response sender had answered"
+            )
+        return response
 
     # async def execute
 
@@ -314,6 +320,8 @@ class Worker:
     async def _run(self, message: list[Any], incoming: Any) -> None:
         requests = self._link.requests(message[2], incoming)
         incoming = None
+        # Made here, before a cancellation may be forgotten.
+        senders = [request.get_response_sender() for request in requests]
         started = perf_counter_ns()
         # Reported now, so that the server sends the next list.
         self._link.executed(started, 0, None, [None] * len(requests))
@@ -326,10 +334,10 @@ class Worker:
         except _errors() as error:
             text, trace = self._failure(error)
             sys.stderr.write(trace)
-            failed = pb_utils.TritonError(text)
-            for request in requests:
-                if not request._exchange.ended:
-                    request._exchange.send(pb_utils.InferenceResponse(error=failed), True)
+            failed = pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+            for sender in senders:
+                with contextlib.suppress(pb_utils.TritonModelException):  # it has ended
+                    sender.send(failed, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class _Loop:
@@ -371,18 +379,6 @@ def _is_coroutine_function(function: Any) -> bool:
 
 class _WrongAnswer(Exception):
     """execute() returned something invalid."""
-
-
-def _answered(request: Any, response: Any) -> Any:
-    if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-        raise _WrongAnswer(  # Triton's spelling
-            "Expected a None object in the execute function return list for reschduled request"
-        )
-    if not request._exchange.end():
-        raise _WrongAnswer(
-            "execute() returned a response for a request that its response sender had answered"
-        )
-    return response
 
 
 def _import_model(start: dict[str, Any]) -> Any:

@@ -76,18 +76,21 @@ class GrpcEntry(Entry):
     def submit(
         self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]
     ) -> InferRequest:
-        """`send` the request of a call."""
+        """Submit the request of a call; when it is settled, `admission.leave()` must follow.
+        Raises what `admitted` does."""
         left = rpc.timeout
-        return self.send(
+        request = self.admitted(
             loaded,
             decoded,
             reply,
-            rpc.metadata,
+            self.terms(rpc.metadata),
             caller=rpc.caller,
             id=decoded.id,
             body_bytes=len(rpc.message) or SMALL_BODY + 1,
             seconds_left=None if left is None else max(left, 0.0),
         )
+        self.port().submit(loaded, request)
+        return request
 
 
 def checked_version(version: str) -> str | None:

@@ -7,7 +7,7 @@ from functools import partial
 from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
-from wherry.frontends.offload import LARGE_BYTES, join_in_slices
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, InferCall
 from wherry.frontends.v2.grpc.entry import GrpcEntry
@@ -79,31 +79,30 @@ class GrpcInferCall(InferCall):
         self.request = self.entry.submit(self.rpc, self.loaded, self.decoded, self)
         self.rpc.on_leave = self.cancel
 
-    def forget(self) -> None:
-        self.rpc.on_leave = None
-
     def write(self, response: InferResponse) -> None:
         decoded, rpc = self.decoded, self.rpc
+        rpc.on_leave = None
         if self.codec.is_large(response, decoded.wanted):
             work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
             rpc.on_leave = work.cancel
             return
         encoded = self.codec.encode(response, decoded.id, decoded.wanted)
-        rpc.respond(self.method.response.encode(encoded))
+        rpc.respond(*self.method.response.parts(encoded))
 
     def fail(self, error: Exception) -> None:
+        self.rpc.on_leave = None
         fail(self.rpc, error)
 
 
-def written(call: GrpcInferCall, response: InferResponse) -> Buffer:
+def written(call: GrpcInferCall, response: InferResponse) -> list[Buffer]:
     """Encode the message of a large answer, in another thread."""
     encoded = call.codec.encode(response, call.decoded.id, call.decoded.wanted)
-    return join_in_slices(call.method.response.parts(encoded))
+    return call.method.response.parts(encoded)
 
 
-def respond(rpc: Rpc, written: Buffer | Exception) -> None:
+def respond(rpc: Rpc, written: list[Buffer] | Exception) -> None:
     rpc.on_leave = None
     if isinstance(written, Exception):
         fail(rpc, written)
     else:
-        rpc.respond(written)
+        rpc.respond(*written)

@@ -47,7 +47,7 @@ _KIND_OF_FIELD: Final = {field: datatype for datatype, field in CONTENTS_FIELD.i
 #: What the fields of smaller integers carry.
 CONTENTS_DTYPE: Final = {"int_contents": np.int32, "uint_contents": np.uint32}
 
-#: An array up to this many bytes is copied into its message within 0.1 ms or so.
+#: An array up to this many bytes is made contiguous within 0.1 ms or so.
 COPIED_BYTES: Final = 2**20
 
 EMPTY_FINAL_RESPONSE: Final = "triton_enable_empty_final_response"
@@ -228,7 +228,7 @@ class InferCodec:
         names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
         return is_large({
             name: column for name, column in outputs.items()
-            if name in names or (isinstance(column, np.ndarray) and column.nbytes > COPIED_BYTES)
+            if name in names or _takes_a_long_copy(column)
         })  # fmt: skip
 
     def encode(
@@ -323,6 +323,13 @@ def parameter(model: str, name: str, value: Any) -> Values:
         f"model '{model}': response parameter '{name}' must be a string, int, bool or float, not"
         f" {type(value).__name__}"
     )
+
+
+def _takes_a_long_copy(column: Column) -> bool:
+    """Whether an array is not in one piece; one that is goes out from where it lies."""
+    if not isinstance(column, np.ndarray) or column.flags.c_contiguous:
+        return False
+    return column.nbytes > COPIED_BYTES
 
 
 def _is_absent(column: Column, codec: OutputCodec) -> bool:

@@ -18,7 +18,7 @@ from wherry.frontends.grpc.answers import fail, status_of
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.grpc.wire import Values
-from wherry.frontends.offload import LARGE_BYTES, join_in_slices
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
@@ -146,7 +146,7 @@ class InferStream:
         """Send a large answer, once it is written beside the loop."""
         response = self._method.response
 
-        def done(outcome: Buffer | Exception) -> None:
+        def done(outcome: list[Buffer] | Exception) -> None:
             self._writing = None
             if isinstance(outcome, Exception):
                 failed(outcome)
@@ -158,15 +158,15 @@ class InferStream:
 
         work = Beside(
             self.entry,
-            lambda: join_in_slices(response.parts({"infer_response": encode()})),
+            lambda: response.parts({"infer_response": encode()}),
             done,
         )
         self._writing = work
 
     def send(self, response: Values, request: StreamedRequest | None = None) -> None:
-        self._send(self._method.response.encode(response), request)
+        self._send(self._method.response.parts(response), request)
 
-    def _send(self, message: Buffer, request: StreamedRequest | None) -> None:
+    def _send(self, message: list[Buffer], request: StreamedRequest | None) -> None:
         self._unsent += 1
 
         def sent() -> None:
@@ -175,7 +175,7 @@ class InferStream:
                 request.consumed()
             self._hold_back()
 
-        self.rpc.send(message, sent)
+        self.rpc.send(*message, sent=sent)
 
     def fail(self, error: Exception, request_id: str, **said: Any) -> None:
         """Send one request's error, with the fields of its response that are known."""

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 from weakref import ref
 
+import msgspec
+
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import decompressed
 from wherry.frontends.http.answers import fail, given_request_id
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.offload import LARGE_BYTES
+from wherry.frontends.terms import Terms
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, Entry
-from wherry.frontends.v2.http.infer_codec import ModelCodec
+from wherry.frontends.v2.http.infer_codec import HEADER_LENGTH, ModelCodec
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -27,6 +30,18 @@ from wherry.values.request import InferRequest, InferResponse
 COMMAND_BYTES: Final = 2**20
 
 T = TypeVar("T")
+
+
+class HeadNotes(msgspec.Struct, frozen=True):
+    """What an infer request's head says, read once for all requests with the same head."""
+
+    terms: Terms
+    #: Inference-Header-Content-Length, Content-Encoding and Accept-Encoding as they came.
+    header_length: str | None
+    coding: str | None
+    accepts: str | None
+    #: X-Request-Id; "" if there is none that may be used.
+    request_id: str
 
 
 class HttpEntry(Entry):
@@ -45,6 +60,18 @@ class HttpEntry(Entry):
             return request.body
         limit = self.max_body_bytes
         return decompressed(request.body, coding, limit if most is None else min(most, limit))
+
+    def notes(self, head: RequestHead) -> HeadNotes:
+        """Read the head of a request to a model, and note in it what it says."""
+        headers = head.headers
+        notes = head.notes = HeadNotes(
+            self.terms(headers),
+            headers.get(HEADER_LENGTH),
+            headers.get("content-encoding"),
+            headers.get("accept-encoding"),
+            given_request_id(headers),
+        )
+        return notes
 
     def small_body(self, exchange: Exchange) -> Buffer | None:
         """Return `body` if it costs little; None if it is work for another thread."""
@@ -107,35 +134,36 @@ class HttpEntry(Entry):
         decoded: DecodedRequest,
         reply: Reply[InferResponse],
     ) -> InferRequest:
-        """`send` the request of an exchange, and free its body."""
+        """Submit the request of an exchange, and free its body; when it is settled,
+        `admission.leave()` must follow. Raises what `admitted` does."""
         http_request = exchange.request
-        headers = http_request.headers
-        request_id = decoded.id
-        if not request_id and "x-request-id" in headers:
-            request_id = given_request_id(headers)
-        packed = "content-encoding" in headers
-        size = SMALL_BODY + 1 if packed else len(http_request.body)
+        notes: HeadNotes = http_request.head.notes or self.notes(http_request.head)
+        # A compressed body may be large in memory, however small it is.
+        size = len(http_request.body) if notes.coding is None else SMALL_BODY + 1
         http_request.body = b""  # the columns hold what is needed
-        return self.send(
+        request = self.admitted(
             loaded,
             decoded,
             reply,
-            headers,
+            notes.terms,
             caller=http_request.caller,
-            id=request_id,
+            id=decoded.id or notes.request_id,
             body_bytes=size,
         )
+        self.port().submit(loaded, request)
+        return request
 
 
 class ModelPath:
-    """The model that a path names, looked up at each request: it may be loaded again."""
+    """The model that a path names. It is looked up again whenever it may be another one."""
 
     def __init__(self, entry: HttpEntry, name: str, version: str | None) -> None:
         self.entry = entry
         self.name = name
         self.version = version
         # Not kept alive: paths are remembered, and an unloaded model must give its memory back.
-        self._coded: ref[LoadedModel] | None = None
+        self._found: Callable[[], LoadedModel | None] = _nothing
+        self._generation = -1
         self._codec: ModelCodec | None = None
 
     def loaded(self) -> LoadedModel:
@@ -144,9 +172,17 @@ class ModelPath:
 
     def find(self) -> tuple[LoadedModel, ModelCodec]:
         """`loaded`, with its codec."""
-        loaded = self.entry.runtime.model(self.name, self.version)
-        codec = self._codec
-        if codec is None or self._coded is None or self._coded() is not loaded:
-            codec = self._codec = ModelCodec(self.entry.tensors(loaded))
-            self._coded = ref(loaded)
+        generation = self.entry.registry.generation
+        loaded, codec = self._found(), self._codec
+        if loaded is None or codec is None or generation != self._generation:
+            now = self.loaded()
+            if now is not loaded or codec is None:
+                codec = self._codec = ModelCodec(self.entry.tensors(now))
+                self._found = ref(now)
+            loaded = now
+            self._generation = generation  # as it was before `loaded` looked
         return loaded, codec
+
+
+def _nothing() -> None:
+    return None

@@ -8,15 +8,11 @@ from typing import Any
 from wherry.frontends.compression import MAX_BYTES, MIN_BYTES
 from wherry.frontends.http.answers import fail, packed, respond
 from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import InferCall
-from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
-from wherry.frontends.v2.http.infer_codec import (
-    HEADER_LENGTH,
-    OCTET_STREAM,
-    AnswerBody,
-    ModelCodec,
-)
+from wherry.frontends.v2.http.entry import HeadNotes, HttpEntry, ModelPath
+from wherry.frontends.v2.http.infer_codec import OCTET_STREAM, AnswerBody, ModelCodec
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import Unsupported
 from wherry.values.request import InferResponse
@@ -33,14 +29,16 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
             f" '{model.name}' streams its responses, which infer cannot carry; POST to"
             f" /v2/models/{model.name}/generate_stream"
         )
-    call = HttpInferCall(entry, exchange, loaded, codec)
     request = exchange.request
-    header_length = request.headers.get(HEADER_LENGTH)
-    body = entry.small_body(exchange)
-    if body is None and codec.reads_in_place(request, header_length):
-        body = request.body
-    if body is not None:
-        call.submit(codec.decode(body, header_length))
+    notes = request.head.notes or entry.notes(request.head)
+    call = HttpInferCall(entry, exchange, loaded, codec, notes)
+    header_length, body = notes.header_length, request.body
+    if notes.coding is None:
+        if len(body) <= LARGE_BYTES or codec.reads_in_place(body, header_length):
+            call.submit(codec.decode(body, header_length))
+            return
+    elif (small := entry.small_body(exchange)) is not None:
+        call.submit(codec.decode(small, header_length))
         return
     entry.off_loop(
         exchange,
@@ -53,40 +51,45 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
 class HttpInferCall(InferCall):
     """The reply of an infer request that came over HTTP."""
 
-    __slots__ = ("codec", "exchange", "id", "wanted")
+    __slots__ = ("codec", "decoded", "exchange", "notes")
 
     entry: HttpEntry
+    decoded: DecodedRequest
 
     def __init__(
-        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, codec: ModelCodec
+        self,
+        entry: HttpEntry,
+        exchange: Exchange,
+        loaded: LoadedModel,
+        codec: ModelCodec,
+        notes: HeadNotes,
     ) -> None:
         super().__init__(entry, loaded)
         self.exchange = exchange
         self.codec = codec
+        self.notes = notes
 
     def submit(self, decoded: DecodedRequest) -> None:
-        self.id, self.wanted = decoded.id, decoded.wanted
+        self.decoded = decoded
         self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
         self.exchange.on_disconnect = self.cancel
 
-    def forget(self) -> None:
-        self.exchange.on_disconnect = None
-
     def fail(self, error: Exception) -> None:
+        self.exchange.on_disconnect = None
         fail(self.exchange, error)
 
     def write(self, response: InferResponse) -> None:
-        exchange, codec = self.exchange, self.codec
-        headers = exchange.request.headers
-        outputs = response.outputs
-        what = outputs, self.wanted, self.id, response.parameters
-        if codec.is_large(outputs, self.wanted, packed="accept-encoding" in headers):
+        exchange, codec, notes = self.exchange, self.codec, self.notes
+        exchange.on_disconnect = None
+        outputs, decoded = response.outputs, self.decoded
+        what = outputs, decoded.wanted, decoded.id, response.parameters
+        if codec.is_large(outputs, decoded.wanted, packed=notes.accepts is not None):
             work = partial(self._encoded_beside, *what)
             self.entry.off_loop(exchange, work, self._send, reads=False)
             return
         encoded = codec.encode(*what)
         body = encoded.body
-        if type(body) is bytes and len(body) < MIN_BYTES and "x-request-id" not in headers:
+        if type(body) is bytes and len(body) < MIN_BYTES and not notes.request_id:
             exchange.respond(200, body)  # nothing of the request adds to the answer
         else:
             self._send(encoded)
@@ -94,9 +97,9 @@ class HttpInferCall(InferCall):
     def _encoded_beside(self, *what: Any) -> AnswerBody:
         """Encode and compress an answer in another thread."""
         encoded = self.codec.encode(*what, in_slices=True)
-        given = self.exchange.request.headers.get("accept-encoding")
-        if given is not None:
-            encoded.body, encoded.headers = packed(encoded.body, given, MAX_BYTES)
+        accepts = self.notes.accepts
+        if accepts is not None:
+            encoded.body, encoded.headers = packed(encoded.body, accepts, MAX_BYTES)
         return encoded
 
     def _send(self, encoded: AnswerBody) -> None:

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from wherry.frontends.http.exchange import HttpRequest
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.classification import check_classifiable
@@ -275,11 +274,11 @@ class ModelCodec:
                  if one.codec.name in outputs and not (one.binary and one.codec.views)}  # fmt: skip
         return is_large(asked)
 
-    def reads_in_place(self, request: HttpRequest, header_length: str | None) -> bool:
+    def reads_in_place(self, body: Buffer, header_length: str | None) -> bool:
         """Whether decoding costs little: a body is a little JSON, and data that becomes views."""
-        if header_length is None or not self._views or "content-encoding" in request.headers:
+        if header_length is None or not self._views:
             return False
-        return _json_bytes(header_length, len(request.body)) <= LARGE_BYTES
+        return _json_bytes(header_length, len(body)) <= LARGE_BYTES
 
     def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
         given = b'"id":%b,' % encode_json(id) if id else b""

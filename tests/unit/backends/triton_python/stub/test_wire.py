@@ -8,15 +8,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wherry.backends.triton_python.stub import wire
-from wherry.backends.triton_python.stub.wire import Arena, BadFrame, Channel, Outgoing
+from wherry.backends.triton_python.stub.wire import Arena, BadFrame, Channel, Outgoing, SlabViews
 
 STUB = Path(wire.__file__).parent
 
@@ -33,7 +36,7 @@ def ends() -> Iterator[tuple[Channel, Channel]]:
 def test_tensors_of_any_size_arrive(ends: tuple[Channel, Channel], size: int) -> None:
     one, other = ends
     memory = mmap(-1, 1 << 20)
-    one.memory = other.memory = memory
+    other.views = SlabViews(memory)
     arrays = [np.arange(size, dtype=np.float64), np.arange(size, 2 * size, dtype=np.float64)]
     out = Outgoing(memory, Arena(0, 1 << 18))  # the largest do not fit
     one.send(["m", [out.put("x", "FP64", [size], array) for array in arrays]], out)
@@ -150,18 +153,73 @@ def test_half_of_what_came_of_a_batch_is_left_until_the_rest_is_here(rest: int) 
     receiver.close()
 
 
-def test_an_arena_begins_anew_when_nothing_in_it_is_in_use() -> None:
+def test_a_block_goes_into_the_first_gap() -> None:
     arena = Arena(0, 1000)
-    arena.begin()
-    assert (arena.take(100), arena.take(100)) == (0, 128)
-    arena.hold()
-    arena.begin()
-    assert arena.take(100) == 256
-    assert arena.take(1000) is None
-    arena.hold()
-    arena.release(2)
-    arena.begin()
+    assert [arena.take(size) for size in (100, 200, 100)] == [0, 128, 384]
+    arena.release(128)
+    assert arena.take(300) == 512  # it does not fit into the gap
+    assert arena.take(190) == 128
+    for offset in (0, 384, 512, 77, 384):  # an offset of no block says nothing
+        arena.release(offset)
+    assert arena.take(700) is None
+    arena.release(128)
     assert arena.take(1000) == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 400), st.integers(0, 9))))
+def test_blocks_in_use_never_overlap(steps: list[tuple[int, int]]) -> None:
+    arena = Arena(64, 2048)
+    used: dict[int, int] = {}
+    for size, release in steps:
+        if release < len(used):
+            offset = list(used)[release]
+            del used[offset]
+            arena.release(offset)
+        offset_taken = arena.take(size)
+        if offset_taken is not None:
+            used[offset_taken] = offset_taken + size
+        ordered = sorted(used.items())
+        assert all(begin >= 64 and end <= 2048 for begin, end in ordered)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(ordered))
+
+
+def test_so_many_blocks_are_in_use_at_most() -> None:
+    arena = Arena(0, 1 << 20)
+    offsets = [arena.take(8) for _ in range(wire.MAX_BLOCKS)]
+    assert None not in offsets
+    assert arena.take(8) is None
+    arena.release(64)
+    assert arena.take(8) == 64
+
+
+def test_a_tensor_in_the_slab_is_released_with_its_last_array() -> None:
+    memory = mmap(-1, 4096)
+    memory[128:132] = b"abcd"
+    views = SlabViews(memory)
+    array = views.array(128, 4)
+    reshaped = array.reshape(2, 2)
+    del array
+    assert views.take_released() == []
+    assert reshaped.tobytes() == b"abcd"
+    del reshaped
+    assert views.take_released() == [128]
+    assert views.take_released() == []
+
+
+def test_when_too_many_tensors_in_the_slab_are_held_others_are_copied() -> None:
+    memory = mmap(-1, 4096)
+    views = SlabViews(memory, most=1)
+    held, copied = views.array(0, 4), views.array(64, 4)
+    memory[0:4] = memory[64:68] = b"abcd"
+
+    assert (held.tobytes(), copied.tobytes()) == (b"abcd", bytes(4))
+    assert views.take_released() == [64]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(4090, 10), (-1, 1), (0, 5000), (5000, 1)])
+def test_what_does_not_lie_in_the_slab_is_garbage(offset: int, size: int) -> None:
+    with pytest.raises(BadFrame):
+        SlabViews(mmap(-1, 4096)).array(offset, size)
 
 
 @pytest.mark.parametrize(

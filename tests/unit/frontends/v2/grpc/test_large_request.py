@@ -38,6 +38,13 @@ def numbers(
 
 
 @wherry.model(max_batch_size=2)
+def reversed_numbers(
+    x: Annotated[np.ndarray, wherry.FP32[-1]],
+) -> Annotated[np.ndarray, wherry.FP32[-1]]:
+    return x[:, ::-1]
+
+
+@wherry.model(max_batch_size=2)
 def flags(
     x: Annotated[np.ndarray, wherry.BOOL[-1]],
 ) -> Annotated[np.ndarray, wherry.BOOL[-1]]:
@@ -52,7 +59,7 @@ def chatter(x: str) -> Iterator[str]:
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with served(texts, blobs, numbers, flags, chatter) as client:
+    with served(texts, blobs, numbers, reversed_numbers, flags, chatter) as client:
         yield client
         until(lambda: offload_of(client).bytes_in_work == 0)
         assert client.app._entry.admission.in_flight == 0
@@ -159,15 +166,15 @@ def test_raw_numbers_are_read_where_they_are_and_others_beside_the_loop(
     assert threads[0] == BESIDE
 
 
-def test_a_large_array_is_copied_into_its_answer_beside_the_loop(
-    client: Client, threads: list[str]
+@pytest.mark.parametrize(("model", "step"), [("numbers", 1), ("reversed_numbers", -1)])
+def test_a_large_array_that_must_be_copied_is_encoded_beside_the_loop(
+    client: Client, threads: list[str], model: str, step: int
 ) -> None:
-    array = np.zeros(COPIED_BYTES, np.float32)
+    array = np.arange(COPIED_BYTES, dtype=np.float32)
     message = request("FP32", [1, array.size], raw_input_contents=[array.tobytes()])
-    answer = client.ask("ModelInfer", {**message, "model_name": "numbers"}).answer
-    assert answer["raw_output_contents"] == [array.tobytes()]
-    assert threads[0] != BESIDE
-    assert threads[1] == BESIDE
+    answer = client.ask("ModelInfer", {**message, "model_name": model}).answer
+    assert answer["raw_output_contents"] == [array[::step].tobytes()]
+    assert [name == BESIDE for name in threads] == [False, step < 0]
 
 
 def test_others_are_answered_while_a_large_request_is_read_and_its_answer_written(
@@ -217,7 +224,7 @@ def test_a_client_that_leaves_takes_along_the_answer_that_is_being_written(
 ) -> None:
     array = np.zeros(COPIED_BYTES, np.float32)
     message = request("FP32", [1, array.size], raw_input_contents=[array.tobytes()])
-    rpc = client.begin("ModelInfer", {**message, "model_name": "numbers"})
+    rpc = client.begin("ModelInfer", {**message, "model_name": "reversed_numbers"})
     assert held.begun.wait(PATIENCE)
     client.call(rpc.leave)
     assert client.app._entry.admission.in_flight == 0

@@ -497,9 +497,12 @@ def test_headers_that_the_operator_forwards_are_parameters() -> None:
         headers = {"x-user-id": "u", "priority": "high", "x-other": "o"}
         client.post("/v2/models/echo/infer", {**text_of("a"), "parameters": {"n": 1}}, headers)
         client.post("/v2/models/echo/infer", text_of("a"), {"x-other": "o"})
+        of_the_body = {**text_of("a"), "parameters": {"x-user-id": "b"}}
+        client.post("/v2/models/echo/infer", of_the_body, {"x-user-id": "u"})
     assert seen[0].parameters == {"x-user-id": "u", "priority": "high", "n": 1}
     assert seen[0].priority == 5
     assert seen[1].parameters is None
+    assert seen[2].parameters == {"x-user-id": "b"}  # what the body says wins
 
 
 def test_what_a_model_says_beside_its_outputs_is_in_the_answer() -> None:

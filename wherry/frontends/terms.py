@@ -1,0 +1,78 @@
+"""What do the headers of a request ask for: its timeout, its tenant, parameters for its model?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from wherry.values.errors import InvalidRequest
+
+#: A year: the system's own timers cannot wait for every number that JSON can say.
+_LONGEST: Final = 365 * 86400.0
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What headers ask for. Requests with the same head may share it."""
+
+    #: Seconds; None: the model's own.
+    timeout: float | None = None
+    #: The tenant that is named; None: none is.
+    named_tenant: str | None = None
+    #: The tenant of a request that names none, if its API key was not checked here.
+    key_tenant: str = ""
+    #: Parameters for the model.
+    parameters: Mapping[str, str] | None = None
+
+    def tenant(self, caller: str) -> str:
+        """The tenant that the request names; else the name of its API key; else "".
+
+        A key that is not ours to check (a proxy does) counts, too, without its text: the tenant may
+        be shown. Not the connection: a proxy's carries the requests of all its clients.
+        """
+        if self.named_tenant is not None:
+            return self.named_tenant
+        return caller or self.key_tenant
+
+
+def terms_of(headers: Mapping[str, str], parameters: Mapping[str, str] | None = None) -> Terms:
+    """Read the headers of a request; InvalidRequest if its timeout is none. `parameters` are those
+    of the headers that are for the model."""
+    key = headers.get("authorization") or headers.get("x-api-key")
+    return Terms(
+        _timeout(headers),
+        headers.get("x-tenant-id"),
+        f"#{hash(key):x}" if key else "",
+        parameters,
+    )
+
+
+def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> float | None:
+    """The timeout of a request whose body has parameters: the shorter of `timeout` and theirs.
+
+    That is Triton's parameter: microseconds, and 0 means none.
+    """
+    if "timeout" not in parameters:
+        return timeout
+    microseconds = parameters["timeout"]
+    if type(microseconds) is not int or microseconds < 0:
+        raise InvalidRequest("parameter 'timeout' must be a whole number of microseconds")
+    seconds = min(microseconds * 1e-6, _LONGEST) or None
+    if timeout is None or seconds is None:
+        return timeout or seconds
+    return min(timeout, seconds)
+
+
+def _timeout(headers: Mapping[str, str]) -> float | None:
+    header = headers.get("x-request-timeout")
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise InvalidRequest(f"X-Request-Timeout must be seconds above 0, not {header!r}")
+    return min(seconds, _LONGEST)
