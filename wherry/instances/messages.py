@@ -6,7 +6,7 @@ that `workers.encoding` knows. Nothing is pickled but the arguments in `Source`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -16,6 +16,7 @@ from wherry.instances.executable import Execution, Failure, Outcome, SharedOutco
 from wherry.instances.source import Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
+from wherry.values.datatypes import Form, TensorSpec
 from wherry.workers.frames import Garbage
 
 
@@ -208,3 +209,9 @@ class Stepped(WorkerMessage):
 
 ToWorker = Start | Execute | Generate | Cancel | Join | Leave | Stop
 FromWorker = Ready | NotLoaded | Result | PartResults | Respond | GenerateEnd | Stepped
+
+
+def may_hold_arrays(specs: Iterable[TensorSpec]) -> bool:
+    """Can a message with columns of these be so large that a memory file goes with it? Not with
+    strings, which are always in the message itself; JSON may hold anything."""
+    return any(spec.form not in (Form.TEXT, Form.BYTES) for spec in specs)

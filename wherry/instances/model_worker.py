@@ -51,6 +51,9 @@ class ModelWorker:
     another thread.
     """
 
+    #: The way to the worker, once the model is loaded. For the loop's thread.
+    link: WorkerLink
+
     def __init__(
         self,
         name: str,
@@ -77,7 +80,7 @@ class ModelWorker:
         self._process: WorkerProcess | None = None
         self._slab: Slab | None = None
         self._messages: MessageSocket | None = None
-        self._link: WorkerLink | None = None
+        #: The event loop that owns the sockets, once the model is loaded.
         self._loop: LoopCalls | None = None
         #: What this instance's thread is to do, and whether it is to stop then.
         self._jobs: deque[Callable[[], None]] = deque()
@@ -91,7 +94,7 @@ class ModelWorker:
         """Have `callback(argument)` called in the loop; at once, if this is its thread."""
         loop = self._loop
         if loop is not None:
-            if loop.is_here:
+            if loop.thread == threading.get_ident():
                 callback(argument)
             else:
                 loop.call(callback, argument)
@@ -141,14 +144,8 @@ class ModelWorker:
     # The loop
 
     @property
-    def link(self) -> WorkerLink:
-        """The way to the loaded worker."""
-        assert self._link is not None
-        return self._link
-
-    @property
     def _is_linked(self) -> bool:
-        return self._link is not None and self._end is None
+        return self._loop is not None and self._end is None
 
     def _ended(self, error: Exception, read: bool) -> None:
         self._end = error, read
@@ -219,14 +216,14 @@ class ModelWorker:
         process = self._process
         if process is None:
             return
-        if self._link is None:
+        if self._loop is None:
             assert self._messages is not None
             self._messages.close()  # a worker that was not loaded ends by that
             process.wait()
         else:
             self._ask_to_end(process)
             process.wait()
-            self._close_link(process, self._link)
+            self._close_link(process)
         with self._lock:
             self._process = None
         process.close()
@@ -274,16 +271,19 @@ class ModelWorker:
 
     def _link_up(self, sockets: MessageSocket) -> None:
         """From now on the event loop owns the sockets."""
-        self._loop = self._choose_loop()
-        self._link = WorkerLink(
-            self._loop,
+        outputs = self._model.signature(self._config.name).outputs
+        sockets.takes_files = messages.may_hold_arrays(outputs)
+        loop = self._choose_loop()
+        self.link = WorkerLink(
+            loop,
             sockets,
             receive=self._receive,
             refused=self._refused,
             ended=self._ended,
             aside=self._aside,
         )
-        self._loop.call(WorkerLink.start, self._link)
+        self._loop = loop
+        loop.call(WorkerLink.start, self.link)
 
     def _ask_to_end(self, process: WorkerProcess) -> None:
         assert self._loop is not None
@@ -301,13 +301,13 @@ class ModelWorker:
                 return
             self._do_jobs()
 
-    def _close_link(self, process: WorkerProcess, link: WorkerLink) -> None:
+    def _close_link(self, process: WorkerProcess) -> None:
         """Have the loop close the sockets of a worker that has ended."""
         assert self._loop is not None
-        self._loop.call(WorkerLink.close, link)
+        self._loop.call(WorkerLink.close, self.link)
         while self._is_linked:
             if self._loop.is_closed:
-                link.abandon()
+                self.link.abandon()
                 return
             process.watch(_LOOK)
             self._do_jobs()

@@ -33,7 +33,16 @@ from wherry.instances.executable import (
     sendable,
     text_of,
 )
-from wherry.instances.messages import Answer, Cancel, Execute, Failed, Generate, Respond, Start
+from wherry.instances.messages import (
+    Answer,
+    Cancel,
+    Execute,
+    Failed,
+    Generate,
+    Respond,
+    Start,
+    may_hold_arrays,
+)
 from wherry.instances.source import import_model
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
@@ -63,6 +72,7 @@ def main() -> None:
             if isinstance(executable, StepLoop):
                 _serve_steps(connection, executable)
             else:
+                connection.takes_files = may_hold_arrays(executable.signature.inputs)
                 _serve(connection, executable)
             executable.unload()
     except (EOFError, ConnectionError):

@@ -29,7 +29,7 @@ class Loop(Protocol):
     """What the link asks of its event loop (`LoopCalls`)."""
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None: ...
-    def add_reader(self, file: int, read: Callable[[], None]) -> None: ...
+    def add_reader(self, file: int, read: Callable[[], object]) -> None: ...
     def remove_reader(self, file: int) -> None: ...
     def add_writer(self, file: int, write: Callable[[], None]) -> None: ...
     def remove_writer(self, file: int) -> None: ...
@@ -122,10 +122,11 @@ class WorkerLink:
         `large`: encode it aside. `slab`: its arrays may go to the slab, as the worker has read
         what was there. Once the link has ended this does nothing.
         """
+        if self._over:
+            return
         if large or self._waiting or self._encoding:
-            if not self._over:
-                self._waiting.append((message, slab, large))
-        elif not self._over:
+            self._waiting.append((message, slab, large))
+        else:
             self._encode(message, slab)
 
     def write(self) -> None:
@@ -210,12 +211,6 @@ class WorkerLink:
     def _may_receive(self) -> bool:
         return not (self._held or self._decoding or self._over)
 
-    def _readable(self) -> None:
-        if self._may_receive():
-            self._read()
-        else:
-            self._watch(False)  # or the loop would spin
-
     def _read_the_rest(self, error: Exception) -> None:
         while self._read():
             if not self._may_receive():
@@ -223,7 +218,10 @@ class WorkerLink:
         self._end(error)
 
     def _read(self) -> bool:
-        """Receive what is there. False: nothing is."""
+        """Receive what is there. False: nothing is, or it is not wanted now."""
+        if self._held or self._decoding or self._over:
+            self._watch(False)  # or the loop would spin
+            return False
         try:
             if not self._messages.read():
                 return False
@@ -239,7 +237,10 @@ class WorkerLink:
         while not (self._held or self._decoding or self._over):
             arrived = messages.decode(LARGE_BYTES)
             if arrived:
-                self._hand_over(arrived)
+                try:
+                    self._receive(arrived)
+                except Garbage as error:
+                    self._end(error)
             elif messages.has_left:
                 self._decoding = True
                 self._aside(self._decode_aside)
@@ -274,7 +275,7 @@ class WorkerLink:
     def _watch(self, watching: bool) -> None:
         self._watching = watching
         if watching:
-            self._loop.add_reader(self._messages.source(), self._readable)
+            self._loop.add_reader(self._messages.source(), self._read)
         else:
             self._loop.remove_reader(self._messages.source())
 

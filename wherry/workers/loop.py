@@ -19,14 +19,10 @@ class LoopCalls:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._thread = threading.get_ident()
+        #: The loop's thread.
+        self.thread = threading.get_ident()
         self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._awake = False
-
-    @property
-    def is_here(self) -> bool:
-        """Is this the loop's thread?"""
-        return threading.get_ident() == self._thread
 
     @property
     def is_closed(self) -> bool:
@@ -45,7 +41,7 @@ class LoopCalls:
                 self._calls.clear()
                 self._awake = False
 
-    def add_reader(self, file: int, read: Callable[[], None]) -> None:
+    def add_reader(self, file: int, read: Callable[[], object]) -> None:
         """Call `read` whenever `file` can be read. In the loop's thread, as `remove_reader`."""
         self.loop.add_reader(file, self._turn, read)
 
@@ -59,12 +55,16 @@ class LoopCalls:
     def remove_writer(self, file: int) -> None:
         self.loop.remove_writer(file)
 
-    def _turn(self, read: Callable[[], None]) -> None:
+    def _turn(self, read: Callable[[], object]) -> None:
         self._awake = True  # what is handed in meanwhile needs no wake-up
         try:
             read()
         finally:
-            self._drain()
+            self._awake = (
+                False  # before the look, so that what is handed in after it wakes the loop
+            )
+            if self._calls:
+                self._drain()
 
     def _drain(self) -> None:
         # First, so that what is handed in after the last popleft() wakes the loop again.

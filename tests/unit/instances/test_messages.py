@@ -10,6 +10,7 @@ from wherry.instances.messages import Answer, Failed
 from wherry.instances.source import Module, Source
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
+from wherry.values.datatypes import BYTES, FP32, Form, TensorSpec
 from wherry.workers.frames import Garbage
 
 SOURCE = Source(Module("shop", "/app/shop.py"), "Checkout", b"pickled", Module("cli", None))
@@ -102,3 +103,13 @@ def test_a_result_for_another_batch_is_garbage(
 ) -> None:
     with pytest.raises(Garbage):
         result.execution([1, 1], 900)
+
+
+def test_only_columns_of_strings_hold_no_arrays() -> None:
+    text, array = (
+        TensorSpec(name, datatype, (), form)
+        for name, datatype, form in [("t", BYTES, Form.TEXT), ("x", FP32, Form.ARRAY)]
+    )
+
+    assert not messages.may_hold_arrays([text, text])
+    assert messages.may_hold_arrays([text, array])

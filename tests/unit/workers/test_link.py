@@ -93,7 +93,7 @@ class World:
     def __init__(self) -> None:
         self.socket = FakeSocket()
         self.calls: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self.readers: dict[int, Callable[[], None]] = {}
+        self.readers: dict[int, Callable[[], object]] = {}
         self.writers: dict[int, Callable[[], None]] = {}
         self.jobs: deque[Any] = deque()
         self.received: list[str] = []
@@ -116,7 +116,7 @@ class World:
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
         self.calls.append((callback, argument))
 
-    def add_reader(self, file: int, read: Callable[[], None]) -> None:
+    def add_reader(self, file: int, read: Callable[[], object]) -> None:
         self.readers[file] = read
 
     def remove_reader(self, file: int) -> None:

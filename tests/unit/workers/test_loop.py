@@ -116,13 +116,13 @@ def test_the_thread_starts_when_it_is_asked_for_and_knows_itself() -> None:
     done = threading.Event()
 
     def note(_: object) -> None:
-        here.append(calls.is_here)
+        here.append(calls.thread == threading.get_ident())
         done.set()
 
     calls.call(note, None)
     assert done.wait(PATIENCE)
     assert here == [True]
-    assert not calls.is_here
+    assert calls.thread != threading.get_ident()
     assert io.calls() is calls
     assert threading.active_count() == before + 1
     io.close()

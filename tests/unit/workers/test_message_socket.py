@@ -401,3 +401,13 @@ def test_what_restores_messages_may_meet_any(pair: Pair) -> None:
     assert [message.columns for message in parent.decode(100)] == [{"n": 2}]
     with pytest.raises(Garbage):
         parent.decode_next()
+
+
+def test_a_socket_that_takes_no_files_knows_a_message_that_has_one_as_garbage(pair: Pair) -> None:
+    pair.parent.takes_files = False
+
+    assert pair.to_parent(rows=["a"]) == {"rows": ["a"]}
+    pair.worker.send(Cargo({"x": np.zeros(100_000)}))
+    pair.parent.read()
+    with pytest.raises(Garbage, match="without its descriptor"):
+        pair.parent.decode_next()
