@@ -19,6 +19,8 @@ from wherry.values.buffer import Buffer
 
 STREAM_WINDOW: Final = 2**20
 """Flow-control window of a stream in bytes. It is widened for a message that is longer."""
+SPARE_WINDOW: Final = 2**10
+"""Bytes of window beside what a message lacks: padding needs some, up to the stream's end."""
 
 
 class CallOwner(Protocol):
@@ -28,6 +30,8 @@ class CallOwner(Protocol):
     sender: FrameSender
     #: Bytes of messages, of all calls together, that the application has not got.
     received: HeldBytes
+    #: Calls that got a part of a message in this turn: `note_fed` follows at its end.
+    fed: set[Call]
 
     def begin(self, call: Call) -> None:
         """Give the call to the application."""
@@ -82,14 +86,24 @@ class Call(Rpc):
 
     def feed(self, data: memoryview, ends: bool) -> None:
         """Take the next bytes of the stream. `ends`: they are the last."""
-        if not self.ended:  # it may have ended with messages still to send
-            if ends and self._request is None and self._is_request(data):
+        request = self._request
+        if request is None:
+            if ends and not self.ended and self._is_request(data):
                 self.message = bytes(data[PREFIX.size :])
                 self.half_closed = True
                 self._owner.begin(self)
                 return
-            self._messages().feed(data)
-        self._fed(ends)
+            if self.ended:  # it may have ended with messages still to send
+                self.half_closed = self.half_closed or ends
+                return
+            request = self._messages()
+        if ends:
+            request.feed(data)
+            self.half_close()
+            return
+        if not request.assembly.fill(data):
+            request.feed(data)
+        self._owner.fed.add(self)
 
     def _is_request(self, data: memoryview) -> bool:
         """Whether this is a whole request: one message, not compressed, for a method that takes
@@ -116,14 +130,17 @@ class Call(Rpc):
         """Take `count` bytes that were put into `place`. `ends`: they are the last."""
         if self._request is not None and not self.ended:
             self._request.placed(count)
-        self._fed(ends)
-
-    def _fed(self, ends: bool) -> None:
         if ends:
             self.half_close()
-        elif not self.ended:
+        else:
+            self._owner.fed.add(self)
+
+    def note_fed(self) -> None:
+        """Let the client send on, and count what is held, at the end of a turn in which some of
+        the stream has come."""
+        if self._request is not None and not self.half_closed:
             self.grant()
-            self._messages().recount()
+            self._request.recount()
 
     def half_close(self) -> None:
         """Take the end of the client's side of the stream (END_STREAM)."""
@@ -132,15 +149,17 @@ class Call(Rpc):
             self._messages().end()
 
     def grant(self) -> None:
-        """Widen the window of the stream when half of it is used, unless messages wait."""
+        """Widen the window of the stream when it runs low, unless messages wait."""
         if self.half_closed or self.ended:
             return
-        wanted = STREAM_WINDOW
+        missing = 0
         if self._request is not None:
             if self._request.must_wait:
                 return
-            wanted = max(wanted, self._request.missing)
-        if self.receive_window < wanted // 2:
+            missing = self._request.missing + SPARE_WINDOW
+        wanted = max(STREAM_WINDOW, missing)
+        least = wanted // 2 if self.method.takes_stream else min(wanted // 2, missing)
+        if self.receive_window < least:
             increment = wanted - self.receive_window
             self._owner.sender.write(frames.window_update(self.id, increment))
             self.receive_window = wanted

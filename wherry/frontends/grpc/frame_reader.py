@@ -11,14 +11,18 @@ from typing import Final
 import numpy as np
 
 from wherry.frontends.grpc import frames
+from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frames import ConnectionFault, StreamFault
 from wherry.frontends.grpc.streams import Streams
 from wherry.frontends.grpc.work import ClientWork
 
-RECEIVE_BYTES: Final = 2**16
-"""Most bytes of one read. A message that lacks at least as many is read straight into its place."""
+RECEIVE_BYTES: Final = 2**18
+"""Most bytes of one read, but for those that go straight to their place."""
+PLACED_BYTES: Final = 2**16
+"""A DATA frame that lacks at least as many is read straight into the place of its message."""
 FRAME_BYTES: Final = 2**20
 """The largest frame that is taken (MAX_FRAME_SIZE)."""
+_PARTS: Final = frames.END_HEADERS | frames.PADDED | frames.WITH_PRIORITY
 
 
 def receive_buffer() -> memoryview:
@@ -37,9 +41,9 @@ class FrameReader:
     """
 
     __slots__ = (
-        "_block", "_buffer", "_data_ends", "_data_id", "_data_left", "_direct", "_filled",
-        "_greeted", "_max_header_bytes", "_rest", "_settled", "_skip", "_streams", "_unread",
-        "_whole", "_work",
+        "_block", "_buffer", "_call", "_data_ends", "_data_left", "_direct", "_filled", "_greeted",
+        "_max_header_bytes", "_plain_bytes", "_rest", "_settled", "_skip", "_streams", "_whole",
+        "_work", "unread",
     )  # fmt: skip
 
     def __init__(
@@ -48,30 +52,28 @@ class FrameReader:
         self._streams = streams
         self._work = work
         self._max_header_bytes = max_header_bytes
+        self._plain_bytes = min(max_header_bytes, FRAME_BYTES)  # any frame may have as many
         self._greeted = False  # the preface has come
         self._settled = False  # the first frame has come
         # Where bytes wait
         self._buffer = buffer
         self._rest = b""  # of the last read: less than the head of a frame
-        self._unread = b""  # more than this turn may read
+        #: Bytes that have come and wait for the next turn: `read_on` must be called then.
+        self.unread = b""
         self._whole: memoryview | None = None  # a frame that must be whole
         self._filled = 0
         self._direct = False  # whether the loop reads into a call's place
         # What was begun
         self._block: tuple[int, bool, bytearray] | None = None  # CONTINUATION must follow
-        self._data_id = self._data_left = 0
+        self._call: Call | None = None  # that takes the DATA; None if it is dropped
+        self._data_left = 0
         self._data_ends = False
         self._skip = 0  # bytes of padding, or of a frame that is not known
 
     @property
-    def is_behind(self) -> bool:
-        """Whether `read_on` must be called in the next turn: bytes have come that wait for it."""
-        return bool(self._unread)
-
-    @property
     def is_between(self) -> bool:
         """Whether all frames that have begun are read."""
-        begun = self._unread or self._rest or self._whole or self._block
+        begun = self.unread or self._rest or self._whole or self._block
         return not (begun or self._data_left or self._skip)
 
     @property
@@ -88,11 +90,11 @@ class FrameReader:
         self._direct = False
         if self._whole is not None:
             return self._whole[self._filled :]
-        if self._unread:  # reading is paused, but what was on its way may still come
+        if self.unread:  # reading is paused, but what was on its way may still come
             return self._buffer[:RECEIVE_BYTES]
-        if self._data_left >= RECEIVE_BYTES:
-            place = self._streams.place(self._data_id)
-            if place is not None and len(place) >= RECEIVE_BYTES:
+        if self._data_left >= PLACED_BYTES and self._call is not None:
+            place = self._call.place()
+            if place is not None and len(place) >= PLACED_BYTES:
                 self._direct = True
                 return place[: self._data_left]
         begin = len(self._rest)
@@ -101,58 +103,69 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """Read `count` bytes that were put into `buffer`."""
-        if self._unread:
-            self._unread += self._buffer[:count]
+        if self.unread:
+            self.unread += self._buffer[:count]
         elif self._direct:
             self._data_left -= count
-            ends = self._data_ends and not self._data_left
-            self._streams.placed(self._data_id, count, ends)
+            if self._call is not None:
+                self._call.placed(count, self._data_ends and not self._data_left)
         elif self._whole is not None:
             self._filled += count
             if self._filled == len(self._whole):
                 whole, self._whole = self._whole, None
                 self._read(whole)
         else:
-            self._read_all(self._buffer[: len(self._rest) + count])
+            self._read(self._buffer[: len(self._rest) + count])
 
     def read_on(self) -> None:
         """Read what the last turn has left unread."""
-        unread, self._unread = self._unread, b""
-        self._read_all(memoryview(unread))
+        unread, self.unread = self.unread, b""
+        self._read(memoryview(unread))
 
-    def _read_all(self, data: memoryview) -> None:
-        used = self._read(data)
-        left = bytes(data[used:])
-        if left and self._work.done >= self._work.share:
-            self._rest, self._unread = b"", left
-        else:
-            self._rest = left
+    def _read(self, data: memoryview) -> None:
+        """Read the frames in these bytes, as far as this turn may, and keep the rest."""
+        used = self._frames(data)
+        self._rest = b""
+        if used < len(data):
+            if self._work.done >= self._work.share:
+                self.unread = bytes(data[used:])
+            else:
+                self._rest = bytes(data[used:])
 
     # Frames
 
-    def _read(self, data: memoryview) -> int:
+    def _frames(self, data: memoryview) -> int:
         """Read whole frames, and DATA as far as it has come. Returns the number of bytes read."""
         streams, work = self._streams, self._work
+        sender = streams.sender
         position, end = 0, len(data)
         if not self._greeted:
             self._greet(data)
             if not self._greeted:
                 return 0
             position = len(frames.PREFACE)
-        while work.done < work.share and not streams.closed:
+        while work.done < work.share and not sender.closed:
             work.done += 1
             if self._data_left or self._skip:
                 position += self._take(data[position:])
                 if self._data_left or self._skip:
                     break
-            if end - position < frames.HEAD_BYTES:
+            begin = position + frames.HEAD_BYTES
+            if begin > end:
                 break
             high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data, position)
             length = high << 16 | low
+            stop = begin + length
             stream_id &= frames.MAX_STREAM_ID
-            self._check(kind, flags, length)
-            begin = position + frames.HEAD_BYTES
+            if length > self._plain_bytes or self._block is not None or not self._settled:
+                self._check(kind, flags, length)
             if kind == frames.DATA:
+                if stop <= end and length and not flags & frames.PADDED:  # as most are
+                    call = streams.begin_data(stream_id, length)
+                    if call is not None:
+                        call.feed(data[begin:stop], bool(flags & frames.END_STREAM))
+                    position = stop
+                    continue
                 padding = 0
                 if flags & frames.PADDED:
                     if length and begin == end:
@@ -160,16 +173,17 @@ class FrameReader:
                     padding = 1 + (data[begin] if length else 0)
                     begin += 1
                 self._begin_data(stream_id, flags, length, padding)
+                position = begin
             elif kind > frames.CONTINUATION:  # of some extension
-                self._work.note_noise()
+                work.note_noise()
                 self._skip = length
-            elif begin + length > end:
+                position = begin
+            elif stop > end:
                 self._await_whole(data[position:], frames.HEAD_BYTES + length)
                 return end
             else:
-                self._frame(kind, flags, stream_id, bytes(data[begin : begin + length]))
-                begin += length
-            position = begin
+                self._frame(kind, flags, stream_id, bytes(data[begin:stop]))
+                position = stop
         return position
 
     def _greet(self, data: memoryview) -> None:
@@ -199,21 +213,23 @@ class FrameReader:
         content = length - padding
         if content < 0:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "DATA with more padding than it is long")
-        self._streams.begin_data(stream_id, length, content)
-        self._data_id, self._data_ends = stream_id, bool(flags & frames.END_STREAM)
+        call = self._call = self._streams.begin_data(stream_id, length)
+        self._data_ends = bool(flags & frames.END_STREAM)
         self._data_left, self._skip = content, max(padding - 1, 0)
-        if not content:
-            if self._data_ends:
-                self._streams.end_stream(stream_id)
-            else:
-                self._work.note_noise()
+        if content:
+            return
+        if not self._data_ends:
+            self._work.note_noise()
+        elif call is not None:
+            call.half_close()
 
     def _take(self, data: memoryview) -> int:
         """Pass on DATA and skip padding. Returns the number of bytes used."""
         taken = min(self._data_left, len(data))
         if taken:
             left = self._data_left = self._data_left - taken
-            self._streams.data(self._data_id, data[:taken], self._data_ends and not left)
+            if self._call is not None:
+                self._call.feed(data[:taken], self._data_ends and not left)
             if left:
                 return taken
         skipped = min(self._skip, len(data) - taken)
@@ -224,7 +240,11 @@ class FrameReader:
         """Pass on a whole frame."""
         try:
             if kind == frames.HEADERS:
-                self._headers(flags, stream_id, payload)
+                if flags & _PARTS == frames.END_HEADERS and stream_id & 1:  # as most are
+                    ends = bool(flags & frames.END_STREAM)
+                    self._streams.header_block(stream_id, ends, payload)
+                else:
+                    self._headers(flags, stream_id, payload)
             elif kind == frames.WINDOW_UPDATE:
                 self._streams.window_update(stream_id, frames.number(payload, "WINDOW_UPDATE"))
             elif kind == frames.RST_STREAM:

@@ -25,6 +25,7 @@ from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
 from wherry.frontends.grpc.frames import ConnectionFault
+from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.request_messages import MessageReading
 from wherry.frontends.grpc.rpc import Application, report
 from wherry.frontends.grpc.sender import FrameSender
@@ -57,7 +58,9 @@ class Connections(OpenConnections["Connection"]):
     ) -> None:
         super().__init__(clock, limits, holdings)
         self.turns = TurnBudget()
-        reading = MessageReading(limits.max_body_bytes, self.turns, offload or Offload())
+        reading = MessageReading(
+            limits.max_body_bytes, self.turns, offload or Offload(), MessageRooms()
+        )
         self.serving = Serving(application, coding, clock, reading, ended)
         self.receive_buffer = receive_buffer()
 
@@ -65,6 +68,15 @@ class Connections(OpenConnections["Connection"]):
     def calls(self) -> int:
         """Number of calls that the application has."""
         return self.serving.calls
+
+    def sweep(self) -> None:
+        super().sweep()
+        self.serving.reading.rooms.sweep()
+
+    def remove(self, connection: Connection) -> None:
+        super().remove(connection)
+        if not self.open:  # and no sweep comes
+            self.serving.reading.rooms = MessageRooms()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -163,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._read_bytes += nbytes
-        if self._reader.is_behind:
+        if self._reader.unread:
             self._reader.received(nbytes)
         elif not self._sender.closed:
             self._read(nbytes)
@@ -178,14 +190,16 @@ class Connection(asyncio.BufferedProtocol):
                 reader.read_on()
             else:
                 reader.received(nbytes)
+            if self.streams.fed:
+                self.streams.end_turn()
         except ConnectionFault as fault:
             self._fail(fault.code, str(fault))
         except Exception as error:  # noqa: BLE001 - a bug must not leave clients waiting
             report(f"reading from {self!r} failed", error)
             self._fail(frames.INTERNAL_ERROR, "the server failed to read this")
-        work.end_turn()
+        self._shared.turns.spend(work.done)
         sender.uncork()
-        if reader.is_behind:
+        if reader.unread:
             self._shared.turns.later(self._read_on)
             self._regulate()
 
@@ -200,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._transport.is_closing():
             return
-        if self._sender.paused or self._reader.is_behind:
+        if self._sender.paused or self._reader.unread:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

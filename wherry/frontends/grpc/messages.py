@@ -6,9 +6,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-
 from wherry.frontends import compression
+from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
@@ -19,7 +18,8 @@ Message = tuple[bool, Buffer]
 PREFIX: Final = struct.Struct(">BL")
 
 FIRST_ROOM: Final = 2**18
-"""Bytes of room for a message of which only the length has come: sending a length costs nothing."""
+"""Bytes of new room for a message of which only the length has come: sending a length costs
+nothing."""
 GROWTH: Final = 4
 """The room grows to this multiple of what has come; all copies add up to a third of a message."""
 
@@ -35,10 +35,13 @@ class BadMessage(Exception):
 class Assembly:
     """Assembles the messages of a stream from pieces of any length."""
 
-    __slots__ = ("_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix")
+    __slots__ = (
+        "_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix", "_rooms",
+    )  # fmt: skip
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, rooms: MessageRooms) -> None:
         self._max_bytes = max_bytes
+        self._rooms = rooms
         self._prefix = b""
         self._compressed = False
         self._message: memoryview | None = None  # as much of it as there is room for by now
@@ -59,6 +62,21 @@ class Assembly:
     def between(self) -> bool:
         """Whether no message has begun."""
         return self._message is None and not self._prefix
+
+    def fill(self, data: memoryview) -> bool:
+        """Add to a message that has begun bytes that do not complete it.
+
+        Returns whether that is done; if not, `feed` must take them.
+        """
+        message = self._message
+        if message is None:
+            return False
+        filled = self._filled + len(data)
+        if filled >= len(message):
+            return False
+        message[self._filled : filled] = data
+        self._filled = filled
+        return True
 
     def feed(self, data: memoryview) -> Iterator[Message]:
         """The messages that these bytes complete. BadMessage if one is too large, or malformed."""
@@ -94,7 +112,7 @@ class Assembly:
             else:
                 self._compressed = flag == 1
                 self._length = length
-                self._message = _room(min(length, FIRST_ROOM))
+                self._message = self._rooms.kept(length) or self._room(FIRST_ROOM)
                 self._filled = 0
 
     def place(self) -> memoryview | None:
@@ -108,16 +126,15 @@ class Assembly:
         if message is None or self._filled < len(message):
             return
         if self._filled < self._length:
-            self._message = _room(min(self._length, GROWTH * self._filled))
+            self._message = self._room(GROWTH * self._filled)
             self._message[: self._filled] = message
             return
         self._message = None
         yield self._compressed, message
 
-
-def _room(size: int) -> memoryview:
-    # Not bytearray(n): that writes n zeros first.
-    return np.empty(size, np.uint8).data
+    def _room(self, most: int) -> memoryview:
+        length = self._length
+        return self._rooms.new(min(length, most), whole=length <= most)
 
 
 def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:

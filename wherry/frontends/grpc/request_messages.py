@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from wherry.frontends.connections.held import HeldBytes
+from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, unpacked
 from wherry.frontends.grpc.rpc import report
 from wherry.frontends.grpc.work import CALL_WORK, UNPACKED_A_FRAME, TurnBudget
@@ -34,6 +35,8 @@ class MessageReading:
     turns: TurnBudget
     #: Where large compressed messages are unpacked.
     offload: Offload
+    #: Where large messages are assembled.
+    rooms: MessageRooms
 
 
 class MessageReceiver(Protocol):
@@ -62,8 +65,8 @@ class RequestMessages:
     """
 
     __slots__ = (
-        "_assembly", "_call", "_coding", "_counted", "_end_waits", "_heard", "_kept", "_one",
-        "_paused", "_reading", "_received", "_unpacking", "_waiting", "_waiting_bytes",
+        "_call", "_coding", "_counted", "_end_waits", "_heard", "_kept", "_one", "_paused",
+        "_reading", "_received", "_unpacking", "_waiting", "_waiting_bytes", "assembly",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +86,7 @@ class RequestMessages:
         self._heard: tuple[int, float] | None = None  # `held`, and when a sweep first saw it
         self._one = one
         self._kept: Buffer | None = None  # the one
-        self._assembly = Assembly(reading.max_bytes)
+        self.assembly = Assembly(reading.max_bytes, reading.rooms)
         self._paused = False
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0
@@ -94,12 +97,12 @@ class RequestMessages:
     def held(self) -> int:
         """Bytes of messages that the application has not got."""
         kept = 0 if self._kept is None else len(self._kept)
-        return self._waiting_bytes + self._assembly.filled + kept
+        return self._waiting_bytes + self.assembly.filled + kept
 
     @property
     def missing(self) -> int:
         """Bytes of a message that has begun which are still to come."""
-        return self._assembly.missing
+        return self.assembly.missing
 
     @property
     def must_wait(self) -> bool:
@@ -108,18 +111,18 @@ class RequestMessages:
 
     def feed(self, data: memoryview) -> None:
         """Take the next bytes of the stream."""
-        self._take(self._assembly.feed(data))
+        self._take(self.assembly.feed(data))
 
     def place(self) -> memoryview | None:
         """Return room for the next bytes of a message, of which `placed` must be told."""
-        return self._assembly.place()
+        return self.assembly.place()
 
     def placed(self, count: int) -> None:
-        self._take(self._assembly.placed(count))
+        self._take(self.assembly.placed(count))
 
     def end(self) -> None:
         """Take the end of the client's stream."""
-        if not self._assembly.between:
+        if not self.assembly.between:
             self._call.refuse("INTERNAL", "the client's stream ends within a message")
         elif self.must_wait:
             self._end_waits = True

@@ -83,7 +83,7 @@ class Streams:
 
     __slots__ = (
         "_heads", "_ids", "_peer", "_serving", "_shutdown", "_to_credit", "_work", "begun_at",
-        "by_id", "check_path", "reading", "received", "sender",
+        "by_id", "check_path", "fed", "reading", "received", "sender",
     )  # fmt: skip
 
     def __init__(
@@ -103,8 +103,10 @@ class Streams:
         self._shutdown = shutdown
         self._heads = heads.HeadReader(work, max_header_bytes)
         self._ids = StreamIds()
-        self._to_credit = 0  # bytes of DATA read since the connection's last WINDOW_UPDATE
+        self._to_credit = 0  # bytes of DATA since the connection's last WINDOW_UPDATE
         self.by_id: dict[int, Call] = {}
+        #: Calls that got a part of a message in this turn.
+        self.fed: set[Call] = set()
         self.sender = sender
         self.reading = serving.reading
         #: Bytes of messages, of all calls together, that the application has not got.
@@ -113,11 +115,6 @@ class Streams:
         self.check_path: Callable[[str], None] | None = None
         #: When the application was last given a call.
         self.begun_at = serving.clock()
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more is to be read."""
-        return self.sender.closed
 
     # HEADERS
 
@@ -193,54 +190,40 @@ class Streams:
 
     # DATA
 
-    def begin_data(self, stream_id: int, length: int, content: int) -> None:
-        """Begin a DATA frame of `length` bytes, of which `content` are not padding."""
+    def begin_data(self, stream_id: int, length: int) -> Call | None:
+        """Begin a DATA frame of `length` bytes, padding included.
+
+        Returns the call that takes its content; None: it is dropped.
+        """
+        self._to_credit += length
+        if self._to_credit >= CONNECTION_WINDOW // 2:
+            self._credit()
         call = self.by_id.get(stream_id)
         if call is None:
             self._ids.check_known(stream_id, "DATA")
-        else:
-            call.receive_window -= length
-            if call.half_closed:
-                self.stream_fault(stream_id, frames.STREAM_CLOSED)
-            elif call.receive_window < 0:
-                self.stream_fault(stream_id, frames.FLOW_CONTROL_ERROR)
-        if length != content:
-            self._credit(length - content)
+            return None
+        call.receive_window -= length
+        if call.half_closed:
+            self.stream_fault(stream_id, frames.STREAM_CLOSED)
+            return None
+        if call.receive_window < 0:
+            self.stream_fault(stream_id, frames.FLOW_CONTROL_ERROR)
+            return None
+        return call
 
-    def data(self, stream_id: int, data: memoryview, ends: bool) -> None:
-        """Take the next bytes of the frame. `ends`: the client's side of the stream ends."""
-        self._credit(len(data))
-        call = self.by_id.get(stream_id)
-        if call is not None:
-            call.feed(data, ends)
+    def end_turn(self) -> None:
+        """Count what the calls have got in this turn, and let their clients send on."""
+        for call in self.fed:
+            call.note_fed()
+        self.fed.clear()
 
-    def place(self, stream_id: int) -> memoryview | None:
-        """Return room in a message for the next bytes of the frame, where that saves a copy."""
-        call = self.by_id.get(stream_id)
-        return None if call is None else call.place()
-
-    def placed(self, stream_id: int, count: int, ends: bool) -> None:
-        """Take `count` bytes that were put into `place`. `ends`: as for `data`."""
-        self._credit(count)
-        call = self.by_id.get(stream_id)
-        if call is not None:
-            call.placed(count, ends)
-
-    def end_stream(self, stream_id: int) -> None:
-        """Take the end of the client's side of the stream, by an empty DATA frame."""
-        call = self.by_id.get(stream_id)
-        if call is not None:
-            call.half_close()
-
-    def _credit(self, count: int) -> None:
+    def _credit(self) -> None:
         """Let the client send as much DATA as was read.
 
         What a call does not read is held back by its own window, so no call waits for another.
         """
-        self._to_credit += count
-        if self._to_credit >= CONNECTION_WINDOW // 2:
-            self.sender.write(frames.window_update(0, self._to_credit))
-            self._to_credit = 0
+        self.sender.write(frames.window_update(0, self._to_credit))
+        self._to_credit = 0
 
     # Other frames
 

@@ -94,9 +94,6 @@ class ClientWork:
         self.done = 0
         self.share = self._budget.share
 
-    def end_turn(self) -> None:
-        self._budget.spend(self.done)
-
     def note_reset(self, count: int = 1) -> None:
         self._resets += count
         if self._resets > MAX_RESETS:

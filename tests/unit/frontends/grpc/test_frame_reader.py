@@ -1,13 +1,17 @@
 """frontends/grpc/frame_reader.py: bytes become frames, however they are cut."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wherry.frontends.connections.held import HeldBytes
 from wherry.frontends.grpc import frames
+from wherry.frontends.grpc.call import Call
 from wherry.frontends.grpc.frame_reader import (
     FRAME_BYTES,
-    RECEIVE_BYTES,
+    PLACED_BYTES,
     FrameReader,
     receive_buffer,
 )
@@ -25,6 +29,7 @@ from wherry.frontends.grpc.frames import (
     frame,
     window_update,
 )
+from wherry.frontends.grpc.sender import FrameSender
 from wherry.frontends.grpc.streams import Streams
 from wherry.frontends.grpc.work import TURN_WORK, ClientWork, TurnBudget
 
@@ -32,39 +37,46 @@ BEGIN = PREFACE + frame(SETTINGS, 0, 0, b"")
 MAX_HEADER_BYTES = 4000
 
 
+class Taker(Call):
+    """Takes the content of one stream. It goes into `into`, where there is such a place."""
+
+    def __init__(self, sink: "Sink", stream_id: int) -> None:
+        self.sink = sink
+        self.id = stream_id
+
+    def feed(self, data: memoryview, ends: bool) -> None:
+        content = self.sink.content
+        content[self.id] = content.get(self.id, b"") + bytes(data)
+        if ends:
+            self.half_close()
+
+    def place(self) -> memoryview | None:
+        return self.sink.into
+
+    def placed(self, count: int, ends: bool) -> None:
+        assert self.sink.into is not None
+        self.feed(self.sink.into[:count], ends)
+
+    def half_close(self) -> None:
+        self.sink.told.append(("end_stream", self.id))
+
+
 class Sink(Streams):
-    """Writes down what it is told. DATA goes into `into`, where there is such a place."""
+    """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.is_closed = False
+        transport = asyncio.Transport()
+        self.sender = FrameSender(transport, HeldBytes(lambda count: False))
         self.told: list[tuple[object, ...]] = []
         self.content: dict[int, bytes] = {}
         self.into: memoryview | None = None
 
-    @property
-    def closed(self) -> bool:
-        return self.is_closed
-
     def header_block(self, stream_id: int, ends: bool, block: bytes) -> None:
         self.told.append(("header_block", stream_id, ends, block))
 
-    def begin_data(self, stream_id: int, length: int, content: int) -> None:
-        self.told.append(("begin_data", stream_id, length, content))
-
-    def data(self, stream_id: int, data: memoryview, ends: bool) -> None:
-        self.content[stream_id] = self.content.get(stream_id, b"") + bytes(data)
-        if ends:
-            self.end_stream(stream_id)
-
-    def place(self, stream_id: int) -> memoryview | None:
-        return self.into
-
-    def placed(self, stream_id: int, count: int, ends: bool) -> None:
-        assert self.into is not None
-        self.data(stream_id, self.into[:count], ends)
-
-    def end_stream(self, stream_id: int) -> None:
-        self.told.append(("end_stream", stream_id))
+    def begin_data(self, stream_id: int, length: int) -> Call | None:
+        self.told.append(("begin_data", stream_id, length))
+        return Taker(self, stream_id)
 
     def window_update(self, stream_id: int, increment: int) -> None:
         self.told.append(("window_update", stream_id, increment))
@@ -122,13 +134,13 @@ MIXTURE = (
 TOLD: list[tuple[object, ...]] = [
     ("settings", {}),
     ("header_block", 1, False, b"one and two"),
-    ("begin_data", 1, 7, 7),
+    ("begin_data", 1, 7),
     ("ping", b"12345678"),
-    ("begin_data", 1, 10, 4),
-    ("begin_data", 1, 4, 0),
+    ("begin_data", 1, 10),
+    ("begin_data", 1, 4),
     ("window_update", 0, 77),
     ("header_block", 3, True, b"three"),
-    ("begin_data", 1, 0, 0),
+    ("begin_data", 1, 0),
     ("end_stream", 1),
     ("reset_by_client", 3),
     ("pong", b"87654321"),
@@ -185,23 +197,23 @@ def test_what_must_come_whole_is_one_thing_until_it_has(
 
 def test_many_bytes_of_data_go_straight_into_their_place() -> None:
     source = Source()
-    source.feed(BEGIN + frames.head(3 * RECEIVE_BYTES, DATA, END_STREAM, 1))
-    place = source.sink.into = memoryview(bytearray(10 * RECEIVE_BYTES))
+    source.feed(BEGIN + frames.head(3 * PLACED_BYTES, DATA, END_STREAM, 1))
+    place = source.sink.into = memoryview(bytearray(10 * PLACED_BYTES))
     buffer = source.reader.buffer()
     assert buffer.obj is place.obj
-    assert len(buffer) == 3 * RECEIVE_BYTES  # and nothing of the next frame
-    buffer[: 2 * RECEIVE_BYTES + 1] = b"x" * (2 * RECEIVE_BYTES + 1)
-    source.reader.received(2 * RECEIVE_BYTES + 1)
+    assert len(buffer) == 3 * PLACED_BYTES  # and nothing of the next frame
+    buffer[: 2 * PLACED_BYTES + 1] = b"x" * (2 * PLACED_BYTES + 1)
+    source.reader.received(2 * PLACED_BYTES + 1)
     assert source.reader.buffer().obj is not place.obj  # too few are left
-    source.feed(b"y" * (RECEIVE_BYTES - 1))
-    assert source.sink.content[1] == b"x" * (2 * RECEIVE_BYTES + 1) + b"y" * (RECEIVE_BYTES - 1)
+    source.feed(b"y" * (PLACED_BYTES - 1))
+    assert source.sink.content[1] == b"x" * (2 * PLACED_BYTES + 1) + b"y" * (PLACED_BYTES - 1)
     assert source.sink.told[-1] == ("end_stream", 1)
 
 
 def test_a_buffer_that_was_not_filled_may_be_asked_for_again() -> None:
     source = Source()
-    source.feed(BEGIN + frames.head(2 * RECEIVE_BYTES, DATA, 0, 1))
-    source.sink.into = memoryview(bytearray(2 * RECEIVE_BYTES))
+    source.feed(BEGIN + frames.head(2 * PLACED_BYTES, DATA, 0, 1))
+    source.sink.into = memoryview(bytearray(2 * PLACED_BYTES))
     source.reader.buffer()
     source.sink.into = None  # the call has ended meanwhile
     source.feed(b"x" * 10)
@@ -213,7 +225,7 @@ def test_what_one_turn_does_not_read_waits_for_the_next() -> None:
     source.feed(BEGIN)
     pings = TURN_WORK + 10
     source.feed(frame(PING, 0, 0, b"12345678") * pings)
-    assert source.reader.is_behind
+    assert source.reader.unread
     seen = len(source.sink.told)
     buffer = source.reader.buffer()
     buffer[:17] = frame(PING, 0, 0, b"the last")
@@ -221,17 +233,17 @@ def test_what_one_turn_does_not_read_waits_for_the_next() -> None:
     assert len(source.sink.told) == seen  # it is kept for the turn that is to come
     source.work.begin_turn()
     source.reader.read_on()
-    assert not source.reader.is_behind
+    assert not source.reader.unread
     assert source.sink.told[1:] == [("ping", b"12345678")] * pings + [("ping", b"the last")]
 
 
 def test_a_sink_that_is_closed_is_told_nothing_more() -> None:
     source = Source()
     source.feed(BEGIN)
-    source.sink.is_closed = True
+    source.sink.sender.closed = True
     source.feed(MIXTURE)
     assert source.sink.told == TOLD[:1]
-    assert not source.reader.is_behind
+    assert not source.reader.unread
 
 
 @pytest.mark.parametrize(

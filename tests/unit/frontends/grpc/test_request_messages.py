@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.frontends.grpc.raw import looped, prefixed, turned
 from wherry.frontends.connections.held import FREE_BYTES, HeldBytes
+from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.request_messages import (
     MESSAGE_BYTES,
     PACKED_BYTES,
@@ -31,7 +32,7 @@ class Receiver:
         self.ends = 0
         self.grants = 0
         self.refused = ""
-        self.reading = MessageReading(MAX_BYTES, TurnBudget(), Offload())
+        self.reading = MessageReading(MAX_BYTES, TurnBudget(), Offload(), MessageRooms())
         self.received = HeldBytes(lambda count: count > full)
         self.messages = RequestMessages(self, coding, self.reading, self.received, one=one)
 

