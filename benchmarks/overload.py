@@ -45,8 +45,7 @@ def request_bytes(model: str, timeout: float | None) -> bytes:
         }
     ).encode()
     head = (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\n"
-        f"Host: 127.0.0.1\r\nContent-Length: {len(body)}"
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}"
     )
     return head.encode() + b"\r\n\r\n" + body
 
