@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from wherry.instances.executable import Execution, Outcome
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.stream_run import StreamRun
-from wherry.models.model import Device
 from wherry.values.errors import WorkerDied
 from wherry.values.request import Batch, Columns, InferRequest
 
@@ -22,16 +21,6 @@ class ServedInstance(Instance):
 
     Everything but `give`, `stop` and `abort` is for that thread.
     """
-
-    #: Does `execute` also take requests that stream, and may requests outlive their batch?
-    #: `answers` is told of those later.
-    outlives_batch = False
-
-    def __init__(self, name: str, device: Device) -> None:
-        super().__init__(name, device)
-        #: When `give` itself began the batch that `wait` returned last (seconds of the runtime's
-        #: clock): then `execute` gets all of its requests, and only waits for its answer.
-        self.begun_at: float | None = None
 
     @abstractmethod
     def wait(self) -> Batch | None:
@@ -57,13 +46,9 @@ class ServedInstance(Instance):
         assert answers is not None
         stream = None
         try:
-            started = self.begun_at
-            if started is None:
-                requests = answers.prepared(batch)
-                started = answers.now()
-            else:
-                requests = list(batch.requests)
-            if requests and requests[-1].streams and not self.outlives_batch:
+            requests = answers.prepared(batch)
+            started = answers.now()
+            if requests and requests[-1].streams:
                 stream = answers.stream_run(self, batch, requests, started)
                 outcomes = self.stream(requests, _paced(stream))
             else:

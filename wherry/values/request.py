@@ -6,10 +6,10 @@ array with the rows first. Row i of every output belongs to row i of every input
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import getsizeof
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -59,21 +59,6 @@ class SequenceStep:
     end: bool = False
 
 
-class Reader(Protocol):
-    """An event loop that waits for a reply and can read it from a worker itself."""
-
-    def watch(self, file: int, turn: Callable[[], None]) -> bool:
-        """Call `turn` in the loop whenever `file` is readable, until `forget`. Any thread.
-
-        False if that is not possible, or not yet.
-        """
-        ...
-
-    def forget(self, file: int) -> None:
-        """Stop watching. Any thread; a `turn` that has begun continues."""
-        ...
-
-
 class InferRequest(msgspec.Struct, eq=False):
     """One caller's rows for one model.
 
@@ -112,8 +97,6 @@ class InferRequest(msgspec.Struct, eq=False):
     compute_ns: tuple[int, int, int] = (0, 0, 0)
     #: If a pipeline sent it: its tracing.Span in the pipeline's trace.
     span: object | None = None
-    #: The event loop that awaits its reply, if one does.
-    reader: Reader | None = None
     #: The lane of the queue that it is in.
     queued: object | None = None
     #: Exempt from queue limits: what it belongs to was admitted already (the first part of a

@@ -17,9 +17,7 @@ import socket
 import termios
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
+from typing import Any, Protocol
 
 from wherry.workers.encoding import MessageDecoder, MessageEncoder
 from wherry.workers.frames import HAS_FILE, IS_GARBAGE, Frame, FrameBuffer, Garbage
@@ -28,29 +26,43 @@ from wherry.workers.shared_memory import Region, Slab
 _ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
 
 
-class MessageSocket:
-    """One end of both sockets; `message_type` is what arrives.
+class FrameEncoder(Protocol):
+    """Makes frames of messages (`MessageEncoder`)."""
+
+    #: The memory file to send with the last frame, its descriptor called `fileno`, if there is one.
+    #: The socket sets this to None.
+    file: Any
+
+    def frame(self, message: Any, *, slab: bool) -> bytes: ...
+
+
+class FrameDecoder(Protocol):
+    """Makes messages of the bodies of frames (`MessageDecoder`)."""
+
+    def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any: ...
+
+
+class FrameSocket:
+    """One end of both sockets.
 
     With blocking sockets every call blocks. With others `write` and `read` never do, and `flush`
-    and `receive` call `wait(file, events)` where they would. Arrays that arrive in the slab are
-    copied if `copies`. `restore(message)` changes each message that was decoded.
+    and `receive` call `wait(file, events)` where they would.
     """
 
     def __init__(
         self,
         source: socket.socket,
         target: socket.socket,
-        message_type: Any,
+        encoder: FrameEncoder,
+        decoder: FrameDecoder,
         *,
-        copies: bool,
         wait: Callable[[int, int], None] | None = None,
-        restore: Callable[[Any], None] | None = None,
     ) -> None:
         self._source = source
         self._target = target
+        self._encoder = encoder
+        self._decoder = decoder
         self._wait = wait
-        self._encoder = MessageEncoder()
-        self._decoder = MessageDecoder(message_type, copies=copies, restore=restore)
         self._buffer = FrameBuffer()
         #: Those that have come and are not decoded.
         self._frames: deque[Frame] = deque()
@@ -64,10 +76,6 @@ class MessageSocket:
         self._added: list[bytes] = []
         #: What a full socket has not taken yet, each part with the descriptor to send with it.
         self._unsent: deque[tuple[memoryview, int | None]] = deque()
-
-    def use(self, slab: Slab, region: Region) -> None:
-        """Arrays come out of this slab, and go into this region of it."""
-        self._decoder.memory, self._encoder.region = slab.memory, region
 
     def source(self) -> int:
         """The descriptor to receive from."""
@@ -89,7 +97,7 @@ class MessageSocket:
 
     # Sending
 
-    def add(self, message: msgspec.Struct, *, slab: bool = False) -> None:
+    def add(self, message: Any, *, slab: bool = False) -> None:
         """Encode a message, for the next `write`. Raises UNSENDABLE.
 
         `slab`: its arrays may go to the slab, as the other process has read what was there.
@@ -142,7 +150,7 @@ class MessageSocket:
             assert self._wait is not None
             self._wait(self.target(), select.POLLOUT)
 
-    def send(self, message: msgspec.Struct, *, slab: bool = False) -> None:
+    def send(self, message: Any, *, slab: bool = False) -> None:
         """Send a message. Raises UNSENDABLE, and OSError if the other process is gone."""
         self.add(message, slab=slab)
         self.flush()
@@ -246,3 +254,29 @@ class MessageSocket:
             raise Garbage(str(error)) from error
         finally:
             os.close(file)
+
+
+class MessageSocket(FrameSocket):
+    """One end of both sockets for msgpack messages; `message_type` is what arrives.
+
+    Arrays that arrive in the slab are copied if `copies`. `restore(message)` changes each message
+    that was decoded.
+    """
+
+    def __init__(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        message_type: Any,
+        *,
+        copies: bool,
+        wait: Callable[[int, int], None] | None = None,
+        restore: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._messages_out = MessageEncoder()
+        self._messages_in = MessageDecoder(message_type, copies=copies, restore=restore)
+        super().__init__(source, target, self._messages_out, self._messages_in, wait=wait)
+
+    def use(self, slab: Slab, region: Region) -> None:
+        """Arrays come out of this slab, and go into this region of it."""
+        self._messages_in.memory, self._messages_out.region = slab.memory, region

@@ -12,6 +12,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -137,6 +138,27 @@ class WorkerProcess:
     def _pump(self) -> None:
         if not self._log.pump():  # it closed its output, and goes on
             self._poll.unregister(self._log.file)
+
+
+def start_worker(
+    command: Sequence[str], environment: Mapping[str, str], model: str, instance: str, memory: int
+) -> tuple[WorkerProcess, socket.socket, socket.socket]:
+    """Start a worker, connected with this process by a socket for each direction: those to receive
+    from and to send to, which do not block. Its arguments after `command` are the descriptors of
+    its ends, in the same order, that of the memory that it shares, and our process id."""
+    with contextlib.ExitStack() as undo, contextlib.ExitStack() as theirs:
+        ours, ends = [], []
+        for _ in range(2):
+            our_end, their_end = socket.socketpair()
+            undo.callback(our_end.close)
+            theirs.callback(their_end.close)
+            our_end.setblocking(False)
+            ours.append(our_end)
+            ends.append(their_end.fileno())
+        process = WorkerProcess(command, environment, model, instance, [*ends, memory])
+        undo.pop_all()
+    target, source = ours
+    return process, source, target
 
 
 class Bell:

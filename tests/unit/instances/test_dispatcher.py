@@ -693,63 +693,6 @@ def test_a_worker_that_dies_while_idle_is_replaced() -> None:
         assert d.ask("b").rows() == ["b"]
 
 
-class Eager(Worker):
-    """It has begun a batch before its serving thread wakes up."""
-
-    def __init__(self, name: str, deaths: list[str]) -> None:
-        super().__init__(name, deaths)
-        self.executed: list[int] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def give(self, batches: Sequence[Batch]) -> None:
-        assert self.answers is not None
-        self.begun_at = self.answers.now()
-        super().give(batches)
-
-    def wait(self) -> Batch | None:
-        batch = super().wait()
-        self.meanwhile()
-        return batch
-
-    def execute(self, requests: Sequence[InferRequest]) -> Execution:
-        self.begun_at = None
-        self.executed.append(len(requests))
-        return super().execute(requests)
-
-
-class EagerWorkers(Workers):
-    kind = Eager
-
-
-def test_a_batch_that_was_begun_when_it_was_given_stays_whole_and_waited_no_longer() -> None:
-    workers = EagerWorkers()
-    with desk(echo(), make=workers) as d:
-        (worker,) = workers.made
-        assert isinstance(worker, Eager)
-        stays, leaves = Call("a"), Call("b")
-
-        def leave() -> None:
-            worker.meanwhile = lambda: None
-            d.clock.now += 5.0
-            d.dispatcher.cancel(leaves.request)
-
-        worker.meanwhile = leave
-        d.dispatcher.submit([stays.request, leaves.request])
-
-        assert stays.rows() == ["a"]
-        assert isinstance(leaves.error(), Cancelled)
-        statistics = d.dispatcher.statistics
-        assert (statistics.queue.count, statistics.queue.ns) == (2, 0)
-        assert d.ask("next").rows() == ["next"]
-        assert worker.executed == [2, 1]
-
-
-def test_a_batch_that_was_begun_by_a_worker_that_died_is_tried_once_more() -> None:
-    workers = EagerWorkers("run")
-    with desk(echo(), make=workers) as d:
-        assert [call.rows() for call in d.ask_all("a", "b")] == [["a"], ["b"]]
-
-
 def test_a_batch_handed_to_a_worker_in_the_moment_of_its_death_is_not_lost() -> None:
     """The worker's end is noticed first; the batch was assigned to it under the lock before."""
     workers = Workers()

@@ -1,8 +1,7 @@
 """How does a model's code call other models, load or unload them, or read a metric?
 
 Calls pass through the Runtime and the called model's batcher, as any caller's do. Nothing here
-waits: answers arrive in any thread and are passed to `post`, which sends them from the thread that
-serves the instance.
+waits: answers arrive in any thread and are passed to `post`, which has them sent.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from typing import Any, Protocol
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.triton_python.codes import code_of
+from wherry.backends.triton_python.stub.pb_utils import TritonError
 from wherry.backends.triton_python.stub.wire import Incoming, Outgoing
 from wherry.backends.triton_python.tensors import fits, get, put
+from wherry.instances.process import are_large
 from wherry.models.signature import Signature
 from wherry.values.errors import (
     InvalidRequest,
@@ -34,17 +35,45 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Host(Protocol):
-    """The parts of the Runtime that calls use; `control` is its ModelControl, if it has one."""
+    """The parts of the Runtime that Python models use. `control` is its ModelControl, if it has
+    one; `ports.workers` knows the event loop of worker processes."""
 
     control: Any
+    ports: Any
 
     def model(self, name: str, version: str | None = None) -> Any: ...
     def models(self) -> list[Any]: ...
 
 
-#: Sends an answer: the call's key, whether it is the last, and a function that builds the body (or
-#: None).
-Post = Callable[[int, bool, Callable[[Outgoing], list[Any]] | None], None]
+@dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """A message that answers a call.
+
+    `body(out)` builds the response with its tensors; None if there is none. `large`: that takes
+    long.
+    """
+
+    key: int
+    final: bool
+    body: Callable[[Outgoing], list[Any]] | None
+    large: bool = False
+
+    def build(self, out: Outgoing) -> list[Any]:
+        return ["answer", self.key, self.final, None if self.body is None else self.body(out)]
+
+    def refused(self, error: Exception) -> CallAnswer:
+        """What is sent instead if that raised `error`."""
+        text = f"the answer cannot be sent: {error}"
+        return CallAnswer(self.key, True, lambda _: [[TritonError.INTERNAL, text], "{}", []])
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The model that a call is for, and its inputs."""
+
+    loaded: Any
+    columns: Columns
+    rows: int
 
 
 @dataclass(slots=True)
@@ -57,7 +86,7 @@ class _Ended:
 class Calls:
     """The unanswered calls of one instance."""
 
-    def __init__(self, host: Host | None, model: str, post: Post) -> None:
+    def __init__(self, host: Host, model: str, post: Callable[[CallAnswer], None]) -> None:
         self._host = host
         self._model = model
         self._post = post
@@ -72,12 +101,28 @@ class Calls:
         with self._lock:
             return Counter(self._awaited.values())
 
-    # Requests of the model. In the thread that serves the instance.
+    def decoded(
+        self, what: Sequence[Any], inputs: Sequence[Any], incoming: Incoming
+    ) -> Called | WherryError:
+        """The call of a message, or why it fails. In any thread."""
+        name, version, *_ = what
+        try:
+            loaded = self._called(name, None if version < 0 else str(version))
+            batched = loaded.config.max_batch_size > 0
+            return Called(loaded, *_columns(loaded, inputs, incoming, batched))
+        except WherryError as error:
+            return error
+        except (ValueError, TypeError, OverflowError) as error:
+            return InvalidRequest(f"model {name!r}: {error}")
 
-    def begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
+    # Requests of the model. In the event loop of its process.
+
+    def begin(self, key: int, what: Sequence[Any], called: Called | WherryError) -> None:
         """Run another model."""
         try:
-            self._begin(key, what, inputs, incoming)
+            if isinstance(called, WherryError):
+                raise called
+            self._begin(key, what, called)
         except WherryError as error:
             self._fail(key, error)
         except (ValueError, TypeError, OverflowError) as error:
@@ -90,9 +135,8 @@ class Calls:
         if what == "ready":
             self.tell(key, self._is_ready(model, version))
             return
-        given = {name: bytes(incoming.get(*where)) for name, _, _, *where in files}
         thread = threading.Thread(
-            target=self._control, args=(key, what, model, version, given), daemon=True
+            target=self._control, args=(key, what, model, version, files, incoming), daemon=True
         )
         thread.start()
 
@@ -118,17 +162,15 @@ class Calls:
 
     def _called(self, name: str, version: str | None) -> Any:
         try:
-            return self._of_host().model(name, version)
+            return self._host.model(name, version)
         except (ModelNotFound, ModelNotReady) as error:
             text = f"Failed for execute the inference request. Model '{name}' is not ready."
             raise type(error)(f"{text} {error}") from None
 
-    def _begin(self, key: int, what: Sequence[Any], inputs: Any, incoming: Incoming) -> None:
-        name, version, id, correlation_id, flags, timeout, parameters, wanted, streams, waits = what
-        loaded = self._called(name, None if version < 0 else str(version))
+    def _begin(self, key: int, what: Sequence[Any], called: Called) -> None:
+        name, _, id, correlation_id, flags, timeout, parameters, wanted, streams, waits = what
+        loaded = called.loaded
         signature: Signature = loaded.signature
-        batched = loaded.config.max_batch_size > 0
-        columns, rows = _columns(loaded, inputs, incoming, batched)
         for output in wanted:
             if signature.output(output) is None:
                 raise InvalidRequest(
@@ -153,8 +195,8 @@ class Calls:
         else:
             reply = Reply(lambda done: self._done(key, loaded, done, names))
         request = loaded.request(
-            columns,
-            rows,
+            called.columns,
+            called.rows,
             reply,
             id=id,
             timeout=timeout * 1e-6 if timeout else None,
@@ -183,7 +225,7 @@ class Calls:
         answer.
         """
         waiting: dict[str, list[Counter[str]]] = {}
-        for loaded in self._of_host().models():
+        for loaded in self._host.models():
             waiting.setdefault(loaded.name, []).extend(_waits_of(loaded))
         answering = {
             name for name, instances in waiting.items() if not instances or not all(instances)
@@ -214,16 +256,16 @@ class Calls:
             stream.consumed()
             return _body(out, loaded, response, wanted)
 
-        self._post(key, False, body)
+        self._post(CallAnswer(key, False, body, are_large([response.outputs])))
 
     def _ended(self, key: int, reply: Reply[InferResponse], ended: _Ended) -> None:
         self._forget(key)
         if isinstance(reply.outcome, Exception):
             self._fail(key, reply.outcome)
         elif ended.by_response:
-            self._post(key, True, None)
+            self._post(CallAnswer(key, True, None))
         else:  # as in Triton, a final flag alone is a response without outputs
-            self._post(key, True, lambda _: [None, "{}", []])
+            self.tell(key, "{}")
 
     def _done(
         self, key: int, loaded: Any, reply: Reply[InferResponse], wanted: Sequence[str] | None
@@ -233,7 +275,9 @@ class Calls:
         if isinstance(outcome, Exception):
             self._fail(key, outcome)
         else:
-            self._post(key, True, lambda out: _body(out, loaded, outcome, wanted))
+            large = are_large([outcome.outputs])
+            answer = CallAnswer(key, True, lambda out: _body(out, loaded, outcome, wanted), large)
+            self._post(answer)
 
     def _forget(self, key: int) -> tuple[Any, InferRequest | None]:
         with self._lock:
@@ -241,17 +285,18 @@ class Calls:
             return self._open.pop(key, (None, None))
 
     def _fail(self, key: int, error: Exception) -> None:
-        self._post(key, True, lambda _: [[code_of(error), str(error)], "{}", []])
+        self._post(CallAnswer(key, True, lambda _: [[code_of(error), str(error)], "{}", []]))
 
     def tell(self, key: int, value: Any) -> None:
         """Answer a call that is not an infer request."""
-        self._post(key, True, lambda _: [None, value, []])
+        self._post(CallAnswer(key, True, lambda _: [None, value, []]))
 
     def _control(
-        self, key: int, what: str, model: str, version: str, files: dict[str, bytes]
+        self, key: int, what: str, model: str, version: str, sent: Any, incoming: Incoming
     ) -> None:
         try:
-            control = self._of_host().control
+            files = {name: bytes(incoming.get(*where)) for name, _, _, *where in sent}
+            control = self._host.control
             if control is None:
                 raise ModelNotReady("this server has no model repository to load from")
             if what == "load":
@@ -269,17 +314,10 @@ class Calls:
             self.tell(key, "")
 
     def _is_ready(self, model: str, version: str) -> bool:
-        if self._host is None:
-            return False
         try:
             return not self._host.model(model, version or None).not_ready_reason()
         except (ModelNotFound, ModelNotReady):
             return False
-
-    def _of_host(self) -> Host:
-        if self._host is None:
-            raise ModelNotReady(f"model {self._model!r} is not loaded in a Runtime: it cannot call")
-        return self._host
 
 
 def _waits_of(loaded: Any) -> Iterator[Counter[str]]:

@@ -17,7 +17,8 @@ from typing import Any
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.triton_python.calls import Host
 from wherry.backends.triton_python.environment import interpreter
-from wherry.backends.triton_python.instance import PythonInstance, PythonWorker
+from wherry.backends.triton_python.instance import PythonInstance
+from wherry.backends.triton_python.process import PythonProcess
 from wherry.instances.instance import Instance
 from wherry.instances.source import refuse_while_importing
 from wherry.models.config import ModelConfig
@@ -58,15 +59,15 @@ class PythonBackendModel(RepositoryModel):
         """The model as completed by its auto_complete_config(), with the process that ran it."""
         model = cls(folder, version, config, program=program)
         start = model._start(complete=True)
-        worker = model._new_worker(f"{model._name}_0")
+        process = model._new_process(f"{model._name}_0")
         try:
-            text = worker.open(start)
+            text = process.open(start)
             if text is not None:
                 model.triton = from_json(text, what=f"auto_complete_config of {model._name!r}")
         except BaseException:
-            _close(worker)
+            process.close()
             raise
-        model._spare.keep(worker)
+        model._spare.keep(process)
         return model
 
     def settings(self) -> dict[str, Any]:
@@ -74,22 +75,20 @@ class PythonBackendModel(RepositoryModel):
         # does.
         return {**super().settings(), "isolation": "process", "isolate_errors": False}
 
-    def make_instance(
-        self, name: str, device: Device, config: ModelConfig, host: Host | None
-    ) -> Instance:
+    def make_instance(self, name: str, device: Device, config: ModelConfig, host: Host) -> Instance:
         """A PythonInstance, for the Runtime."""
         return PythonInstance(name, device, self, config, host)
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
         raise NotImplementedError  # PythonInstance does
 
-    def take_worker(self, instance: str) -> tuple[PythonWorker, dict[str, Any] | None]:
+    def take_process(self, instance: str) -> tuple[PythonProcess, dict[str, Any] | None]:
         """A process for an instance, and the message that opens it (None if it is open)."""
         refuse_while_importing(self._name)
         if instance.endswith("_0") and (spare := self._spare.take()) is not None:
             return spare, None
         start = self._start(complete=False)
-        return self._new_worker(instance), start
+        return self._new_process(instance), start
 
     def arguments(self, instance: str, device: Device) -> dict[str, str]:
         """The arguments of initialize()."""
@@ -123,12 +122,12 @@ class PythonBackendModel(RepositoryModel):
     def _name(self) -> str:
         return self.triton.name or os.path.basename(self.folder)
 
-    def _new_worker(self, instance: str) -> PythonWorker:
+    def _new_process(self, instance: str) -> PythonProcess:
         if sys.platform == "win32":
             raise ConfigError(f"model {self._name!r}: Python models need a Unix system")
         parameter = self.triton.parameters.get("EXECUTION_ENV_PATH")
         path = "" if parameter is None else parameter.string_value
-        return PythonWorker(interpreter(self._name, self.folder, path), self._name, instance)
+        return PythonProcess(interpreter(self._name, self.folder, path), self._name, instance)
 
     def _start(self, *, complete: bool) -> dict[str, Any]:
         """The message that has a process import the model's file."""
@@ -159,29 +158,23 @@ class _Spare:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._worker: PythonWorker | None = None
+        self._process: PythonProcess | None = None
 
-    def keep(self, worker: PythonWorker) -> None:
+    def keep(self, process: PythonProcess) -> None:
         with self._lock:
-            self._worker = worker
+            self._process = process
 
-    def take(self) -> PythonWorker | None:
+    def take(self) -> PythonProcess | None:
         """Remove and return the process; None if there is none or it has ended."""
         with self._lock:
-            worker, self._worker = self._worker, None
-        if worker is not None and worker.exited():
-            _close(worker)
+            process, self._process = self._process, None
+        if process is not None and process.process.has_ended():
+            process.close()
             return None
-        return worker
+        return process
 
     def close(self) -> None:
         with self._lock:
-            worker, self._worker = self._worker, None
-        if worker is not None:
-            _close(worker)
-
-
-def _close(worker: PythonWorker) -> None:
-    """End a process without finalize(): it was not initialized."""
-    worker.process.kill()
-    worker.close()
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()

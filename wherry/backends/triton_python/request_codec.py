@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,15 @@ from wherry.models.signature import Signature
 from wherry.repository.kind import is_decoupled
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import WherryError
-from wherry.values.request import Columns, InferRequest, InferResponse
+from wherry.values.request import Column, Columns, InferRequest, InferResponse
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 log = logging.getLogger("wherry")
+
+
+#: A response: for each output its column and rows, or what is wrong with it; its parameters.
+Decoded = tuple[dict[str, tuple[Column, int] | ValueError], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class RequestCodec:
 
     def __init__(self, model: Any, config: ModelConfig) -> None:
         self._model = model
-        self._name = config.name
+        self.model_name = config.name
         self._batched = config.max_batch_size > 0
         triton: TritonConfig = model.triton
         signature: Signature = model.signature(config.name)
@@ -65,7 +69,9 @@ class RequestCodec:
     def tensors(self, out: Outgoing, request: InferRequest) -> list[Any]:
         """Add a request's inputs to a message. TypeError, ValueError or AttributeError for an input
         that does not match the configuration."""
-        columns = self._reshaped(request.inputs, self._model.inward)
+        columns = request.inputs
+        if self._reshapes:
+            columns = self._reshaped(columns, self._model.inward)
         return [
             put(out, spec, columns[spec.name], dims, batched=self._batched)
             for spec, dims in self._inputs
@@ -91,44 +97,53 @@ class RequestCodec:
         names = None if wanted is None else list(wanted)
         return [number, tensors, request.id, correlation_id, flags, timeout, parameters, names]
 
-    def outcome(
-        self, request: InferRequest, body: Sequence[Any], incoming: Incoming
-    ) -> InferResponse | Failure:
-        """The answer for a response of the model, checked."""
+    def decoded(self, body: Sequence[Any], incoming: Incoming) -> Decoded | Failure:
+        """A response of the model, whoever it is for. In any thread."""
         error, parameters, outputs = body
         if error is not None:
             code, text = error
             return ErrorResponse("", text, exception=error_of(code, text))
-        columns: Columns = {}
+        columns: dict[str, tuple[Column, int] | ValueError] = {}
         for descriptor in outputs:
             name = descriptor[0]
             spec = self._outputs.get(name)
             if spec is None:  # as in Triton: clients cannot request it
                 self._log_undeclared(name)
                 continue
-            unasked = request.wanted is not None and name not in request.wanted
-            if unasked and name not in self._states:
-                continue
             try:
-                columns[name], rows = get(descriptor, incoming, spec, batched=self._batched)
+                columns[name] = get(descriptor, incoming, spec, batched=self._batched)
             except ValueError as wrong:
-                return self._bad(f"gave a wrong output {name!r}: {wrong}")
-            # As in Triton, other outputs may have any shape.
-            if name in self._states and rows != request.rows:
-                return self._bad(
-                    f"gave a state {name!r} of shape {descriptor[2]} for a request of"
-                    f" {request.rows} rows"
-                )
-        try:
-            columns = self._reshaped(columns, self._model.outward)
-        except (ValueError, StopIteration) as wrong:
-            return self._bad(f"gave an output that cannot be reshaped: {wrong}")
+                columns[name] = wrong
         said = None if parameters == "{}" else json.loads(parameters)
-        return InferResponse(columns, request.rows, said or None)
+        return columns, said or None
+
+    def answer(self, request: InferRequest, decoded: Decoded | Failure) -> InferResponse | Failure:
+        """The answer to a request, for a response of the model, checked."""
+        if isinstance(decoded, Failure):
+            return decoded
+        outputs, said = decoded
+        wanted = request.wanted
+        columns: Columns = {}
+        for name, column in outputs.items():
+            is_state = name in self._states
+            if wanted is not None and name not in wanted and not is_state:
+                continue
+            if isinstance(column, ValueError):
+                return self._bad(f"gave a wrong output {name!r}: {column}")
+            columns[name], rows = column
+            # As in Triton, other outputs may have any shape.
+            if is_state and rows != request.rows:
+                return self._bad(
+                    f"gave a state {name!r} of {rows} rows for a request of {request.rows} rows"
+                )
+        if self._reshapes:
+            try:
+                columns = self._reshaped(columns, self._model.outward)
+            except (ValueError, StopIteration) as wrong:
+                return self._bad(f"gave an output that cannot be reshaped: {wrong}")
+        return InferResponse(columns, request.rows, said)
 
     def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
-        if not self._reshapes:
-            return columns
         if self._batched:
             return reshape(columns)
         rows = reshape({name: column[0] for name, column in columns.items()})
@@ -142,8 +157,8 @@ class RequestCodec:
             self._undeclared.add(name)
             log.warning(
                 "output dropped: the configuration does not declare it",
-                extra={"model": self._name, "output": name},
+                extra={"model": self.model_name, "output": name},
             )
 
     def _bad(self, what: str) -> Failure:
-        return Failure("BadModelOutput", f"model {self._name!r} {what}")
+        return Failure("BadModelOutput", f"model {self.model_name!r} {what}")

@@ -114,7 +114,7 @@ class Entry:
             parameters=of_the_model,
             sequence=sequence,
             wanted=decoded.output_names,
-            tenant=caller if caller and not terms.names_tenant else terms.tenant,
+            tenant=terms.tenant(caller),
         )
         if self._trace_settings.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
@@ -133,10 +133,7 @@ class InferCall(Reply[InferResponse], ABC):
     request: InferRequest | None
 
     def __init__(self, entry: Entry, loaded: LoadedModel) -> None:
-        # All in one place: a constructor of each base class would be three calls more.
-        self.on_done = _hand_over  # type: ignore[assignment]  # it gets this very object
-        self.settled = False
-        self.unclaimed = True
+        super().__init__(_hand_over)  # type: ignore[arg-type]  # it gets this very object
         self.entry = entry
         self.loaded = loaded
         self.port = entry.port()
@@ -163,7 +160,7 @@ def _hand_over(call: InferCall) -> None:
 
 def _answer(call: InferCall) -> None:
     outcome = call.outcome
-    call.entry.admission.in_flight -= 1
+    call.entry.admission.leave()
     # The reference cycle would keep the request alive until the garbage collector runs.
     call.request = None
     try:

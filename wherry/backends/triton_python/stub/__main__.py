@@ -1,6 +1,6 @@
 """How does a worker start on a Python that need not know wherry?
 
-    python .../stub/__main__.py DESCRIPTOR PARENT
+    python .../stub/__main__.py SOURCE TARGET SLAB PARENT
 
 This folder becomes a package of its own, under a name that no model uses.
 """
@@ -17,7 +17,7 @@ _NAME = "_wherry_stub"
 
 
 def _start() -> None:
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    numbers = [int(number) for number in sys.argv[1:]]
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path.remove(sys.path[0])  # this folder, which the model must not import from
     try:
@@ -39,7 +39,7 @@ def _start() -> None:
             % (sys.executable, error)
         )
         sys.exit(3)
-    worker.main(descriptor, parent)
+    worker.main(*numbers)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ _LEVELS = {0: 20, 1: 30, 2: 40, 3: 10}
 class Link:
     """The worker's end: receives requests, sends responses, calls and measurements."""
 
-    def __init__(self, channel: Channel, model: str, model_dir: str) -> None:
+    def __init__(self, channel: Channel, memory: Any, model: str, model_dir: str) -> None:
         self.model = model
         self.model_dir = model_dir
         #: Of the model, once it is initialized.
@@ -39,8 +39,8 @@ class Link:
         #: Called in any thread after an addition to `work`, while a loop runs.
         self.on_work: Callable[[], object] | None = None
         self.inbox = Inbox(channel, self._take)
-        self.outbox = Outbox(channel)
-        self._channel = channel
+        channel.views = SlabViews(memory)
+        self.outbox = Outbox(channel, memory, channel.views)
         #: Weak references: an exchange that is freed without a last response reports that, and
         #: removes itself.
         self.exchanges: dict[int, Callable[[], RequestExchange | None]] = {}
@@ -50,12 +50,6 @@ class Link:
         self._cancelled: set[int] = set()
         #: For the exchanges of requests, which any thread may begin.
         self.opening = threading.Lock()
-
-    def use(self, slab: Any) -> None:
-        """Set the shared memory: the first half is for receiving, the second for sending."""
-        views = SlabViews(slab)
-        self._channel.views = views
-        self.outbox.use(slab, views)
 
     # Receiving
 

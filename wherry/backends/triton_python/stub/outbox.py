@@ -15,24 +15,20 @@ class Outbox:
     """The sending end. The second element of each message reports the parts of the slab that were
     released, and the measurements made, since the previous message."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, memory: Any, views: SlabViews) -> None:
         self._channel = channel
+        #: The shared memory, of which the second half is for sending; the arrays over what was
+        #: received in it.
+        self._memory = memory
+        self._arena = wire.Arena(len(memory) // 2, len(memory))
+        self._views = views
         #: Whether this process is one that the model has forked.
         self._forked = False
         os.register_at_fork(after_in_child=self._note_fork)
         self._lock = threading.Lock()
         #: From destructors, which may run during a send and must not wait for the lock.
         self._late: deque[list[Any]] = deque()
-        self._slab: Any = None
-        self._arena: Any = None
-        self._views: Any = None
         self._measured: list[list[Any]] = []
-
-    def use(self, slab: Any, views: SlabViews) -> None:
-        """Set the shared memory, of which the second half is for sending, and the arrays over what
-        was received in it."""
-        self._slab, self._views = slab, views
-        self._arena = wire.Arena(len(slab) // 2, len(slab))
 
     def check_process(self) -> None:
         if self._forked:
@@ -53,8 +49,13 @@ class Outbox:
         into the slab if `in_slab`."""
         self.check_process()
         with self._lock:
-            tensors = Outgoing(self._slab, self._arena if in_slab else None)
-            self._send(build(tensors), tensors)
+            tensors = Outgoing(self._memory, self._arena if in_slab else None)
+            try:
+                message = build(tensors)
+            except BaseException:
+                tensors.give_up()
+                raise
+            self._send(message, tensors)
         self._send_late()
 
     def post(self, message: list[Any]) -> None:
@@ -85,24 +86,23 @@ class Outbox:
         while self._late and self._lock.acquire(blocking=False):
             try:
                 while self._late:
-                    self._send(self._late.popleft(), None)
+                    self._send(self._late.popleft(), Outgoing())
             finally:
                 self._lock.release()
 
-    def _send(self, message: list[Any], tensors: Outgoing | None) -> None:
+    def _send(self, message: list[Any], tensors: Outgoing) -> None:
         """Send, under the lock."""
-        released = [] if self._views is None else self._views.take_released()
+        released = self._views.take_released()
         measured, self._measured = self._measured, []
+        message.insert(1, [released, measured])
         try:
-            self._channel.send([message[0], [released, measured], *message[1:]], tensors)
+            self._channel.send(message, tensors)
         except (OSError, EOFError):
             os._exit(1)  # the server has ended
-        except ValueError:
+        except (ValueError, TypeError):
             self._views.put_back(released)
             self._measured += measured
-            if tensors is not None:
-                tensors.give_up()
+            tensors.give_up()
             raise
         finally:
-            if tensors is not None:
-                tensors.close()
+            tensors.close()

@@ -1,13 +1,15 @@
 """How are messages with tensors exchanged with a Python model's process?
 
 Both ends use this file, so it needs only the standard library and numpy. A message is a list whose
-first element is its kind. Encoded as JSON it is the head of a frame, followed by its small tensors.
-Larger tensors are written into memory that both processes map (the slab) or, if that is full, into
-a memory file whose descriptor is sent along.
+first element is its kind. It travels in a frame like those of `wherry.workers.frames`, and encoded
+as JSON it is the head of the frame's body, followed by its small tensors. Larger tensors are
+written into memory that both processes map (the slab) or, if that is full, into a memory file
+whose descriptor is sent along.
 
-    12 bytes  length of the head, length of the tensors, flags, a mark that identifies a frame
+    12 bytes  length of the body, bytes of tensors elsewhere that take long to decode, flags, a mark
+    4 bytes   length of the head
     head      JSON; a tensor in it is [name, datatype, shape, where, offset, bytes]
-    tensors   one after the other, each at a multiple of ALIGNMENT
+    tensors   one after the other, each at a multiple of 16
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import struct
 import tempfile
 from bisect import bisect_left
 from collections import deque
-from typing import Any, Callable  # noqa: UP035 - for Python 3.8
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +32,8 @@ SLAB_BYTES = 128 << 20
 #: Tensors up to this size are part of their frame.
 INLINE_BYTES = 8192
 ALIGNMENT = 64
-#: Longer heads are invalid.
-MAX_HEAD_BYTES = 64 << 20
-MAX_TENSORS_BYTES = 1 << 30
+#: A message with more bytes is not sent.
+MAX_MESSAGE_BYTES = 1 << 30
 
 INLINE, IN_SLAB, IN_FILE = range(3)
 #: Most blocks of the slab in use in one direction.
@@ -40,12 +41,14 @@ MAX_BLOCKS = 256
 
 _HEADER = struct.Struct("<IIHH")
 _HEADER_BYTES = _HEADER.size
-_MARK = 0x7079
-_HAS_FILE, _ENDS_BATCH = 1, 4
+_MARK = 0x7957
+_HAS_FILE = 1
 _BUFFER_BYTES = 64 << 10
 _ONE_FILE = socket.CMSG_SPACE(4)
 _LENGTH = struct.Struct("<I")
 _PADDING = bytes(16)
+#: Datatypes whose tensors are converted where they arrive.
+_DECODED = ("BYTES", "BF16")
 
 try:
     import msgspec
@@ -123,6 +126,8 @@ class Outgoing:
         self._file_size = 0
         #: The offsets of its blocks in the slab.
         self.blocks: list[int] = []
+        #: Bytes of tensors outside of the message that are not used as they lie.
+        self.decoded_bytes = 0
 
     def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
         """Add a tensor to the message. Returns its descriptor for the head. `data` is an array or
@@ -136,6 +141,8 @@ class Outgoing:
                 self.chunks.append(_PADDING[:padding])
             self.size += size + padding
             return [name, datatype, shape, INLINE, offset, size]
+        if datatype in _DECODED:
+            self.decoded_bytes += size
         place = None if self._arena is None else self._arena.take(size)
         if place is not None:
             self.blocks.append(place)
@@ -246,129 +253,85 @@ class Incoming:
             return np.empty(0, np.uint8)
         if where == IN_SLAB and self._views is not None:
             return self._views.array(offset, size)
+        return np.frombuffer(self._own(where), np.uint8, size, offset)
+
+    def _own(self, where: int) -> Any:
         memory = (self._inline, None, self._file)[where]
         if memory is None:
             raise BadFrame("a tensor outside of its message")
-        return np.frombuffer(memory, np.uint8, size, offset)
+        return memory
+
+
+def framed(message: list[Any], tensors: Outgoing) -> bytes:
+    """The frame of a message, whose memory file is `tensors.file`. ValueError if it is too
+    large."""
+    head = encode_head(message)
+    size = _LENGTH.size + len(head) + tensors.size
+    if size > MAX_MESSAGE_BYTES:
+        raise ValueError(f"{size} bytes are more than one message may hold")
+    flags = 0 if tensors.file is None else _HAS_FILE
+    header = _HEADER.pack(size, min(tensors.decoded_bytes, 0xFFFFFFFF), flags, _MARK)
+    return b"".join([header, _LENGTH.pack(len(head)), head, *tensors.chunks])
+
+
+def read_body(body: Any, file: Any, views: SlabViews | None) -> tuple[list[Any], Incoming]:
+    """The message in a frame's body, and its tensors. Raises BadFrame."""
+    try:
+        stop = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+        message = decode_head(body[_LENGTH.size : stop])
+    except Exception as error:  # the other end's data may be anything
+        raise BadFrame(str(error)) from error
+    if not isinstance(message, list) or not message:
+        raise BadFrame("a message that is no list")
+    # A copy: the body is overwritten, and models may write to their inputs.
+    inline = bytearray(body[stop:]) if len(body) > stop else None
+    return message, Incoming(inline, file, views)
 
 
 class Channel:
-    """One end of the socket pair. One thread may send while another receives.
+    """The stub's ends of its two sockets, which block. One thread may send while another
+    receives."""
 
-    The server's end is non-blocking and calls `wait(events)` where it would block.
-    """
-
-    def __init__(self, end: socket.socket, wait: Callable[[int], None] | None = None) -> None:
-        self._socket = end
-        self._wait = wait
+    def __init__(self, source: socket.socket, target: socket.socket) -> None:
+        self._source = source
+        self._target = target
         self._use(_BUFFER_BYTES)
         self._read = self._filled = 0
         self._files: deque[int] = deque()
         self._poll: Any = None
-        #: The rest of a message that `send_now` sent in part; sent before anything else.
-        self.unsent = b""
-        #: The slab, once there is one.
+        #: Arrays over what arrives in the slab.
         self.views: SlabViews | None = None
 
     def fileno(self) -> int:
-        return self._socket.fileno()
+        """The descriptor to receive from."""
+        return self._source.fileno()
 
-    def close(self) -> None:
-        self._socket.close()
-        while self._files:
-            os.close(self._files.popleft())
-
-    # Sending
-
-    def send(self, message: list[Any], tensors: Outgoing | None = None) -> None:
+    def send(self, message: list[Any], tensors: Outgoing) -> None:
         """Send a message with its tensors. OSError if the other process has ended; ValueError if it
         is too large, in which case nothing was sent."""
-        self._send_all(*_framed(message, tensors))
-
-    def send_now(self, message: list[Any], tensors: Outgoing) -> bool:
-        """Send without waiting. False, with nothing sent, where that is impossible. `flush` sends
-        the rest of a message that was sent in part."""
-        data, ancillary = _framed(message, tensors)
-        if ancillary or self.unsent:
-            return False
-        try:
-            sent = self._socket.send(data)
-        except BlockingIOError:
-            return False
-        self.unsent = data[sent:]
-        return True
-
-    def flush(self) -> None:
-        self._send_all(b"", [])
-
-    def send_file(self, message: list[Any], file: int) -> None:
-        """Send a message with a file descriptor, which `next_file` returns at the other end."""
-        head = encode_head(message)
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
-        self._send_all(_HEADER.pack(len(head), 0, 0, _MARK) + head, rights)
-
-    def _send_all(self, data: bytes, ancillary: list[Any]) -> None:
-        rest, self.unsent = memoryview(self.unsent + data), b""
-        while rest:
-            try:
-                if ancillary:
-                    sent = self._socket.sendmsg([rest], ancillary)
-                    ancillary = []
-                else:
-                    sent = self._socket.send(rest)
-                rest = rest[sent:]
-            except BlockingIOError:
-                assert self._wait is not None
-                self._wait(select.POLLOUT)
-
-    # Receiving
+        data = framed(message, tensors)
+        if tensors.file is None:
+            self._target.sendall(data)
+        else:
+            file = array.array("i", [tensors.file])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, file)]
+            sent = self._target.sendmsg([data], rights)
+            self._target.sendall(data[sent:])
 
     def receive(self) -> tuple[list[Any], Incoming]:
         """The next message and its tensors. Raises EOFError or OSError if the other process has
         ended, and BadFrame."""
         while (frame := self._frame()) is None:
             self._fill()
-        return self._take(*frame)
-
-    def receive_executed(self) -> tuple[list[Any], Incoming] | None:
-        """The message that ends a batch, if it has arrived completely; None otherwise. Does not
-        wait; other messages are left for `receive`."""
-        self._fill(waits=False)
-        frame = self._frame()
-        return self._take(*frame) if frame is not None and frame[2] == _ENDS_BATCH else None
+        size, flags = frame
+        start = self._read + _HEADER_BYTES
+        self._read = start + size
+        file = self._next_map() if flags & _HAS_FILE else None
+        return read_body(self._view[start : start + size], file, self.views)
 
     def complete(self) -> bool:
         """Whether the buffer holds a complete message."""
         return self._frame() is not None
-
-    def _frame(self) -> tuple[int, int, int] | None:
-        """The sizes of the next message's head and tensors, and its flags, if it is complete."""
-        waiting = self._filled - self._read
-        if waiting < _HEADER_BYTES:
-            return None
-        head, size, flags, mark = _HEADER.unpack_from(self._in, self._read)
-        if mark != _MARK or head > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
-            raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
-        if waiting < _HEADER_BYTES + head + size:
-            self._make_room(_HEADER_BYTES + head + size)
-            return None
-        return head, size, flags
-
-    def _take(self, head: int, size: int, flags: int) -> tuple[list[Any], Incoming]:
-        """The next message, which must be complete in the buffer."""
-        start = self._read + _HEADER_BYTES
-        stop = start + head
-        try:
-            message = decode_head(self._view[start:stop])
-            # A copy: the buffer is reused, and models may write to their inputs.
-            inline = self._in[stop : stop + size] if size else None
-            file = self._next_map() if flags & _HAS_FILE else None
-        except Exception as error:  # the other end's data may be anything
-            raise BadFrame(str(error)) from error
-        self._read = stop + size
-        if not isinstance(message, list) or not message:
-            raise BadFrame("a message that is no list")
-        return message, Incoming(inline, file, self.views)
 
     def readable(self) -> bool:
         """Whether there is data or an end of file. Does not block."""
@@ -376,14 +339,21 @@ class Channel:
             return True
         if self._poll is None:
             self._poll = select.poll()
-            self._poll.register(self._socket, select.POLLIN)
+            self._poll.register(self._source, select.POLLIN)
         return bool(self._poll.poll(0))
 
-    def next_file(self) -> int:
-        """The file descriptor received with the last message; the caller closes it."""
-        if not self._files:
-            raise BadFrame("a message without its descriptor")
-        return self._files.popleft()
+    def _frame(self) -> tuple[int, int] | None:
+        """The size of the next message's body, and its flags, if it is complete."""
+        waiting = self._filled - self._read
+        if waiting < _HEADER_BYTES:
+            return None
+        size, _, flags, mark = _HEADER.unpack_from(self._in, self._read)
+        if mark != _MARK or size > MAX_MESSAGE_BYTES:
+            raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+        if waiting < _HEADER_BYTES + size:
+            self._make_room(_HEADER_BYTES + size)
+            return None
+        return size, flags
 
     def _use(self, size: int) -> None:
         """Allocate a new buffer."""
@@ -400,21 +370,14 @@ class Channel:
         self._in[: len(waiting)] = waiting
         self._read, self._filled = 0, len(waiting)
 
-    def _fill(self, *, waits: bool = True) -> None:
+    def _fill(self) -> None:
         if self._read == self._filled:
             self._read = self._filled = 0
             if len(self._in) > _BUFFER_BYTES:
                 self._use(_BUFFER_BYTES)
         elif len(self._in) - self._read < _HEADER_BYTES:
             self._make_room(_HEADER_BYTES)
-        free = self._view[self._filled :]
-        try:
-            size, ancillary, _, _ = self._socket.recvmsg_into([free], _ONE_FILE)
-        except BlockingIOError:  # tried first, as callers have usually been told that data is there
-            if waits:
-                assert self._wait is not None
-                self._wait(select.POLLIN)
-            return
+        size, ancillary, _, _ = self._source.recvmsg_into([self._view[self._filled :]], _ONE_FILE)
         for level, kind, rights in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 files = array.array("i")
@@ -425,28 +388,13 @@ class Channel:
         self._filled += size
 
     def _next_map(self) -> mmap.mmap:
-        file = self.next_file()
+        if not self._files:
+            raise BadFrame("a message without its descriptor")
+        file = self._files.popleft()
         try:
             return mmap.mmap(file, 0)
         finally:
             os.close(file)
-
-
-def _framed(message: list[Any], tensors: Outgoing | None) -> tuple[bytes, list[Any]]:
-    """A message and its tensors as bytes, and the ancillary data with the descriptor."""
-    head = encode_head(message)
-    flags = _ENDS_BATCH if message[0] == "executed" else 0
-    size, chunks, ancillary = 0, [], []
-    if tensors is not None:
-        size, chunks = tensors.size, tensors.chunks
-        if tensors.file is not None:
-            flags |= _HAS_FILE
-            file = array.array("i", [tensors.file])
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, file)]
-    if len(head) > MAX_HEAD_BYTES or size > MAX_TENSORS_BYTES:
-        raise ValueError(f"{len(head) + size} bytes are more than one message may hold")
-    header = _HEADER.pack(len(head), size, flags, _MARK)
-    return b"".join([header, head, *chunks]), ancillary
 
 
 def memory_file(name: str, size: int = 0) -> int:

@@ -1,7 +1,5 @@
 """What does the process of a Python model do, from its start to its end?
 
-    python .../stub/worker.py DESCRIPTOR PARENT
-
 It imports the model's file, completes its configuration, initializes it when told, and calls
 execute() with one list of requests after the other, until told to stop or the server ends.
 """
@@ -27,7 +25,7 @@ from typing import Any, Iterator  # noqa: UP035 - for Python 3.8
 from . import pb_utils
 from .link import Link
 from .text import clean, write_record
-from .wire import Channel
+from .wire import SLAB_BYTES, Channel
 
 
 def _errors() -> tuple[type[BaseException], ...]:
@@ -37,17 +35,22 @@ def _errors() -> tuple[type[BaseException], ...]:
     return (Exception, SystemExit, *([asyncio.CancelledError] if asyncio else []))
 
 
-def main(descriptor: int, parent: int) -> None:
-    _live_and_die_with(parent, descriptor)
+def main(source: int, target: int, slab: int, parent: int) -> None:
+    """Run a model: `source`, `target` and `slab` are descriptors of the sockets to receive from and
+    to send to, and of the memory shared with the server, which is the process `parent`."""
+    _live_and_die_with(parent, source)
     faulthandler.enable()
-    end = socket.socket(fileno=descriptor)
-    end.set_inheritable(False)  # a child of the model must not keep the connection open
-    channel = Channel(end)
+    ends = [socket.socket(fileno=descriptor) for descriptor in (source, target)]
+    for end in ends:
+        end.set_inheritable(False)  # a child of the model must not keep the connection open
+    channel = Channel(*ends)
+    memory = mmap(slab, SLAB_BYTES)
+    os.close(slab)
     try:
         message, _ = channel.receive()
     except (EOFError, OSError):
         os._exit(1)
-    worker = Worker(channel, message[2])
+    worker = Worker(channel, memory, message[2])
     if worker.open():
         worker.serve()
 
@@ -75,12 +78,9 @@ def _end_with(descriptor: int) -> None:
 class Worker:
     """One instance of one model, in its process."""
 
-    def __init__(self, channel: Channel, start: dict[str, Any]) -> None:
+    def __init__(self, channel: Channel, memory: Any, start: dict[str, Any]) -> None:
         self._start = start
-        self._link = Link(channel, start["model"], start["model_dir"])
-        file = channel.next_file()
-        self._link.use(mmap(file, 0))
-        os.close(file)
+        self._link = Link(channel, memory, start["model"], start["model_dir"])
         self._model: Any = None
         self._class: Any = None
         self._is_async = False
@@ -134,7 +134,7 @@ class Worker:
             self._link.outbox.send(["failed", *_described(error)])
             return False
         self._link.serving = True
-        self._link.outbox.send(["ready", hasattr(self._model, "is_ready")])
+        self._link.outbox.send(["ready", hasattr(self._model, "is_ready"), _may_call()])
         return True
 
     # While it serves
@@ -369,6 +369,24 @@ def _hint() -> str:
         "; a torch.nn.Module alone cannot be served: wrap it in one, or save it as TorchScript or"
         " with torch.export, for the backend pytorch"
     )
+
+
+def _may_call() -> bool:
+    """Whether a module that imports ours names what calls of other models are made of. One that
+    is imported later is not seen."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        if names is pb_utils.__dict__ or not any(value is pb_utils for value in names.values()):
+            continue
+        if names.get("__package__") == __package__:
+            continue
+        try:
+            with open(names["__file__"], "rb") as file:
+                if b"InferenceRequest" in file.read():
+                    return True
+        except (KeyError, TypeError, OSError):
+            return True
+    return False
 
 
 def _is_coroutine_function(function: Any) -> bool:

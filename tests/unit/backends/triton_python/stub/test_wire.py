@@ -1,7 +1,6 @@
 """Do messages and tensors arrive, and is what is none refused?"""
 
 import ast
-import contextlib
 import os
 import select
 import socket
@@ -18,139 +17,148 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wherry.backends.triton_python.messages import Plain, StubDecoder, StubEncoder, StubMemory
 from wherry.backends.triton_python.stub import wire
-from wherry.backends.triton_python.stub.wire import Arena, BadFrame, Channel, Outgoing, SlabViews
+from wherry.backends.triton_python.stub.wire import (
+    Arena,
+    BadFrame,
+    Channel,
+    Incoming,
+    Outgoing,
+    SlabViews,
+)
+from wherry.workers.frames import Garbage
+from wherry.workers.message_socket import FrameSocket
 
 STUB = Path(wire.__file__).parent
 
 
+class Ends:
+    """Both ends of a connection, with 1 MiB of shared memory."""
+
+    def __init__(self) -> None:
+        memory_fd = wire.memory_file("test", wire.SLAB_BYTES)
+        self.memory = StubMemory(memory_fd)
+        self.stub_memory = mmap(memory_fd, wire.SLAB_BYTES)
+        os.close(memory_fd)
+        to_stub, stub_source = socket.socketpair()
+        source, to_server = socket.socketpair()
+        for end in (source, to_stub):
+            end.setblocking(False)
+        self.to_stub, self.to_server = to_stub, to_server
+        encoder, decoder = StubEncoder(self.memory), StubDecoder(self.memory.views)
+        self.server = FrameSocket(source, to_stub, encoder, decoder, wait=self._wait)
+        self.stub = Channel(stub_source, to_server)
+        self.stub.views = SlabViews(self.stub_memory)
+        self.stub_source = stub_source
+
+    def _wait(self, file: int, events: int) -> None:
+        poll = select.poll()
+        poll.register(file, events)
+        poll.poll()
+
+    def close(self) -> None:
+        self.server.close()
+        self.stub_source.close()
+        self.to_server.close()
+        assert self.stub.views is not None
+        self.stub.views.close()
+        self.stub_memory.close()
+        self.memory.close()
+
+
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
-    one, other = (Channel(end) for end in socket.socketpair())
-    yield one, other
-    one.close()
-    other.close()
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("size", [0, 3, wire.INLINE_BYTES // 8 + 1, 100_000])
-def test_tensors_of_any_size_arrive(ends: tuple[Channel, Channel], size: int) -> None:
-    one, other = ends
-    memory = mmap(-1, 1 << 20)
-    other.views = SlabViews(memory)
+class Tensors:
+    """A message with these arrays."""
+
+    def __init__(self, *arrays: Any) -> None:
+        self.arrays = arrays
+
+    def build(self, out: Outgoing) -> list[Any]:
+        return ["m", [out.put("x", "FP64", list(a.shape), a) for a in self.arrays]]
+
+
+@pytest.mark.parametrize("size", [0, 3, wire.INLINE_BYTES // 8 + 1, 100_000, 9_000_000])
+def test_tensors_of_any_size_arrive_in_the_stub(ends: Ends, size: int) -> None:
     arrays = [np.arange(size, dtype=np.float64), np.arange(size, 2 * size, dtype=np.float64)]
-    out = Outgoing(memory, Arena(0, 1 << 18))  # the largest do not fit
-    one.send(["m", [out.put("x", "FP64", [size], array) for array in arrays]], out)
-    out.close()
-    (kind, tensors), incoming = other.receive()
+    ends.server.send(Tensors(*arrays))
+    (kind, released, tensors), incoming = ends.stub.receive()
 
-    assert kind == "m"
+    assert (kind, released) == ("m", [])
     for array, (_, _, _, *where) in zip(arrays, tensors, strict=True):
         np.testing.assert_array_equal(incoming.get(*where).view(np.float64), array)
 
 
-def test_small_tensors_may_be_written_to(ends: tuple[Channel, Channel]) -> None:
-    out = Outgoing()
-    ends[0].send(["m", out.put("x", "INT8", [3], np.zeros(3, np.int8))], out)
-    (_, (*_, where, offset, size)), incoming = ends[1].receive()
+@pytest.mark.parametrize("size", [0, 3, wire.INLINE_BYTES // 8 + 1, 100_000, 9_000_000])
+def test_tensors_of_any_size_arrive_in_the_server(ends: Ends, size: int) -> None:
+    arrays = [np.arange(size, dtype=np.float64), np.arange(size, 2 * size, dtype=np.float64)]
+    out = Outgoing(ends.stub_memory, Arena(wire.SLAB_BYTES // 2, wire.SLAB_BYTES))
+    message = Tensors(*arrays).build(out)
+    ends.stub.send(message, out)
+    out.close()
+    got: list[Any] = []
+
+    def keep(message: list[Any], incoming: Incoming) -> list[Any]:
+        got.extend(incoming.get(*where).copy() for _, _, _, *where in message[1])
+        return message
+
+    decoder: Any = ends.server._decoder
+    decoder.prepare = keep
+    assert ends.server.receive()[0] == "m"
+    for array, bytes_ in zip(arrays, got, strict=True):
+        np.testing.assert_array_equal(bytes_.view(np.float64), array)
+
+
+def test_the_stub_is_told_what_was_released_with_the_next_message(ends: Ends) -> None:
+    ends.memory.views.array(64, 100).copy()
+    ends.server.send(Plain(["m"]))
+
+    assert ends.stub.receive()[0] == ["m", [64]]
+
+
+def test_a_message_that_cannot_be_sent_leaves_all_as_it_was(ends: Ends) -> None:
+    class Broken:
+        def build(self, out: Outgoing) -> list[Any]:
+            out.put("x", "UINT8", [9000], np.zeros(9000, np.uint8))
+            return ["m", object()]
+
+    ends.memory.views.array(64, 100).copy()
+    with pytest.raises(TypeError):
+        ends.server.send(Broken())
+    assert ends.memory.outgoing().put("x", "UINT8", [9000], bytes(9000))[4] == 0
+
+    ends.server.send(Plain(["m"]))
+    assert ends.stub.receive()[0] == ["m", [64]]
+
+
+def test_small_tensors_may_be_written_to(ends: Ends) -> None:
+    ends.server.send(Tensors(np.zeros(3, np.int8)))
+    (_, _, [(*_, where, offset, size)]), incoming = ends.stub.receive()
 
     incoming.get(where, offset, size)[:] = 7
 
 
-def test_a_message_is_not_sent_now_if_there_is_no_room_for_it() -> None:
-    end, other = socket.socketpair()
-    end.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            end.send(bytes(1 << 16))
-    channel = Channel(end)
-
-    assert not channel.send_now(["m", 0], Outgoing())
-    assert not channel.unsent
-    channel.close()
-    other.close()
-
-
-def test_a_message_with_a_memory_file_is_not_sent_now(ends: tuple[Channel, Channel]) -> None:
-    out = Outgoing()
-    out.put("x", "UINT8", [9000], np.zeros(9000, np.uint8))
-
-    assert not ends[0].send_now(["m", 0], out)
-    out.close()
-    assert not ends[1].readable()
-
-
-def test_the_rest_of_a_message_goes_before_all_that_comes_after_it() -> None:
-    import threading
-
-    end, other = socket.socketpair()
-    end.setblocking(False)
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as it may be
-    poll = select.poll()
-    poll.register(end, select.POLLOUT)
-    sender, receiver = Channel(end, lambda _: list(poll.poll()).clear()), Channel(other)
-    text = "x" * 100_000
-    assert sender.send_now(["first", text], Outgoing())
-    assert sender.unsent
-
-    thread = threading.Thread(target=sender.send, args=[["second"]])
-    thread.start()
-    assert receiver.receive()[0] == ["first", text]
-    assert receiver.receive()[0] == ["second"]
-    thread.join()
-    sender.close()
-    receiver.close()
-
-
-def test_many_messages_of_all_sizes_keep_their_order(ends: tuple[Channel, Channel]) -> None:
+def test_many_messages_of_all_sizes_keep_their_order(ends: Ends) -> None:
     import threading
 
     sizes = [0, 10, 70_000, 1, 200_000, 65_530, 3]
 
     def send() -> None:
         for size in sizes:
-            ends[0].send(["m", "x" * size])
+            ends.server.send(Plain(["m", "x" * size]))
 
     thread = threading.Thread(target=send)
     thread.start()
     for size in sizes:
-        message, _ = ends[1].receive()
-        assert len(message[1]) == size
+        message, _ = ends.stub.receive()
+        assert len(message[2]) == size
     thread.join()
-
-
-def test_only_what_came_of_a_batch_is_received_without_waiting() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    sender, receiver = Channel(theirs), Channel(ours)
-
-    assert receiver.receive_executed() is None
-    sender.send(["executed", 1])
-    assert receiver.receive_executed()[0] == ["executed", 1]  # type: ignore[index]
-    for other in (["response", 2], ["executed", 3]):
-        sender.send(other)
-    assert receiver.receive_executed() is None
-    assert receiver.receive()[0] == ["response", 2]
-    assert receiver.receive_executed()[0] == ["executed", 3]  # type: ignore[index]
-    sender.close()
-    receiver.close()
-
-
-@pytest.mark.parametrize("rest", [1, 12 + 7, 3000])
-def test_half_of_what_came_of_a_batch_is_left_until_the_rest_is_here(rest: int) -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    receiver = Channel(ours)
-    message = ["executed", "x" * 4000]
-    data, _ = wire._framed(message, None)
-
-    theirs.send(data[:-rest])
-    assert receiver.receive_executed() is None
-    theirs.send(data[-rest:])
-    assert receiver.receive_executed()[0] == message  # type: ignore[index]
-    theirs.close()
-    with pytest.raises(EOFError):
-        receiver.receive_executed()
-    receiver.close()
 
 
 def test_a_block_goes_into_the_first_gap() -> None:
@@ -222,42 +230,48 @@ def test_what_does_not_lie_in_the_slab_is_garbage(offset: int, size: int) -> Non
         SlabViews(mmap(-1, 4096)).array(offset, size)
 
 
+HEADER = wire._HEADER.pack
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"x" * 40,
-        wire._HEADER.pack(4, 0, 0, wire._MARK) + b"{no}",
-        wire._HEADER.pack(2, 0, 0, wire._MARK) + b"{}",
-        wire._HEADER.pack(2, 0, 0, wire._MARK) + b"[]",
-        wire._HEADER.pack(0xFFFFFFFF, 0, 0, wire._MARK),
-        wire._HEADER.pack(4, 0xFFFFFFFF, 0, wire._MARK) + b"null",
-        wire._HEADER.pack(7, 0, wire._HAS_FILE, wire._MARK) + b'["a",0]',
+        HEADER(8, 0, 0, wire._MARK) + b"\4\0\0\0{no}",
+        HEADER(6, 0, 0, wire._MARK) + b"\2\0\0\0{}",
+        HEADER(6, 0, 0, wire._MARK) + b"\2\0\0\0[]",
+        HEADER(3, 0, 0, wire._MARK) + b"\2\0\0",
+        HEADER(0xFFFFFFFF, 0, 0, wire._MARK),
+        HEADER(11, 0, wire._HAS_FILE, wire._MARK) + b'\7\0\0\0["a",0]',
     ],
 )
-def test_garbage_is_refused(ends: tuple[Channel, Channel], data: bytes) -> None:
-    os.write(ends[0].fileno(), data)
+def test_garbage_is_refused(ends: Ends, data: bytes) -> None:
+    ends.to_server.send(data)
+    with pytest.raises(Garbage):
+        ends.server.receive()
 
+    ends.to_stub.send(data)
     with pytest.raises(BadFrame):
-        ends[1].receive()
+        ends.stub.receive()
 
 
 @pytest.mark.parametrize(
-    "where", [(wire.INLINE, 0, 10), (wire.IN_SLAB, 0, 10), (wire.IN_FILE, 0, 10)]
+    "where", [(wire.INLINE, 0, 10), (wire.IN_SLAB, wire.SLAB_BYTES, 10), (wire.IN_FILE, 0, 10)]
 )
 def test_a_tensor_outside_of_its_message_is_garbage(
-    ends: tuple[Channel, Channel], where: tuple[int, int, int]
+    ends: Ends, where: tuple[int, int, int]
 ) -> None:
-    ends[0].send(["m"])
-    _, incoming = ends[1].receive()
+    ends.server.send(Plain(["m"]))
+    _, incoming = ends.stub.receive()
 
     with pytest.raises(BadFrame):
         incoming.get(*where)
 
 
-def test_the_end_of_the_other_process_is_an_end_of_file(ends: tuple[Channel, Channel]) -> None:
-    ends[0].close()
+def test_the_end_of_the_other_process_is_an_end_of_file(ends: Ends) -> None:
+    ends.to_stub.close()
     with pytest.raises(EOFError):
-        ends[1].receive()
+        ends.stub.receive()
 
 
 def test_elements_are_packed_with_their_lengths() -> None:

@@ -1,0 +1,215 @@
+"""Which batches and requests has a Python model's process, and what becomes of them?"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from wherry.backends.triton_python.messages import Plain
+from wherry.backends.triton_python.open_requests import OpenRequests
+from wherry.backends.triton_python.request_codec import Decoded, RequestCodec
+from wherry.backends.triton_python.running_batch import NothingToSend, RunningBatch
+from wherry.backends.triton_python.stub.wire import Incoming
+from wherry.instances.executable import RESCHEDULED, Failure, Outcome
+from wherry.instances.instance import Answers, BatchRun, Instance
+from wherry.instances.linked_worker import LinkedWorker
+from wherry.instances.process import are_large
+from wherry.models.config import ModelConfig
+from wherry.values.errors import ModelNotReady
+from wherry.values.request import Batch, InferRequest, InferResponse
+from wherry.workers.frames import Garbage
+
+
+class ModelRequests:
+    """The requests that an instance has been given. Where nothing else is said, for the thread of
+    the event loop.
+
+    A request may outlive its batch: it is open until its last response.
+    """
+
+    def __init__(
+        self, instance: Instance, worker: LinkedWorker, config: ModelConfig, codec: RequestCodec
+    ) -> None:
+        self._instance = instance
+        self._worker = worker
+        self._config = config
+        self._codec = codec
+        self._open = OpenRequests()
+        #: The batches that are with the process, which runs them in this order.
+        self._runs: deque[RunningBatch] = deque()
+        #: When the process had run the last batch, by perf_counter_ns().
+        self._ran_ns = 0
+        #: What is told instead of the instance's `answers`, while it warms up.
+        self.warm_up: Answers | None = None
+
+    @property
+    def executing(self) -> Collection[InferRequest]:
+        """The requests that are open, but for those between two runs. Any thread."""
+        return self._open.executing()
+
+    def has(self, request: InferRequest) -> bool:
+        """Whether it is open. Any thread."""
+        return self._open.number_of(request) is not None
+
+    # To the process
+
+    def begin(self, batches: Sequence[Batch]) -> None:
+        """Send batches."""
+        for batch in batches:
+            self._begin(batch)
+        self._worker.link.write()
+
+    def _begin(self, batch: Batch) -> None:
+        answers = self.answers
+        try:
+            requests = answers.prepared(batch)
+            numbers = [self._open.open(request) for request in requests]
+            run = RunningBatch(batch, requests, numbers, self._codec, answers.now())
+            if requests:
+                self._runs.append(run)
+                large = are_large([request.inputs for request in requests])
+                self._worker.link.add(run, large=large)
+            else:
+                self._worker.post(self._finish, run)
+        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            answers.crashed(self._instance, batch)
+
+    def refused(self, run: RunningBatch, error: Exception) -> None:
+        """A batch cannot be encoded."""
+        if run not in self._runs:
+            return
+        self._runs.remove(run)
+        try:
+            if isinstance(error, ValueError):
+                text = f"model {self._config.name!r}: {error}"
+                run.refuse(Failure("RequestTooLarge", text))
+            elif not isinstance(error, NothingToSend):
+                raise error
+        except Exception:  # noqa: BLE001 - this process is short of something
+            self._forget(run.numbers)
+            self.answers.crashed(self._instance, run.batch)
+        else:
+            self._finish(run)
+
+    def _finish(self, run: RunningBatch) -> None:
+        """A batch ends without having run."""
+        self._forget(run.numbers)
+        run.end()
+        self.answers.finished(self._instance, (run,))
+
+    def cancel(self, request: InferRequest) -> None:
+        """Tell the model that this request's caller has left."""
+        number = self._open.number_of(request)
+        if number is not None:
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def give_up(self) -> None:
+        """Fail the requests that have outlived the time to drain; a model that asks is_cancelled()
+        hears of it."""
+        if not self._worker.is_linked:  # they failed when its end was noticed
+            return
+        unloading = ModelNotReady(f"model {self._config.name!r} is unloading")
+        for number, request in self._open.all():
+            self._open.forget(number)
+            self.answers.fail(request, unloading)
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def forget_put_back(self) -> None:
+        """Forget the requests to be run again: the warm-up is over."""
+        self._open.forget_put_back()
+
+    # From the process
+
+    def decoded(self, answers: list[Any], incoming: Incoming) -> list[Any]:
+        """What came of the requests of a batch, with its tensors decoded. Any thread."""
+        decoded = self._codec.decoded
+        return [decoded(one, incoming) if isinstance(one, list) else one for one in answers]
+
+    def executed(
+        self, started_at: int, infer_ns: int, failure: list[str] | None, answers: Sequence[Any]
+    ) -> BatchRun:
+        """The oldest batch has been run. An answer is a decoded response, None (responses are sent
+        separately), "again" or "failed"."""
+        if not self._runs:
+            raise Garbage("what came of no batch")
+        run = self._runs.popleft()
+        for index, answer in zip(run.members, answers, strict=True):
+            number = run.numbers[index]
+            if answer is None or self._open.get(number) is None:
+                continue
+            if answer == "again":
+                run.outcomes[index] = self._again()
+                self._open.put_back(number)
+                continue
+            run.outcomes[index] = self._outcome(run, index, failure, answer)
+            self._open.forget(number)
+        if len(run.members) < len(run.numbers):
+            sent = set(run.members)
+            self._forget([n for index, n in enumerate(run.numbers) if index not in sent])
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        run.was_behind(self._ran_ns)
+        ran_ns = self._ran_ns = started_at + infer_ns
+        run.end(started_at - run.started_ns, infer_ns, perf_counter_ns() - ran_ns)
+        return run
+
+    def responded(self, number: int, final: bool, decoded: Decoded | Failure | None) -> None:
+        """A response sender has sent something."""
+        request = self._open.get(number)
+        if request is None:
+            return  # its client is gone, or had an error
+        answers, instance = self.answers, self._instance
+        instance.busy_since = instance.busy_since and answers.now()  # progress
+        wanted = True
+        if decoded is not None:
+            outcome = self._codec.answer(request, decoded)
+            if isinstance(outcome, Failure):
+                answers.failed(request, outcome, instance.name)
+                wanted = False
+            elif self._codec.decoupled:
+                outcome.final = final
+                wanted = answers.respond(request, outcome)
+            else:
+                self._open.forget(number)
+                answers.answer(request, outcome)
+                return
+        if final:
+            self._open.forget(number)
+            if wanted:
+                answers.answer(request, InferResponse({}, 0))
+        elif not wanted:
+            self._open.forget(number)
+            self._worker.link.send(Plain(["cancel", number]))
+
+    def _outcome(
+        self, run: RunningBatch, index: int, failure: list[str] | None, answer: Any
+    ) -> Outcome:
+        if failure is not None:
+            text, traceback = failure
+            return Failure("ModelFailed", text, traceback)
+        request = run.requests[index]
+        outcome = self._codec.answer(request, answer)
+        if isinstance(outcome, Failure):
+            return outcome
+        if outcome.parameters:
+            run.parameters[request] = outcome.parameters
+        return outcome.outputs
+
+    def _again(self) -> Failure:
+        return Failure(
+            RESCHEDULED,
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE: that needs model"
+            f" {self._config.name!r} to have sequence_batching {{ iterative_sequence: true }}",
+        )
+
+    def _forget(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._open.forget(number)
+
+    @property
+    def answers(self) -> Answers:
+        """What is told what comes of requests."""
+        answers = self.warm_up or self._instance.answers
+        assert answers is not None
+        return answers
