@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -119,6 +120,9 @@ class Triton(Peer):
         http, grpc, metrics = free_ports(3)
         command = [*self._command, str(REPOSITORY), str(http), str(grpc), str(metrics)]
         with _process(command, f"http://127.0.0.1:{http}/v2/health/ready") as pid:
+            with urllib.request.urlopen(f"http://127.0.0.1:{http}/v2") as answer:
+                told = json.load(answer)
+            self.version = f"Triton {told['version']}"
             running = Running(pid, http, grpc)
             yield dict.fromkeys(families, running)
 
@@ -159,7 +163,7 @@ class Mosec(Commanded):
             raise SystemExit(f"{python} has no package mosec")
         command = [python, str(HERE / "mosec_app.py"), "--address=127.0.0.1", "--port={port}"]
         models = ("single", "echo", "device", "four")
-        super().__init__("MOSEC", f"mosec {version.stdout.strip()}", command, models)
+        super().__init__("MOSEC", f"MOSEC {version.stdout.strip()}", command, models)
 
     def path(self, cell: Cell) -> str:
         return f"/{cell.model}"

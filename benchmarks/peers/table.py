@@ -43,7 +43,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 def ratio(result: CellResult, of: str, to: str, key: str = "cpu_us") -> str:
     """`of` as a share of `to`, round by round: the median, and its interval."""
-    pairs = zip(_runs(result, of), _runs(result, to), strict=False)
+    pairs = zip(runs(result, of), runs(result, to), strict=False)
     ratios = [mine[key] / theirs[key] for mine, theirs in pairs if theirs[key]]
     if not ratios:
         return ""
@@ -51,33 +51,64 @@ def ratio(result: CellResult, of: str, to: str, key: str = "cpu_us") -> str:
     return f"{median(ratios):.2f} ({low:.2f}-{high:.2f})"
 
 
-def _runs(result: CellResult, peer: str) -> list[Run]:
+def runs(result: CellResult, peer: str) -> list[Run]:
+    """None if the peer is not there, or could not run the cell."""
     return result["peers"].get(peer, {}).get("runs", [])
 
 
 def rows(result: CellResult, base: str) -> list[dict[str, Any]]:
     """One line for each peer of a cell; "x base" is its CPU time as a share of the base's."""
-    found = []
+    lines = []
     for peer, measured in result["peers"].items():
         row: dict[str, Any] = {"cell": result["cell"], "peer": peer}
-        if runs := measured.get("runs"):
-            middle = {key: median(run[key] for run in runs) for key in runs[0]}
-            low, high = median_interval([run["cpu_us"] for run in runs])
-            row |= {
-                "CPU us": f"{middle['cpu_us']:.0f} ({low:.0f}-{high:.0f})",
-                f"x {base}": ratio(result, peer, base) if peer != base else "1",
-                "requests/s": f"{middle['rate']:.0f}",
-                "p50 ms": f"{middle['p50_ms']:.2f}",
-                "p99 ms": f"{middle['p99_ms']:.2f}",
-                "foreign": f"{middle['foreign']:.2f}",
-                "errors": f"{sum(run['errors'] for run in runs):.0f}",
-            }
-            if result["ideal"]:
-                row["of ideal"] = f"{middle['rate'] / result['ideal']:.0%}"
-        else:
-            row["CPU us"] = measured.get("why_not", "")
-        found.append(row)
-    return found
+        if not (found := measured.get("runs")):
+            lines.append(row | {"CPU us": measured.get("why_not", "")})
+            continue
+        middle = {key: median(run[key] for run in found) for key in found[0]}
+        low, high = median_interval([run["cpu_us"] for run in found])
+        row |= {
+            "CPU us": f"{middle['cpu_us']:.0f} ({low:.0f}-{high:.0f})",
+            f"x {base}": ratio(result, peer, base) if peer != base else "1",
+            "requests/s": f"{middle['rate']:.0f}",
+            "p50 ms": f"{middle['p50_ms']:.2f}",
+            "p99 ms": f"{middle['p99_ms']:.2f}",
+            "foreign": f"{middle['foreign']:.2f}",
+            "errors": f"{sum(run['errors'] for run in found):.0f}",
+        }
+        if result["ideal"]:
+            row["of ideal"] = f"{middle['rate'] / result['ideal']:.0%}"
+        lines.append(row)
+    return lines
+
+
+def across(result: CellResult, peers: Sequence[str]) -> dict[str, Any]:
+    """A cell in one line: CPU time of each of the peers that ran it, and the first's as a share of
+    the others'; then p50 and p99, and the share of the ideal.
+    """
+    subject = peers[0]
+    _, _, name = result["cell"].partition("/")
+    row: dict[str, Any] = {"cell": name}
+    for peer in peers:
+        row[f"{peer}, CPU us"] = _middle(result, peer, "cpu_us", ".0f")
+    for peer in peers[1:]:
+        row[f"{subject} / {peer}"] = ratio(result, subject, peer)
+    for key, digits in (("p50_ms", ".2f"), ("p99_ms", ".1f")):
+        row[f"{key.replace('_', ' ')}"] = " / ".join(
+            _middle(result, peer, key, digits) or "-" for peer in peers
+        )
+    if ideal := result["ideal"]:
+        row["of the ideal"] = " / ".join(
+            f"{median(run['rate'] for run in found) / ideal:.0%}" if found else "-"
+            for found in (runs(result, peer) for peer in peers)
+        )
+    every = [run["foreign"] for peer in peers for run in runs(result, peer)]
+    row["foreign"] = f"{median(every):.1f}" if every else ""
+    return row
+
+
+def _middle(result: CellResult, peer: str, key: str, digits: str) -> str:
+    found = runs(result, peer)
+    return format(median(run[key] for run in found), digits) if found else ""
 
 
 def markdown(rows: Iterable[dict[str, Any]]) -> str:

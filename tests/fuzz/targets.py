@@ -85,7 +85,7 @@ def _infer(data: bytes) -> None:
 
 def _binary(data: bytes) -> None:
     """The first two bytes say how long the JSON is."""
-    _CODEC.decode(data[2:], str(int.from_bytes(data[:2], "big")))
+    _CODEC.decode(data[2:], int.from_bytes(data[:2], "big"))
 
 
 def _pieces(data: bytes) -> None:

@@ -50,7 +50,14 @@ class GrpcApp:
         common = common or Common()
         self._keys = common.keys or None
         self._restrictions = restrictions or None
-        self._entry = entry = GrpcEntry(runtime, common, control or ModelControl(runtime))
+        described = {
+            **proto.load("v2.proto", "model_config.proto").methods,
+            **proto.load("health.proto").methods,
+        }
+        infer_method = described[f"/{SERVICE}/ModelInfer"]
+        self._entry = entry = GrpcEntry(
+            runtime, common, control or ModelControl(runtime), infer_method
+        )
         handlers = {
             "ModelInfer": MethodHandler(partial(infer, entry), "inference"),
             "ModelStreamInfer": MethodHandler(partial(InferStream, entry), "inference"),
@@ -60,10 +67,6 @@ class GrpcApp:
             **RepositoryCalls(entry).handlers(),
             **SharedMemoryCalls(common.shared_memory).handlers(),
             **SettingCalls(entry).handlers(),
-        }
-        described = {
-            **proto.load("v2.proto", "model_config.proto").methods,
-            **proto.load("health.proto").methods,
         }
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.

@@ -19,34 +19,29 @@ class Terms(msgspec.Struct, frozen=True):
 
     #: Seconds; None: the model's own.
     timeout: float | None = None
-    #: The tenant that is named; None: none is.
-    named_tenant: str | None = None
-    #: The tenant of a request that names none, if its API key was not checked here.
-    key_tenant: str = ""
+    #: The tenant that is named; else one for the API key; else "". Not one for the connection: a
+    #: proxy's carries the requests of all its clients.
+    tenant: str = ""
+    #: Whether the tenant is named: then an API key that was checked here does not give it.
+    names_tenant: bool = False
     #: Parameters for the model.
     parameters: Mapping[str, str] | None = None
 
-    def tenant(self, caller: str) -> str:
-        """The tenant that the request names; else the name of its API key; else "".
-
-        A key that is not ours to check (a proxy does) counts, too, without its text: the tenant may
-        be shown. Not the connection: a proxy's carries the requests of all its clients.
-        """
-        if self.named_tenant is not None:
-            return self.named_tenant
-        return caller or self.key_tenant
+    def tenant_of(self, caller: str) -> str:
+        """The tenant of a request with the API key that is called `caller`; "": with none."""
+        return caller if caller and not self.names_tenant else self.tenant
 
 
 def terms_of(headers: Mapping[str, str], parameters: Mapping[str, str] | None = None) -> Terms:
     """Read the headers of a request; InvalidRequest if its timeout is none. `parameters` are those
     of the headers that are for the model."""
+    tenant = headers.get("x-tenant-id")
+    if tenant is not None:
+        return Terms(_timeout(headers), tenant, True, parameters)
+    # A key that is not ours to check (a proxy does) counts without its text: the tenant may be
+    # shown.
     key = headers.get("authorization") or headers.get("x-api-key")
-    return Terms(
-        _timeout(headers),
-        headers.get("x-tenant-id"),
-        f"#{hash(key):x}" if key else "",
-        parameters,
-    )
+    return Terms(_timeout(headers), f"#{hash(key):x}" if key else "", False, parameters)
 
 
 def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> float | None:

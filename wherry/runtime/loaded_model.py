@@ -124,10 +124,7 @@ class LoadedModel:
         config = self.config
         if config.sequence is not None:
             self._check_step(config.sequence, sequence, rows)
-        if config.priority_levels:
-            priority = self._checked_priority(priority)
-        else:
-            priority = config.default_priority
+        priority = self._checked_priority(priority) if priority else config.default_priority
         if timeout is None:
             timeout = config.request_timeout
         elif not timeout >= 0:  # nan too
@@ -175,12 +172,14 @@ class LoadedModel:
     def _checked_priority(self, priority: int) -> int:
         """The priority that a request gets; InvalidRequest if the model has no such level."""
         config = self.config
-        if not 0 <= priority <= config.priority_levels:
+        if not config.priority_levels:
+            return config.default_priority
+        if not 0 < priority <= config.priority_levels:
             raise InvalidRequest(
                 f"model {self.name!r}: priority {priority} is not between 1 (first) and"
                 f" {config.priority_levels}, or 0 (default)"
             )
-        return priority or config.default_priority
+        return priority
 
     def _patience(self, level: int, timeout: float | None) -> tuple[float | None, float | None]:
         """Seconds that a request may wait for an instance, and in which it must be answered."""

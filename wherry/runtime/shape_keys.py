@@ -25,11 +25,17 @@ class ShapeKeys:
             if spec.form is Form.ARRAY and (-1 in spec.shape or not batched)
         ]
         self._strings = variable_strings
+        #: The array whose shape is all that may differ.
+        self._only = None
+        if len(self._arrays) == 1 and not self._strings and not self._has_optional:
+            self._only = self._arrays[0]
         #: Whether requests may have different keys.
         self.differ = bool(self._arrays or self._strings or self._has_optional)
 
     def of(self, columns: Columns) -> Hashable:
         """The key of a request's inputs: shapes of a row, and which optional inputs it has."""
+        if self._only is not None:
+            return columns[self._only].shape[1:]  # type: ignore[union-attr]
         shapes: list[Hashable] = [
             (name, columns[name].shape[1:])  # type: ignore[union-attr]
             for name in self._arrays

@@ -96,6 +96,14 @@ class Message:
         for field in self.fields:
             self._readers.update(_readers(field, self.fields))
 
+    def tag(self, name: str) -> int:
+        """The tag of a field that is no number: what stands before its length."""
+        return next(field.number for field in self.fields if field.name == name) << 3 | BLOCK
+
+    def around(self, name: str, parts: Sequence[Buffer]) -> list[Buffer]:
+        """The pieces of a message that has one field: a message in these pieces."""
+        return [varint(self.tag(name)) + varint(sum(map(len, parts))), *parts]
+
     def decode(self, data: Buffer) -> Values:
         """The fields of a message in these bytes. Malformed if they are no such message."""
         view = memoryview(data)
@@ -107,7 +115,7 @@ class Message:
     def is_light(self, data: Buffer, heavy: str) -> bool:
         """Whether a large message costs little to decode: most of it are a few values of its
         `bytes` field `heavy`, which are not copied. False for malformed bytes."""
-        tag = next(field.number for field in self.fields if field.name == heavy) << 3 | BLOCK
+        tag = self.tag(heavy)
         view = memoryview(data)
         position, end = 0, len(view)
         rest = fields = 0

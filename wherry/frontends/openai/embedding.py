@@ -48,7 +48,7 @@ class Embedding:
             len(texts),
             reply,
             timeout=terms.timeout,
-            tenant=terms.tenant(self._exchange.request.caller),
+            tenant=terms.tenant_of(self._exchange.request.caller),
         )
         self._entry.admission.enter(request)
         self._exchange.request.body = b""  # free it: the columns hold what is needed

@@ -61,7 +61,7 @@ class Generation:
                     id=self._answer.id,
                     timeout=terms.timeout,
                     priority=self._wanted.priority or 0,
-                    tenant=terms.tenant(request.caller),
+                    tenant=terms.tenant_of(request.caller),
                 )
             )
         self._exchange.on_disconnect = self._cancel

@@ -114,7 +114,7 @@ class Entry:
             parameters=of_the_model,
             sequence=sequence,
             wanted=decoded.output_names,
-            tenant=terms.tenant(caller),
+            tenant=caller if caller and not terms.names_tenant else terms.tenant,
         )
         if self._trace_settings.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
@@ -133,7 +133,10 @@ class InferCall(Reply[InferResponse], ABC):
     request: InferRequest | None
 
     def __init__(self, entry: Entry, loaded: LoadedModel) -> None:
-        super().__init__(_hand_over)  # type: ignore[arg-type]  # it gets this very object
+        # All in one place: a constructor of each base class would be three calls more.
+        self.on_done = _hand_over  # type: ignore[assignment]  # it gets this very object
+        self.settled = False
+        self.unclaimed = True
         self.entry = entry
         self.loaded = loaded
         self.port = entry.port()
@@ -160,7 +163,7 @@ def _hand_over(call: InferCall) -> None:
 
 def _answer(call: InferCall) -> None:
     outcome = call.outcome
-    call.entry.admission.leave()
+    call.entry.admission.in_flight -= 1
     # The reference cycle would keep the request alive until the garbage collector runs.
     call.request = None
     try:

@@ -39,8 +39,14 @@ class InputCodec:
         self._text = spec.form is Form.TEXT and self._scalar_rows
         #: Its column is a view of binary data, however large that is.
         self.views = spec.form is Form.ARRAY and spec.datatype not in (BYTES, BOOL, BF16)
+        #: JSON numbers that become one array.
+        self._numbers = spec.form in (Form.ARRAY, Form.SCALARS) and spec.datatype not in (
+            BYTES, FP16, BF16,
+        )  # fmt: skip
         #: A row's elements alone do not tell its shape.
         self._open_sizes = spec.shape.count(-1) > 1
+        #: The last shape that fitted and its rows: most requests have the same.
+        self._last_fit: tuple[list[int], int] = ([], 0)
         self.errors = InputErrors(spec.name, model, spec.datatype)
         self.elements = JsonElements(spec, self.errors)
         self._decode = self.elements.decode
@@ -51,17 +57,23 @@ class InputCodec:
 
     def rows_of(self, shape: list[int]) -> int:
         """Return the rows of a tensor of this shape; InvalidRequest if the input has another."""
+        last_shape, rows = self._last_fit
+        if rows and shape == last_shape:
+            return rows
         if self._scalar_rows:
             if not shape and not self._batched:
                 return 1
             if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
                 rows = shape[0]
                 if rows > 0 and (self._batched or rows == 1):
+                    self._last_fit = shape, rows
                     return rows
         elif self._batched:
             if len(shape) > 1 and shape[0] > 0 and self._fits(shape[1:]):
+                self._last_fit = shape, shape[0]
                 return shape[0]
         elif shape and self._fits(shape):
+            self._last_fit = shape, 1
             return 1
         if self._batched and shape and shape[0] == 0:
             raise self.errors.invalid("shape has 0 rows; a request needs at least one")
@@ -79,8 +91,20 @@ class InputCodec:
                 return self._column_of_values(self.elements.parse(data), rows, shape)
         except (ValueError, RecursionError) as error:
             raise self.elements.malformed(error) from None
+        return self.from_list(values, rows, shape)
+
+    def from_list(self, values: list[Any], rows: int, shape: list[int]) -> Column:
+        """The column of elements that were read as `elements.usual_type`."""
         if self._text and len(values) == rows:
             return values  # the usual request, as it is
+        if self._numbers and len(values) == math.prod(shape):
+            try:
+                array: Array = np.array(values, self.spec.datatype.dtype)
+            except OverflowError:
+                return self._column_of_values(values, rows, shape)  # it says so
+            if self._scalar_rows:
+                return array
+            return array.reshape(shape if self._batched else [1, *shape])
         return self._column_of_values(values, rows, shape)
 
     def from_long_array(self, data: LongArray, rows: int, shape: list[int]) -> Column:
@@ -128,6 +152,8 @@ class InputCodec:
             if data.readonly and not shared:
                 # A small body: the model may write into its input, as it may into a batch.
                 array = array.copy()
+            if self.views and self._batched and not self._scalar_rows:
+                return array.reshape(shape)
         return self._column_of_array(array, rows, shape)
 
     def from_elements(self, values: list[Buffer], rows: int, shape: list[int]) -> Column:

@@ -91,7 +91,7 @@ class JsonElements:
     """Reads the elements of one input from JSON: flat or nested in any way, strings for the floats
     that JSON has not."""
 
-    __slots__ = ("_errors", "_list_type", "_spec", "are_rows", "decode")
+    __slots__ = ("_errors", "_list_type", "_spec", "are_rows", "decode", "usual_type")
 
     def __init__(self, spec: TensorSpec, errors: InputErrors) -> None:
         self._spec = spec
@@ -100,8 +100,10 @@ class JsonElements:
         self.are_rows = spec.form is Form.JSON and spec.shape == ()
         self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
         fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
-        #: Reads the usual `data`: a flat list. What it refuses may be right (see `parse`).
-        self.decode = msgspec.json.Decoder(list[Any] if self.are_rows else fast).decode
+        #: The type of the usual `data`: a flat list.
+        self.usual_type: Any = list[Any] if self.are_rows else fast
+        #: Reads the usual `data`. What it refuses may be right (see `parse`).
+        self.decode = msgspec.json.Decoder(self.usual_type).decode
 
     def parse(self, data: Buffer | msgspec.Raw) -> list[Any]:
         """The elements, slowly and with care. InvalidRequest says which is wrong."""

@@ -40,7 +40,7 @@ class ModelTensors:
         self.model = config.name
         self.version = config.version
         batched = self._batched = config.max_batch_size > 0
-        self._most_rows = MAX_PARTS * max(1, config.max_batch_size)
+        self.most_rows = MAX_PARTS * max(1, config.max_batch_size)
         self.inputs = {
             spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
         }
@@ -67,10 +67,10 @@ class ModelTensors:
     def rows(self, codec: InputCodec, shape: list[int], others: int) -> int:
         """The rows of an input; `others` are those of the inputs before it, 0 for the first."""
         rows = codec.rows_of(shape)
-        if rows > self._most_rows:
+        if rows > self.most_rows:
             raise InvalidRequest(
                 f"input '{codec.name}' has {rows} rows, and a request to model '{self.model}' at"
-                f" most {self._most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
+                f" most {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
             )
         if others and rows != others:
             raise InvalidRequest(

@@ -45,6 +45,12 @@ class OutputCodec:
         self.views = spec.form is Form.ARRAY and spec.datatype is not BF16
         # The usual output: strings that go into the JSON as they are.
         self._text = spec.form is Form.TEXT and spec.shape == ()
+        #: Numbers that JSON may carry.
+        self._numeric = spec.form in (Form.ARRAY, Form.SCALARS) and spec.datatype not in (
+            BYTES, FP16, BF16,
+        )  # fmt: skip
+        #: The shape of the last array, and its text: most answers have the same.
+        self._last_shape: tuple[tuple[int, ...], bytes] = ((-1,), b"")
         self._head = b'{"name":%b,"datatype":"%b","shape":[' % (
             encode_json(spec.name),
             spec.datatype.name.encode(),
@@ -53,6 +59,44 @@ class OutputCodec:
     @property
     def wire_shape(self) -> list[int]:
         return wire_shape(self.spec, self._batched)
+
+    def small_json(self, column: Column) -> bytes | None:
+        """`json` of the usual small column: texts, or an array of numbers. None for others."""
+        if self._text:
+            count = len(column)
+            try:
+                if count > LARGE_ROWS or sum(map(len, column)) > LARGE_BYTES:
+                    return None
+                return b'%b%d],"data":%b}' % (self._head, count, encode_json(column))
+            except (TypeError, ValueError):  # a row that is no text
+                return None
+        if not self._numeric or not isinstance(column, np.ndarray) or column.size > LARGE_ELEMENTS:
+            return None
+        data = encode_json(column.ravel().tolist())
+        if b"null" in data:
+            return None
+        return b'%b%b],"data":%b}' % (self._head, self._shape_text(column.shape), data)
+
+    def small_binary(self, column: Column, *, packed: bool) -> tuple[bytes, Buffer] | None:
+        """`binary` of an array that is sent as it lies in memory. None for other columns, and for
+        a large one that may have to be compressed (`packed`)."""
+        if not self.views or not isinstance(column, np.ndarray) or not column.size:
+            return None
+        if packed and column.size > LARGE_ELEMENTS:
+            return None
+        if not column.flags.c_contiguous:
+            column = np.ascontiguousarray(column)
+        member = b'%b%b],"parameters":{"binary_data_size":%d}}'
+        shape = self._shape_text(column.shape)
+        return member % (self._head, shape, column.nbytes), column.data.cast("B")
+
+    def _shape_text(self, shape: tuple[int, ...]) -> bytes:
+        """The wire shape of an array, as text."""
+        last, text = self._last_shape
+        if shape != last:
+            text = _joined(shape if self._batched else shape[1:] or self.wire_shape)
+            self._last_shape = shape, text
+        return text
 
     def json(self, column: Column) -> bytes:
         """The member of `outputs` that carries this column as JSON."""

@@ -130,10 +130,10 @@ def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
 
 
 def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
-    assert terms_of({"authorization": f"Bearer {LONG}"}).tenant("ops") == "ops"
-    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}).tenant("ops") == "t"
-    other = terms_of({"authorization": f"Bearer {LONG}"}).tenant("")
+    assert terms_of({"authorization": f"Bearer {LONG}"}).tenant_of("ops") == "ops"
+    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}).tenant_of("ops") == "t"
+    other = terms_of({"authorization": f"Bearer {LONG}"}).tenant_of("")
     assert other
     assert LONG not in other
-    assert other != terms_of({"x-api-key": LONG}).tenant("")
-    assert terms_of({}).tenant("") == ""
+    assert other != terms_of({"x-api-key": LONG}).tenant_of("")
+    assert terms_of({}).tenant_of("") == ""

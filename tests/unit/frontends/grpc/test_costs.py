@@ -278,6 +278,7 @@ def test_the_messages_of_a_stream(shape: str, at_once: int) -> None:
 
 SCHEMA = proto.load("v2.proto", "model_config.proto")
 REQUEST = SCHEMA.messages["ModelInferRequest"]
+RESPONSE = SCHEMA.messages["ModelInferResponse"]
 
 
 def block(number: int, content: bytes) -> bytes:
@@ -452,7 +453,7 @@ TENSORS: dict[str, tuple[wherry.Model, Bytes]] = {
 
 def reader(model: wherry.Model) -> Callable[[bytes], object]:
     config = model.config()
-    codec = InferCodec(ModelTensors(config, model.signature(config.name)))
+    codec = InferCodec(ModelTensors(config, model.signature(config.name)), RESPONSE)
     return lambda message: codec.decode(REQUEST.decode(message))
 
 
@@ -485,10 +486,9 @@ def test_the_memory_of_a_request_is_a_multiple_of_its_message(shape: str) -> Non
 def test_the_tensors_of_an_answer(element: str | bytes) -> None:
     model = blobs if isinstance(element, bytes) else texts
     config = model.config()
-    codec = InferCodec(ModelTensors(config, model.signature(config.name)))
-    described = SCHEMA.messages["ModelInferResponse"]
+    codec = InferCodec(ModelTensors(config, model.signature(config.name)), RESPONSE)
     assert_linear(
-        lambda column: described.encode(codec.encode(InferResponse({"output": column}))),
+        lambda column: codec.encode(InferResponse({"output": column})),
         lambda n: [element] * (n // (len(element) + 4)),
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from wherry.frontends.v2.http.infer_codec import WireRequest
+from wherry.frontends.v2.http.wire_request import WireRequest
 from wherry.frontends.v2.json_errors import MAX_DEPTH, malformed, mismatch
 
 DECODER = msgspec.json.Decoder(WireRequest)

@@ -6,15 +6,19 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from wherry.frontends.admission import SMALL_BODY
+from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.grpc.wire import Values
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Entry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
+from wherry.frontends.v2.grpc.known_requests import Decoded, KnownRequests
 from wherry.models.model import Pipeline
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
+from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply
 from wherry.values.request import InferRequest, InferResponse
@@ -30,9 +34,14 @@ class LongCall(Protocol):
 class GrpcEntry(Entry):
     """Submits the requests of gRPC calls, and knows the calls that clients keep open."""
 
-    def __init__(self, runtime: Runtime, common: Common, control: ModelControl) -> None:
+    def __init__(
+        self, runtime: Runtime, common: Common, control: ModelControl, infer: Method
+    ) -> None:
+        """`infer` is the description of ModelInfer."""
         super().__init__(runtime, common)
         self.control = control
+        self.known = KnownRequests(infer.request, runtime.registry)
+        self._answer = infer.response
         self.draining = False
         self.streams_end = False
         #: Of health, and of requests: what a client may keep open.
@@ -64,14 +73,26 @@ class GrpcEntry(Entry):
         """ModelNotFound if it is not loaded; "" is the highest version."""
         return self.runtime.model(name, checked_version(version))
 
-    def find(self, name: str, version: str) -> tuple[LoadedModel, InferCodec]:
-        """`model`, with its codec."""
-        loaded = self.model(name, version)
+    def find(self, wire: Values) -> tuple[LoadedModel, InferCodec]:
+        """The model that a ModelInferRequest names, with its codec. Raises what `model` does."""
+        loaded = self.model(wire.get("model_name", ""), wire.get("model_version", ""))
         codec = self._codecs.get(loaded)
         if codec is None:
             views = not isinstance(loaded.model, Pipeline)
-            codec = self._codecs[loaded] = InferCodec(self.tensors(loaded), views=views)
+            tensors = self.tensors(loaded)
+            codec = self._codecs[loaded] = InferCodec(tensors, self._answer, views=views)
         return loaded, codec
+
+    def decode(
+        self, message: Buffer, wire: Values, loaded: LoadedModel, codec: InferCodec
+    ) -> Decoded:
+        """Decode a request that was not known, whose message has these fields, and remember it.
+
+        InvalidRequest as of InferCodec.decode.
+        """
+        found = loaded, codec, codec.decode(wire)
+        self.known.learn(message, wire, found)
+        return found
 
     def submit(
         self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]

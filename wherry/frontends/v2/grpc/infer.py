@@ -12,6 +12,7 @@ from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, InferCall
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
+from wherry.frontends.v2.grpc.known_requests import Decoded
 from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
@@ -22,31 +23,41 @@ from wherry.values.request import InferResponse
 def infer(entry: GrpcEntry, method: Method, rpc: Rpc) -> None:
     """Handle a ModelInfer. The hot path: one object for a request besides the runtime's own."""
     entry.admission.check()
-    if len(rpc.message) > LARGE_BYTES:
-        request = LargeRequest(entry, method.request, rpc.message, partial(read, method, rpc))
-        rpc.on_leave = request.cancel
-        request.start()
-        return
-    wire = method.request.decode(rpc.message)
-    loaded, codec = entry.find(wire.get("model_name", ""), wire.get("model_version", ""))
-    if loaded.signature.streams:
-        raise no_single_answer()
-    GrpcInferCall(entry, method, rpc, loaded, codec, codec.decode(wire)).submit()
+    message = rpc.message
+    found = entry.known.decode(message)
+    if found is None:
+        if len(message) > LARGE_BYTES:
+            request = LargeRequest(entry, method.request, message, partial(read, rpc))
+            rpc.on_leave = request.cancel
+            request.start()
+            return
+        wire = method.request.decode(message)
+        loaded, codec = entry.find(wire)
+        if loaded.signature.streams:
+            raise no_single_answer()
+        found = entry.decode(message, wire, loaded, codec)
+    submit(entry, rpc, found)
 
 
-def read(method: Method, rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
+def read(rpc: Rpc, request: LargeRequest, error: Exception | None) -> None:
     """Submit a large request that was decoded, or answer with `error`."""
     rpc.on_leave = None
     try:
         if error is not None:
             raise error
-        entry, loaded = request.entry, request.loaded
-        if loaded.signature.streams:
-            raise no_single_answer()
-        GrpcInferCall(entry, method, rpc, loaded, request.codec, request.decoded).submit()
-        rpc.message = b""  # free it: the columns hold what is needed
+        submit(request.entry, rpc, request.found)
     except Exception as refused:  # noqa: BLE001 - whatever it is, the client is told
         fail(rpc, refused)
+
+
+def submit(entry: GrpcEntry, rpc: Rpc, found: Decoded) -> None:
+    loaded, codec, decoded = found
+    if loaded.signature.streams:
+        raise no_single_answer()
+    call = GrpcInferCall(entry, rpc, loaded, codec, decoded)
+    call.request = entry.submit(rpc, loaded, decoded, call)
+    rpc.on_leave = call.cancel
+    rpc.message = b""  # free it: the columns hold what is needed
 
 
 def no_single_answer() -> Unsupported:
@@ -56,28 +67,20 @@ def no_single_answer() -> Unsupported:
 class GrpcInferCall(InferCall):
     """The reply of a ModelInfer."""
 
-    __slots__ = ("codec", "decoded", "method", "rpc")
-
-    entry: GrpcEntry
+    __slots__ = ("codec", "decoded", "rpc")
 
     def __init__(
         self,
         entry: GrpcEntry,
-        method: Method,
         rpc: Rpc,
         loaded: LoadedModel,
         codec: InferCodec,
         decoded: DecodedRequest,
     ) -> None:
         super().__init__(entry, loaded)
-        self.method = method
         self.rpc = rpc
         self.codec = codec
         self.decoded = decoded
-
-    def submit(self) -> None:
-        self.request = self.entry.submit(self.rpc, self.loaded, self.decoded, self)
-        self.rpc.on_leave = self.cancel
 
     def write(self, response: InferResponse) -> None:
         decoded, rpc = self.decoded, self.rpc
@@ -86,8 +89,7 @@ class GrpcInferCall(InferCall):
             work = Beside(self.entry, partial(written, self, response), partial(respond, rpc))
             rpc.on_leave = work.cancel
             return
-        encoded = self.codec.encode(response, decoded.id, decoded.wanted)
-        rpc.respond(*self.method.response.parts(encoded))
+        rpc.respond(*self.codec.encode(response, decoded.id, decoded.wanted))
 
     def fail(self, error: Exception) -> None:
         self.rpc.on_leave = None
@@ -96,8 +98,7 @@ class GrpcInferCall(InferCall):
 
 def written(call: GrpcInferCall, response: InferResponse) -> list[Buffer]:
     """Encode the message of a large answer, in another thread."""
-    encoded = call.codec.encode(response, call.decoded.id, call.decoded.wanted)
-    return call.method.response.parts(encoded)
+    return call.codec.encode(response, call.decoded.id, call.decoded.wanted)
 
 
 def respond(rpc: Rpc, written: list[Buffer] | Exception) -> None:

@@ -1,7 +1,8 @@
 """How does a ModelInferRequest become columns, and columns a ModelInferResponse?
 
-Pure: decoded messages in, columns out, and back. A codec is made once for each loaded model. What
-a tensor's bytes mean is the same as over HTTP, hence `input_codec.py` and `output_codec.py`.
+Pure: decoded messages in, columns out, and columns in, bytes out. A codec is made once for each
+loaded model. What a tensor's bytes mean is the same as over HTTP, hence `input_codec.py` and
+`output_codec.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.frontends.grpc.wire import Values
+from wherry.frontends.grpc.wire import Message, Values
 from wherry.frontends.offload import SLICE_ELEMENTS, join_in_slices
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
+from wherry.frontends.v2.grpc.answer_fields import AnswerFields
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
@@ -58,19 +60,20 @@ class InferCodec:
     """The wire form of one model's requests and answers.
 
     With `views`, arrays may be views of the request's message, which cannot be written to: an
-    instance copies what its model may write.
+    instance copies what its model may write. `answer` is the ModelInferResponse.
     """
 
-    def __init__(self, tensors: ModelTensors, *, views: bool = True) -> None:
+    def __init__(self, tensors: ModelTensors, answer: Message, *, views: bool = True) -> None:
         self.model = tensors.model
-        self.version = tensors.version
         self.tensors = tensors
-        # Rows that are arrays each go to the model as they are.
-        self._viewed = {
+        #: Inputs whose columns may be views. Rows that are arrays each go to the model as they are.
+        self.viewed = frozenset(
             name
             for name, codec in tensors.inputs.items()
             if views and codec.spec.form is not Form.ARRAYS
-        }
+        )
+        self._fields = AnswerFields(answer, tensors.model, tensors.version)
+        self._all_outputs = [WantedOutput(codec) for codec in tensors.outputs.values()]
 
     # The request
 
@@ -133,7 +136,7 @@ class InferCodec:
                         f" '{name}' for model '{self.model}'"
                     )
                 data = self._next_raw(raw, name, len(raw_contents))
-            columns[name] = codec.from_binary(data, rows, shape, shared=name in self._viewed)
+            columns[name] = codec.from_binary(data, rows, shape, shared=name in self.viewed)
         return tensors.complete(columns), rows or 1  # all inputs may be optional
 
     def _next_raw(self, raw: Iterator[Buffer], name: str, count: int) -> memoryview:
@@ -224,7 +227,7 @@ class InferCodec:
         if not is_large(outputs):
             return False
         if wanted is None:
-            wanted = [WantedOutput(codec) for codec in self.tensors.outputs.values()]
+            wanted = self._all_outputs
         names = {one.codec.name for one in wanted if one.classes or not one.codec.views}
         return is_large({
             name: column for name, column in outputs.items()
@@ -238,17 +241,20 @@ class InferCodec:
         wanted: list[WantedOutput] | None = None,
         *,
         final: bool | None = None,
-    ) -> Values:
-        """A ModelInferResponse; `final` is said in a stream only."""
-        described: list[Values] = []
+    ) -> list[Buffer]:
+        """The pieces of a ModelInferResponse. Those of arrays are the arrays' own memory. `final`
+        is said in a stream only."""
+        fields = self._fields
+        head = fields.begin
+        if id:
+            head += fields.id(id)
+        if response.parameters or final is not None:
+            head += fields.parameters(self._parameters(response, final))
         raw: list[Buffer] = []
-        chosen = wanted
-        if chosen is None:
-            chosen = [WantedOutput(codec) for codec in self.tensors.outputs.values()]
-        for one in chosen:
+        for one in self._all_outputs if wanted is None else wanted:
             codec = one.codec
             column = response.outputs.get(codec.name)
-            if column is None or _is_absent(column, codec):
+            if column is None or (isinstance(column, list) and _is_absent(column, codec)):
                 continue  # a stream may have nothing for one of its outputs this time
             if one.classes:
                 codec, column = self.tensors.classified(codec, column, one.classes)
@@ -261,24 +267,16 @@ class InferCodec:
             if one.window is not None:
                 one.window.write(data)
                 data = b""  # each output has its entry: clients count them
-            described.append(
-                {"name": codec.name, "datatype": codec.spec.datatype.name, "shape": shape}
-            )
-            raw.append(data)
-        parameters = {
-            name: parameter(self.model, name, value)
-            for name, value in (response.parameters or {}).items()
-        }
+            head += fields.output(codec.name, codec.spec.datatype.name, shape)
+            raw += (fields.raw_head(len(data)), data)
+        return [head, *raw]
+
+    def _parameters(self, response: InferResponse, final: bool | None) -> dict[str, Values]:
+        given = response.parameters or {}
+        parameters = {name: parameter(self.model, name, value) for name, value in given.items()}
         if final is not None:
             parameters[FINAL_RESPONSE] = {"bool_param": final}
-        return {
-            "model_name": self.model,
-            "model_version": self.version,
-            "id": id,
-            "parameters": parameters,
-            "outputs": described,
-            "raw_output_contents": raw,
-        }
+        return parameters
 
 
 def values_of(wire: Mapping[str, Values]) -> Parameters:
@@ -332,8 +330,8 @@ def _takes_a_long_copy(column: Column) -> bool:
     return column.nbytes > COPIED_BYTES
 
 
-def _is_absent(column: Column, codec: OutputCodec) -> bool:
-    if not isinstance(column, list) or not any(row is None for row in column):
+def _is_absent(column: list[Any], codec: OutputCodec) -> bool:
+    if not any(row is None for row in column):
         return False
     if all(row is None for row in column):
         return True

@@ -7,24 +7,20 @@ from functools import partial
 from typing import Any
 
 from wherry.frontends.grpc.wire import Message, Values
-from wherry.frontends.v2.decoded import DecodedRequest, counted
+from wherry.frontends.v2.decoded import counted
 from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
-from wherry.frontends.v2.grpc.infer_codec import InferCodec
-from wherry.runtime.loaded_model import LoadedModel
+from wherry.frontends.v2.grpc.known_requests import Decoded
 from wherry.values.buffer import Buffer
 
 
 class LargeRequest:
     """Decodes a large message of a request in steps, in another thread where one takes long.
 
-    `done(self, error)` is told once, perhaps by `start`; without an error, `loaded`, `codec` and
-    `decoded` are set.
+    `done(self, error)` is told once, perhaps by `start`; without an error, `found` is set.
     """
 
-    loaded: LoadedModel
-    codec: InferCodec
-    decoded: DecodedRequest
+    found: Decoded
 
     def __init__(
         self,
@@ -61,15 +57,13 @@ class LargeRequest:
 
     def _find(self, wire: Values) -> bool:
         self.id = wire.get("id", "")
-        name, version = wire.get("model_name", ""), wire.get("model_version", "")
-        self.loaded, self.codec = self.entry.find(name, version)
-        if self._is_light and self.codec.reads_in_place(wire):
-            return self._take(self.codec.decode(wire))
-        codec = self.codec
-        return self._beside(lambda: counted(codec.decode(wire)), self._take)
+        loaded, codec = self.entry.find(wire)
+        if self._is_light and codec.reads_in_place(wire):
+            return self._take(self.entry.decode(self._message, wire, loaded, codec))
+        return self._beside(lambda: (loaded, codec, counted(codec.decode(wire))), self._take)
 
-    def _take(self, decoded: DecodedRequest) -> bool:
-        self.decoded = decoded
+    def _take(self, found: Decoded) -> bool:
+        self.found = found
         return True
 
     def _beside(self, work: Callable[[], Any], then: Callable[[Any], bool]) -> bool:

@@ -17,12 +17,12 @@ from typing import Any, Final
 from wherry.frontends.grpc.answers import fail, status_of
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
-from wherry.frontends.grpc.wire import Values
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import FINAL_RESPONSE, InferCodec
+from wherry.frontends.v2.grpc.known_requests import Decoded
 from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
@@ -67,28 +67,28 @@ class InferStream:
             return
         try:
             self.entry.admission.check()
-            wire = self._method.request.decode(message)
-            request_id = wire.get("id", "")
-            loaded, codec = self.entry.find(
-                wire.get("model_name", ""), wire.get("model_version", "")
-            )
-            decoded = codec.decode(wire)
+            found = self.entry.known.decode(message)
+            if found is None:
+                wire = self._method.request.decode(message)
+                request_id = wire.get("id", "")
+                found = self.entry.decode(message, wire, *self.entry.find(wire))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._refuse(error, request_id)
             return
-        self._submit(loaded, codec, decoded)
+        self._submit(found)
 
     def _read(self, request: LargeRequest, error: Exception | None) -> None:
         """Submit a large request that was decoded, or refuse it with `error`."""
         self._reading = None
         if error is None:
-            self._submit(request.loaded, request.codec, request.decoded)
+            self._submit(request.found)
         else:
             self._refuse(error, request.id)
         self._hold_back()
         self._end_if_done()
 
-    def _submit(self, loaded: LoadedModel, codec: InferCodec, decoded: DecodedRequest) -> None:
+    def _submit(self, found: Decoded) -> None:
+        loaded, codec, decoded = found
         turn = None if loaded.signature.streams else self.turn()
         try:
             request = StreamedRequest(self, loaded, codec, decoded, turn)
@@ -139,12 +139,11 @@ class InferStream:
 
     def write(
         self,
-        encode: Callable[[], Values],
+        encode: Callable[[], list[Buffer]],
         request: StreamedRequest | None,
         failed: Callable[[Exception], None],
     ) -> None:
         """Send a large answer, once it is written beside the loop."""
-        response = self._method.response
 
         def done(outcome: list[Buffer] | Exception) -> None:
             self._writing = None
@@ -158,13 +157,17 @@ class InferStream:
 
         work = Beside(
             self.entry,
-            lambda: response.parts({"infer_response": encode()}),
+            lambda: self._around(encode()),
             done,
         )
         self._writing = work
 
-    def send(self, response: Values, request: StreamedRequest | None = None) -> None:
-        self._send(self._method.response.parts(response), request)
+    def send(self, answer: list[Buffer], request: StreamedRequest | None) -> None:
+        """Send an answer, which comes as the pieces of a ModelInferResponse."""
+        self._send(self._around(answer), request)
+
+    def _around(self, answer: list[Buffer]) -> list[Buffer]:
+        return self._method.response.around("infer_response", answer)
 
     def _send(self, message: list[Buffer], request: StreamedRequest | None) -> None:
         self._unsent += 1
@@ -184,7 +187,8 @@ class InferStream:
             fail(self.rpc, error)
             return
         _, text, _ = status_of(self.rpc, error)
-        self.send({"error_message": text, "infer_response": {"id": request_id, **said}})
+        said = {"error_message": text, "infer_response": {"id": request_id, **said}}
+        self._send([self._method.response.encode(said)], None)
 
     def done(self, request: StreamedRequest) -> None:
         """Forget a request that is answered."""
@@ -293,7 +297,7 @@ class StreamedRequest:
             if self._codec.is_large(response, decoded.wanted):
                 stream.write(encode, taker, self._cannot_be_sent)
             else:
-                stream.send({"infer_response": encode()}, taker)
+                stream.send(encode(), taker)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._cannot_be_sent(error)
 

@@ -17,7 +17,7 @@ from wherry.frontends.terms import Terms
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.entry import Beside, Entry
-from wherry.frontends.v2.http.infer_codec import HEADER_LENGTH, ModelCodec
+from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -36,8 +36,9 @@ class HeadNotes(msgspec.Struct, frozen=True):
     """What an infer request's head says, read once for all requests with the same head."""
 
     terms: Terms
-    #: Inference-Header-Content-Length, Content-Encoding and Accept-Encoding as they came.
-    header_length: str | None
+    #: Inference-Header-Content-Length: the bytes of JSON before binary data.
+    json_bytes: int | None
+    #: Content-Encoding and Accept-Encoding as they came.
     coding: str | None
     accepts: str | None
     #: X-Request-Id; "" if there is none that may be used.
@@ -61,12 +62,12 @@ class HttpEntry(Entry):
         limit = self.max_body_bytes
         return decompressed(request.body, coding, limit if most is None else min(most, limit))
 
-    def notes(self, head: RequestHead) -> HeadNotes:
-        """Read the head of a request to a model, and note in it what it says."""
+    def note(self, head: RequestHead, json_bytes: int | None = None) -> HeadNotes:
+        """Read the head of a request to a model, and note in it what it says. InvalidRequest."""
         headers = head.headers
         notes = head.notes = HeadNotes(
             self.terms(headers),
-            headers.get(HEADER_LENGTH),
+            json_bytes,
             headers.get("content-encoding"),
             headers.get("accept-encoding"),
             given_request_id(headers),
@@ -137,7 +138,7 @@ class HttpEntry(Entry):
         """Submit the request of an exchange, and free its body; when it is settled,
         `admission.leave()` must follow. Raises what `admitted` does."""
         http_request = exchange.request
-        notes: HeadNotes = http_request.head.notes or self.notes(http_request.head)
+        notes: HeadNotes = http_request.head.notes or self.note(http_request.head)
         # A compressed body may be large in memory, however small it is.
         size = len(http_request.body) if notes.coding is None else SMALL_BODY + 1
         http_request.body = b""  # the columns hold what is needed

@@ -12,7 +12,12 @@ from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
 from wherry.frontends.v2.entry import InferCall
 from wherry.frontends.v2.http.entry import HeadNotes, HttpEntry, ModelPath
-from wherry.frontends.v2.http.infer_codec import OCTET_STREAM, AnswerBody, ModelCodec
+from wherry.frontends.v2.http.infer_codec import (
+    OCTET_STREAM,
+    AnswerBody,
+    ModelCodec,
+    json_bytes_of,
+)
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import Unsupported
 from wherry.values.request import InferResponse
@@ -30,19 +35,20 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
             f" /v2/models/{model.name}/generate_stream"
         )
     request = exchange.request
-    notes = request.head.notes or entry.notes(request.head)
+    head = request.head
+    notes = head.notes or entry.note(head, json_bytes_of(head.headers))
     call = HttpInferCall(entry, exchange, loaded, codec, notes)
-    header_length, body = notes.header_length, request.body
+    body, json_bytes = request.body, notes.json_bytes
     if notes.coding is None:
-        if len(body) <= LARGE_BYTES or codec.reads_in_place(body, header_length):
-            call.submit(codec.decode(body, header_length))
+        if len(body) <= LARGE_BYTES or codec.reads_in_place(json_bytes):
+            call.submit(codec.decode(body, json_bytes))
             return
     elif (small := entry.small_body(exchange)) is not None:
-        call.submit(codec.decode(small, header_length))
+        call.submit(codec.decode(small, json_bytes))
         return
     entry.off_loop(
         exchange,
-        lambda: counted(codec.decode(entry.body(exchange), header_length)),
+        lambda: counted(codec.decode(entry.body(exchange), json_bytes)),
         call.submit,
         reads=True,
     )
@@ -82,17 +88,16 @@ class HttpInferCall(InferCall):
         exchange, codec, notes = self.exchange, self.codec, self.notes
         exchange.on_disconnect = None
         outputs, decoded = response.outputs, self.decoded
+        usual = codec.encode_usual(response, decoded, packed=notes.accepts is not None)
+        if usual is not None:
+            self._send(usual)
+            return
         what = outputs, decoded.wanted, decoded.id, response.parameters
         if codec.is_large(outputs, decoded.wanted, packed=notes.accepts is not None):
             work = partial(self._encoded_beside, *what)
             self.entry.off_loop(exchange, work, self._send, reads=False)
             return
-        encoded = codec.encode(*what)
-        body = encoded.body
-        if type(body) is bytes and len(body) < MIN_BYTES and not notes.request_id:
-            exchange.respond(200, body)  # nothing of the request adds to the answer
-        else:
-            self._send(encoded)
+        self._send(codec.encode(*what))
 
     def _encoded_beside(self, *what: Any) -> AnswerBody:
         """Encode and compress an answer in another thread."""
@@ -107,9 +112,14 @@ class HttpInferCall(InferCall):
         if encoded.json_bytes is not None:
             content_type = OCTET_STREAM
             headers = (*headers, ("Inference-Header-Content-Length", str(encoded.json_bytes)))
+        body, notes = encoded.body, self.notes
+        as_it_is = notes.accepts is None or (type(body) is bytes and len(body) < MIN_BYTES)
+        if as_it_is and not notes.request_id:
+            self.exchange.respond(200, body, content_type=content_type, headers=headers)
+            return
         respond(
             self.exchange,
-            encoded.body,
+            body,
             content_type=content_type,
             headers=headers,
             compress=not encoded.headers,

@@ -5,9 +5,8 @@ Pure: bytes in, columns out, and back. A codec is made once for each loaded mode
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,53 +15,26 @@ from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.classification import check_classifiable
 from wherry.frontends.v2.decoded import DecodedRequest, WantedOutput, names_of
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
-from wherry.frontends.v2.json_elements import decoded_again
+from wherry.frontends.v2.http.usual_requests import HEAD_BYTES, BinaryHeads, UsualBody
+from wherry.frontends.v2.http.wire_request import (
+    DATA_STANDS_IN,
+    WireInput,
+    WireRequest,
+    parse,
+)
 from wherry.frontends.v2.json_errors import mismatch
 from wherry.frontends.v2.long_arrays import Folded, fold
 from wherry.frontends.v2.model_tensors import ModelTensors, in_order
 from wherry.frontends.v2.output_codec import OutputCodec, is_large
-from wherry.frontends.v2.parameters import InvalidParameter, Parameters, checked_parameters
+from wherry.frontends.v2.parameters import Parameters, checked_parameters
 from wherry.values.buffer import Buffer
 from wherry.values.errors import BadModelOutput, InvalidRequest
-from wherry.values.request import Columns
+from wherry.values.request import Columns, InferResponse
 
-#: The header that says how many bytes of JSON stand before binary data.
-HEADER_LENGTH: Final = "inference-header-content-length"
 OCTET_STREAM: Final = "application/octet-stream"
 
 #: Where an input's data may be, besides in `data`.
 _SOURCES: Final = ("binary_data_size", "shared_memory_region")
-#: Whatever else a client puts there is refused before it is built.
-WireParameters = dict[str, str | int | bool | float | None]
-
-
-#: The objects and arrays that are open where the data of an input begins.
-DATA_STANDS_IN: Final = "{[{"
-
-
-class WireInput(msgspec.Struct, gc=False):
-    name: str
-    datatype: str
-    shape: list[Annotated[int, msgspec.Meta(ge=0)]]
-    #: As it came: only the model's input knows what it must be.
-    data: msgspec.Raw = msgspec.Raw()
-    parameters: WireParameters = {}
-
-
-class WireOutput(msgspec.Struct, gc=False):
-    name: str
-    parameters: WireParameters = {}
-
-
-class WireRequest(msgspec.Struct, gc=False):
-    inputs: list[WireInput]
-    id: str = ""
-    parameters: WireParameters = {}
-    outputs: list[WireOutput] = []
-
-
-class _Parameters(msgspec.Struct):
-    parameters: dict[str, msgspec.Raw] = {}
 
 
 class AnswerBody(msgspec.Struct):
@@ -72,10 +44,6 @@ class AnswerBody(msgspec.Struct):
     json_bytes: int | None
     #: What is said of the body, if it is compressed already.
     headers: Sequence[tuple[str, str]] = ()
-
-
-_decode: Final = msgspec.json.Decoder(WireRequest).decode
-_decode_parameters: Final = msgspec.json.Decoder(_Parameters).decode
 
 
 class ModelCodec:
@@ -90,24 +58,53 @@ class ModelCodec:
         self._views = all(codec.views for codec in self.inputs.values())
         self.generate = GenerateCodec(tensors)
         self._plain_head = b'{%b"outputs":[' % self._names
+        self._usual = UsualBody(tensors) if len(self.inputs) == 1 else None
+        self._binary_heads = BinaryHeads(tensors)
 
     # The request
 
-    def decode(self, body: Buffer, header_length: str | None) -> DecodedRequest:
-        """InvalidRequest names the member that is wrong."""
-        rest: memoryview | None = None
-        if header_length is not None:
-            size = _json_bytes(header_length, len(body))
+    def decode(self, body: Buffer, json_bytes: int | None = None) -> DecodedRequest:
+        """Decode a body, of which the first `json_bytes` are JSON and the others binary data; None:
+        it is JSON. InvalidRequest names the member that is wrong."""
+        if json_bytes is None:
+            if self._usual is not None and len(body) <= LARGE_BYTES:
+                usual = self._usual.decode(body)
+                if usual is not None:
+                    wire, columns, rows = usual
+                    if not wire.parameters and not wire.outputs:
+                        return DecodedRequest(columns, rows, wire.id, {})
+                    return self._decoded(wire, columns, rows)
+        elif 0 < json_bytes <= HEAD_BYTES:
             view = memoryview(body)
-            if size == 0:
+            known = self._binary_heads.decode(bytes(view[:json_bytes]), view[json_bytes:])
+            if known is not None:
+                return known
+        return self.decode_in_full(body, json_bytes)
+
+    def decode_in_full(self, body: Buffer, json_bytes: int | None = None) -> DecodedRequest:
+        """Do what `decode` does, member by member."""
+        rest: memoryview | None = None
+        if json_bytes is not None:
+            view = memoryview(body)
+            if json_bytes > len(view):
+                raise InvalidRequest(
+                    f"inference header size should be in range (0, {len(view)}), got: {json_bytes}"
+                )
+            if json_bytes == 0:
                 return self._raw_request(view)
-            body, rest = view[:size], view[size:]
+            body, rest = view[:json_bytes], view[json_bytes:]
         folded = None
         if len(body) > LARGE_BYTES:
             folded = fold(body, DATA_STANDS_IN)
             body = folded.envelope
         wire = parse(body)
         columns, rows = self._columns(wire.inputs, rest, folded)
+        decoded = self._decoded(wire, columns, rows)
+        if rest is not None and folded is None:
+            self._binary_heads.learn(body, wire, decoded)
+        return decoded
+
+    def _decoded(self, wire: WireRequest, columns: Columns, rows: int) -> DecodedRequest:
         parameters = wire.parameters
         wanted = None
         if parameters or wire.outputs:
@@ -205,6 +202,47 @@ class ModelCodec:
 
     # The answer
 
+    def encode_usual(
+        self, response: InferResponse, decoded: DecodedRequest, *, packed: bool
+    ) -> AnswerBody | None:
+        """Encode an answer as `encode` does, if it is a usual one that costs little. None for all
+        others. `packed`: it may have to be compressed, too."""
+        if response.parameters:
+            return None
+        head = self._plain_head if not decoded.id else self._full_head(decoded.id, None)
+        outputs, wanted = response.outputs, decoded.wanted
+        text: list[bytes] = []
+        if wanted is None:
+            for name, codec in self.outputs.items():
+                if name in outputs:
+                    member = codec.small_json(outputs[name])
+                    if member is None:
+                        return None
+                    text.append(member)
+            return AnswerBody(b"%b%b]}" % (head, b",".join(text)), None)
+        data: list[Buffer] = []
+        for one in wanted:
+            codec = one.codec
+            if one.classes or one.window is not None or codec.name not in outputs:
+                return None
+            if one.binary:
+                found = codec.small_binary(outputs[codec.name], packed=packed)
+                if found is None:
+                    return None
+                member, buffer = found
+                data.append(buffer)
+            else:
+                member = codec.small_json(outputs[codec.name])
+                if member is None:
+                    return None
+            text.append(member)
+        said = b"%b%b]}" % (head, b",".join(text))
+        if not data:
+            return AnswerBody(said, None)
+        whole = [said, *data]
+        size = sum(map(len, whole))
+        return AnswerBody(b"".join(whole) if size <= LARGE_BYTES else whole, len(said))
+
     def encode(
         self,
         outputs: Columns,
@@ -220,11 +258,6 @@ class ModelCodec:
         """
         head = self._plain_head if not id and not parameters else self._full_head(id, parameters)
         if wanted is None:
-            if not in_slices:
-                given = [
-                    c.json(outputs[name]) for name, c in self.outputs.items() if name in outputs
-                ]
-                return AnswerBody(b"%b%b]}" % (head, b",".join(given)), None)
             wanted = [WantedOutput(codec) for codec in self.outputs.values()]
         text, buffers = self._parts(outputs, wanted, head, in_slices=in_slices)
         if in_slices:
@@ -274,11 +307,10 @@ class ModelCodec:
                  if one.codec.name in outputs and not (one.binary and one.codec.views)}  # fmt: skip
         return is_large(asked)
 
-    def reads_in_place(self, body: Buffer, header_length: str | None) -> bool:
-        """Whether decoding costs little: a body is a little JSON, and data that becomes views."""
-        if header_length is None or not self._views:
-            return False
-        return _json_bytes(header_length, len(body)) <= LARGE_BYTES
+    def reads_in_place(self, json_bytes: int | None) -> bool:
+        """Whether decoding a large body costs little: it is a little JSON, and data that becomes
+        views."""
+        return json_bytes is not None and self._views and json_bytes <= LARGE_BYTES
 
     def _full_head(self, id: str, parameters: Mapping[str, Any] | None) -> bytes:
         given = b'"id":%b,' % encode_json(id) if id else b""
@@ -293,36 +325,14 @@ class ModelCodec:
         return b'{%b%b%b"outputs":[' % (given, self._names, said)
 
 
-def parse(body: Buffer) -> WireRequest:
-    """The envelope of an infer request; its data stays text."""
-    try:
-        return _decode(body)
-    except (ValueError, RecursionError) as problem:
-        try:
-            return decoded_again(_decode, body, problem)
-        except InvalidRequest as error:
-            if "(parameters[...]: expected" in str(error):
-                _check_parameters(body)
-            raise
-
-
-def _check_parameters(body: Buffer) -> None:
-    """InvalidRequest, with its name, for the first parameter that is a list or an object."""
-    parameters: dict[str, msgspec.Raw] = {}
-    with contextlib.suppress(ValueError, RecursionError):  # something behind them is wrong, too
-        parameters = _decode_parameters(body).parameters
-    for name, value in parameters.items():
-        if bytes(memoryview(value)[:1]) in b"[{":
-            raise InvalidParameter(name)
-
-
-def _json_bytes(header: str, total: int) -> int:
+def json_bytes_of(headers: Mapping[str, str]) -> int | None:
+    """The bytes of JSON before binary data; None if there is only JSON. InvalidRequest."""
+    header = headers.get("inference-header-content-length")
+    if header is None:
+        return None
     if not (header.isascii() and header.isdigit() and len(header) < 16):
         raise InvalidRequest(f"Unable to parse Inference-Header-Content-Length, got: {header}")
-    size = int(header)
-    if size > total:
-        raise InvalidRequest(f"inference header size should be in range (0, {total}), got: {size}")
-    return size
+    return int(header)
 
 
 def _binary_bytes(given: WireInput) -> int | None:
