@@ -37,6 +37,8 @@ class Delivery:
         self._model = model
         self._statistics = statistics
         self._clock = clock
+        #: Does anything depend on the order in which requests `arrived`?
+        self.in_order = in_order
         self._order: ArrivalOrder[InferRequest, InferResponse] | None = None
         if in_order:
             self._order = ArrivalOrder()

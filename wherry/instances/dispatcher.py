@@ -26,6 +26,7 @@ from wherry.instances.timer import Timer
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.scheduler.admission import QueueAdmission
+from wherry.scheduler.door import PATIENCE
 from wherry.scheduler.policy import Scheduler
 from wherry.values.errors import (
     Cancelled,
@@ -73,11 +74,14 @@ class Dispatcher(InstanceRunner[Instance]):
     # Requests
 
     def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        if request.deadline is not None and request.deadline <= now:
+        deadline = request.deadline
+        if deadline is not None and deadline <= now:
             return self._admission.late(request, now)
-        if (refusal := self._admission.refusal(request, now)) is not None:
-            self.statistics.predicted_late += 1
-            return refusal
+        if deadline is not None or self._scheduler.queued_requests >= PATIENCE:
+            refusal = self._admission.refusal(request, now)
+            if refusal is not None:
+                self.statistics.predicted_late += 1
+                return refusal
         try:
             queued = self._scheduler.enqueue(request, now)
             if not queued and self._places.has_room():
@@ -87,7 +91,8 @@ class Dispatcher(InstanceRunner[Instance]):
             return error
         if not queued:
             return self._admission.full(request)
-        self._delivery.arrived(request)
+        if self._delivery.in_order:
+            self._delivery.arrived(request)
         return None
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
@@ -170,7 +175,8 @@ class Dispatcher(InstanceRunner[Instance]):
         """Give the instances their batches, and other models what is free of what they share."""
         for instance, batches in chosen:
             instance.give(batches)
-        self._share.pass_on()
+        if self._share.limits:
+            self._share.pass_on()
 
     def granted(self) -> None:
         """It is this model's turn on what it shares with others."""
@@ -204,11 +210,11 @@ class Dispatcher(InstanceRunner[Instance]):
             now = self._clock()
             self._places.ended(instance, runs, now)
             instance.is_telling = True
+            following: Following = (), (), False
             if instance.takes_ahead:
                 following = self._following(instance, now)
-            else:
+            elif self._share.limits:
                 self._share.may_run(self._scheduler, now)  # the next, while the callers are told
-                following = (), (), False
         self._follow(instance, following)
 
     def told(self, instance: Instance) -> None:
@@ -217,20 +223,22 @@ class Dispatcher(InstanceRunner[Instance]):
             with self._lock:
                 following = self._following(instance, self._clock())
             self._follow(instance, following)
-        self.request_ended()
+        if not self.readiness.takes_requests:
+            self.request_ended()
 
     def _following(self, instance: Instance, now: float) -> Following:
         """Under the lock: batches of this instance have ended; choose what follows."""
-        ends = self._life.closing or instance not in self._roster  # replaced, as it hung
+        ends = self._life.closing or instance not in self._roster.up  # replaced, as it hung
         if not instance.batches:
             self._roster.free(instance, idle=not ends)
         given: Sequence[Given] = ()
         given_up: Sequence[Refused] = ()
-        if not ends and (self._scheduler.queued_requests or self._scheduler.runs_sequences):
-            given_up = self._admission.give_up()
-            self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
+        queued = self._scheduler.queued_requests
+        if not ends and (queued or self._scheduler.runs_sequences):
+            if queued >= PATIENCE and (given_up := self._admission.give_up()):
+                self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
             given = self._assign(now)
-        else:
+        elif self._share.limits:
             self._share.nothing_to_run()
         return given, given_up, ends and not instance.batches
 
@@ -239,7 +247,8 @@ class Dispatcher(InstanceRunner[Instance]):
         self._hand_over(given)
         if stops:
             instance.stop()
-        self._fail_all(given_up)
+        if given_up:
+            self._fail_all(given_up)
 
     def reschedule(self, request: InferRequest) -> bool:
         """Queue a request again that its model wants to run once more; False if it cannot be."""
@@ -292,9 +301,7 @@ class Dispatcher(InstanceRunner[Instance]):
                     failed.append((request, error))
                 elif not request.reply.settled:
                     self._scheduler.requeue(request, now, alone=False)
-            self._roster.remove(instance)
-            self._scheduler.instance_lost(instance.number)
-            failed += self._scheduler.broken()
+            failed += self._places.remove(instance)
             self._share.nothing_to_run()
             waiting = self._scheduler.waiting() if poison else ()
         self._go_on(failed, waiting)
@@ -316,12 +323,10 @@ class Dispatcher(InstanceRunner[Instance]):
         if instance.abort(why):
             return
         with self._changed:
-            if instance not in self._roster or tuple(instance.batches) != batches:
+            if instance not in self._roster.up or tuple(instance.batches) != batches:
                 return
             self._places.lost(instance, self._clock())
-            self._roster.remove(instance)
-            self._scheduler.instance_lost(instance.number)
-            broken = self._scheduler.broken()
+            broken = self._places.remove(instance)
             self._changed.notify_all()
         self._life.replace(instance, why)
         self._hand_over(())

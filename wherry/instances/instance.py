@@ -68,7 +68,7 @@ class Answers(LateAnswers, Protocol):
     them: `serve` raises.
     """
 
-    def prepared(self, batch: Batch) -> list[InferRequest]:
+    def prepared(self, batch: Batch) -> Sequence[InferRequest]:
         """The requests of a batch that must run, with all their inputs: those settled meanwhile
         are left out, unless they are steps of sequences. If none is left, `finished` follows."""
         ...

@@ -64,18 +64,19 @@ class Outcomes:
         self._desk = desk
         self._delivery = delivery
         self._statistics = streams.statistics
-        self._clock = streams.clock
+        #: The runtime's clock.
+        self.now = streams.clock
         self._poisons = poisons
         #: If requests are steps of sequences: what their model is given beside.
         self._inputs = inputs
         self._streams = streams if inputs is None else replace(streams, keep=inputs.keep)
 
-    def now(self) -> float:
-        return self._clock()
-
-    def prepared(self, batch: Batch) -> list[InferRequest]:
+    def prepared(self, batch: Batch) -> Sequence[InferRequest]:
         if self._inputs is None:
-            return [request for request in batch.requests if not request.reply.settled]
+            for request in batch.requests:
+                if request.reply.settled:
+                    return [request for request in batch.requests if not request.reply.settled]
+            return batch.requests
         requests = list(batch.requests)  # no step is skipped unseen
         self._inputs.fill(requests)
         return requests
@@ -84,15 +85,21 @@ class Outcomes:
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         try:
-            ran = [self._with_outcomes(run) for run in runs]
+            ran = [(run, *self._with_outcomes(run)) for run in runs]
             self._desk.ended(instance, runs)
             good: list[tuple[InferRequest, InferResponse]] = []
             bad: list[tuple[InferRequest, Failure]] = []
-            for run, (requests, outcomes) in zip(runs, ran, strict=True):
+            for run, requests, outcomes in ran:
                 if run.requests:
-                    instance.good_batches += 1
-                    self._count(run, requests)
-                    self._sort(requests, outcomes, run.execution, good, bad)
+                    self._count(instance, run, requests)
+                said = run.execution.parameters
+                for request, outcome in zip(requests, outcomes, strict=True):
+                    if isinstance(outcome, Failure):
+                        bad.append((request, outcome))
+                    elif request.reply.claim():
+                        good.append(
+                            (request, InferResponse(outcome, request.rows, said.get(request)))
+                        )
             self._delivery.answer(good)
             for request, failure in bad:
                 self._desk.failed(request, failure, instance.name)
@@ -109,12 +116,13 @@ class Outcomes:
         for batch in batches:
             for request in batch.requests:
                 self._desk.fail(request, WherryError("internal error; see the server's log"))
-        now = self._clock()
+        now = self.now()
         self._desk.ended(instance, [BatchRun(batch, (), Execution(), now) for batch in batches])
 
-    def _count(self, run: BatchRun, requests: Sequence[InferRequest]) -> None:
+    def _count(self, instance: Instance, run: BatchRun, requests: Sequence[InferRequest]) -> None:
         """Count a batch of which `requests` have ended."""
         execution = run.execution
+        instance.good_batches += 1
         if self._poisons.active:
             self._poisons.survived(requests)
         self._statistics.executed(
@@ -157,22 +165,6 @@ class Outcomes:
             "batches limited: out of memory",
             extra={"model": self._model, "rows": rows, "from_now_on": rows // 2},
         )
-
-    def _sort(
-        self,
-        requests: Sequence[InferRequest],
-        outcomes: Sequence[Outcome],
-        execution: Execution,
-        good: list[tuple[InferRequest, InferResponse]],
-        bad: list[tuple[InferRequest, Failure]],
-    ) -> None:
-        """Add each request to those that are answered, and claimed here, or to those that fail."""
-        for request, outcome in zip(requests, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                bad.append((request, outcome))
-            elif request.reply.claim():
-                said = execution.parameters.get(request)
-                good.append((request, InferResponse(outcome, request.rows, said)))
 
     def _runs_on(self, request: InferRequest, outcome: Outcome | None) -> bool:
         """Has this row no outcome yet, or none at all?"""

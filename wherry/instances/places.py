@@ -10,7 +10,8 @@ from wherry.instances.resources import NothingShared
 from wherry.instances.roster import Roster
 from wherry.scheduler.ahead import Ahead
 from wherry.scheduler.policy import Dispatch, Scheduler, Wait
-from wherry.values.request import Batch
+from wherry.values.errors import WherryError
+from wherry.values.request import Batch, InferRequest
 
 #: An instance, and the batches that it is to be given by one call.
 Given = tuple[Instance, list[Batch]]
@@ -35,9 +36,10 @@ class Places:
         """Choose what the instances are given now. Returns it, and when to ask again (inf: when
         something happens)."""
         given: list[Given] = []
-        wake_at = self._assign_idle(given, now) if self._roster.idle else inf
+        idle = self._roster.idle
+        wake_at = self._assign_idle(given, now) if idle else inf
         most = self._ahead.most
-        while most > 1 and not self._roster.idle:
+        while most > 1 and not idle and self._scheduler.queued_requests:
             instance = self._roster.least_busy(most)
             if instance is None:
                 break
@@ -48,13 +50,14 @@ class Places:
         return given, wake_at
 
     def _assign_idle(self, given: list[Given], now: float) -> float:
-        scheduler, unused, wake_at = self._scheduler, False, inf
+        scheduler, limited, unused, wake_at = self._scheduler, self._share.limits, False, inf
         for instance in self._roster.idle[::-1]:
-            if not self._share.may_run(scheduler, now):
+            if limited and not self._share.may_run(scheduler, now):
                 break
             action = scheduler.next_action(now, instance.number)
             if isinstance(action, Dispatch):
-                self._share.began()
+                if limited:
+                    self._share.began()
                 self._begin(given, instance, action.batch, now)
                 unused = False
                 continue
@@ -63,7 +66,7 @@ class Places:
                 wake_at = min(wake_at, action.until)
             if not scheduler.runs_sequences:
                 break
-        if unused:
+        if unused and limited:
             self._share.nothing_to_run()
         return wake_at
 
@@ -82,20 +85,39 @@ class Places:
         since = max(runs[0].started, instance.ended_at)
         seconds = (now - since) / len(runs)
         instance.ended_at = now
+        first = runs[0].batch
+        longest_ns = 0
+        alike: list[InferRequest] = []
+        count = 0
         for run in runs:
-            whole = len(run.execution.executed_rows) == 1
-            self._end(instance, run.batch, seconds if whole else None, now)
-            nearly_full = 2 * run.batch.rows > self._scheduler.max_batch_size
-            if whole and nearly_full and instance.takes_ahead and not self._share.limits:
-                self._ahead.ran(run.execution.infer_ns * 1e-9)
+            batch, execution = run.batch, run.execution
+            whole = len(execution.executed_rows) == 1
+            if not self._roster.end(instance, batch, now):
+                continue
+            if whole and batch.rows == first.rows:
+                count += 1
+                alike += batch.requests
+                longest_ns = max(longest_ns, execution.infer_ns)
+            else:
+                self._scheduler.finished(batch.requests, seconds if whole else None, now)
+            if self._share.limits:
+                self._share.ended()
+        if count:
+            self._scheduler.finished(alike, seconds, now, batches=count)
+            nearly_full = 2 * first.rows > self._scheduler.max_batch_size
+            if nearly_full and instance.takes_ahead and not self._share.limits:
+                self._ahead.ran(longest_ns * 1e-9)
 
     def lost(self, instance: Instance, now: float) -> None:
-        """The instance is gone with the batches that it had."""
+        """The instance has ended with the batches that it had, of which none has run to its end."""
         self._ahead.forget()
         for batch in tuple(instance.batches):
-            self._end(instance, batch, None, now)
-
-    def _end(self, instance: Instance, batch: Batch, seconds: float | None, now: float) -> None:
-        if self._roster.end(instance, batch, now):
-            self._scheduler.finished(batch.requests, seconds, now)
+            self._roster.end(instance, batch, now)
+            self._scheduler.finished(batch.requests, None, now)
             self._share.ended()
+
+    def remove(self, instance: Instance) -> Sequence[tuple[InferRequest, WherryError]]:
+        """The instance is gone. Returns the steps that will never run for that, and why."""
+        self._roster.remove(instance)
+        self._scheduler.instance_lost(instance.number)
+        return self._scheduler.broken()

@@ -8,7 +8,7 @@ loop.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -67,8 +67,8 @@ class ProcessInstance(Instance):
             refused=self._refused,
             restore=None if self._restore is None else self._restore_message,
         )
-        streams = model.signature(config.name).streams
-        self.takes_ahead = not streams and config.sequence is None
+        self._streams = model.signature(config.name).streams
+        self.takes_ahead = not self._streams and config.sequence is None
         #: The batches that are with the worker, which answers them in this order.
         self._runs: deque[_GivenBatch] = deque()
         #: When the worker had run the last one that it has answered, by perf_counter_ns().
@@ -77,7 +77,7 @@ class ProcessInstance(Instance):
     # Any thread
 
     def give(self, batches: Sequence[Batch]) -> None:
-        self._worker.do(self._begin_all, batches)
+        self._worker.do(self._begin, batches)
 
     def stop(self) -> None:
         self._worker.stop()
@@ -109,29 +109,34 @@ class ProcessInstance(Instance):
 
     # The loop: a batch begins
 
-    def _begin_all(self, batches: Sequence[Batch]) -> None:
+    def _begin(self, batches: Sequence[Batch]) -> None:
+        answers = self.answers
+        assert answers is not None
         for batch in batches:
-            self._begin(batch)
+            try:
+                run = _GivenBatch(batch, answers.prepared(batch), answers.now())
+                if not run.requests:
+                    self._worker.post(self._finish_empty, run)
+                    continue
+                if self._streams and run.requests[-1].streams:
+                    run.stream = answers.stream_run(self, batch, run.requests, run.started)
+                self._send(run, run.requests)
+            except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+                answers.crashed(self, batch)
         self._worker.link.write()
 
-    def _begin(self, batch: Batch) -> None:
-        answers = self._answers
-        try:
-            run = _GivenBatch(batch, answers.prepared(batch), answers.now())
-            if not run.requests:
-                self._worker.post(self._finish_empty, run)
-                return
-            if run.requests[-1].streams:
-                run.stream = answers.stream_run(self, batch, run.requests, run.started)
-            self._send(run, run.requests)
-        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-            answers.crashed(self, batch)
-
     def _finish_empty(self, run: _GivenBatch) -> None:
+        run.execution = Execution()
         self._answers.finished(self, (run,))
 
     def _send(self, run: _GivenBatch, requests: Sequence[InferRequest]) -> None:
-        columns, counts = _gather(requests), [request.rows for request in requests]
+        if len(requests) == 1:
+            columns, counts = requests[0].inputs, [requests[0].rows]
+        else:
+            columns, counts = _gather(requests), [request.rows for request in requests]
+        arrays, others = _sizes(columns)
+        if arrays > SMALL_BYTES:
+            self.takes_ahead = False
         self._runs.append(run)
         slab = len(self._runs) == 1  # else another batch may be there
         run.message = (
@@ -139,9 +144,6 @@ class ProcessInstance(Instance):
             if run.stream is None
             else messages.Generate(columns, counts)
         )
-        arrays, others = _sizes([request.inputs for request in requests])
-        if arrays > SMALL_BYTES:
-            self.takes_ahead = False
         self._worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
 
     def _refused(self, message: Any, error: Exception) -> None:
@@ -172,7 +174,7 @@ class ProcessInstance(Instance):
             self._send(run, [run.requests[i] for i in good])
             self._worker.link.write()
         elif run.stream is None:
-            run.execution.outcomes = run.outcomes([])
+            run.execution = Execution(run.outcomes([]))
             self._answers.finished(self, (run,))
         else:
             self._answers.streamed(run.stream, run.outcomes([]))
@@ -198,31 +200,33 @@ class ProcessInstance(Instance):
                 run = self._runs[0] if self._runs else None
                 if run is None:
                     raise Garbage("a message that answers no batch")
-                self._take(run, message, ended)
+                try:
+                    self._take(run, message)
+                except Garbage:
+                    raise
+                except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+                    self._worker.kill()  # with the answer half read
+                    self._answers.crashed(self, run.batch)
+                    continue
                 if run.held is not None:
                     self._worker.link.hold(arrived[number:])
                     return
+                if run.stream is None:
+                    ended.append(run)
         finally:
             if ended:
                 self._answers.finished(self, ended)
 
-    def _take(self, run: _GivenBatch, message: Any, ended: list[BatchRun]) -> None:
+    def _take(self, run: _GivenBatch, message: Any) -> None:
         stream = run.stream
-        try:
-            if stream is None and isinstance(message, messages.Result | messages.PartResults):
-                self._answered(run, message)
-                ended.append(run)
-            elif stream is not None and isinstance(message, messages.Respond):
-                self._responded(run, stream, message)
-            elif stream is not None and isinstance(message, messages.GenerateEnd):
-                self._streamed(run, stream, message)
-            else:
-                raise Garbage(f"an unexpected {type(message).__name__}")
-        except Garbage:
-            raise
-        except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
-            self._worker.kill()  # with the answer half read
-            self._answers.crashed(self, run.batch)
+        if stream is None and isinstance(message, messages.Result | messages.PartResults):
+            self._answered(run, message)
+        elif stream is not None and isinstance(message, messages.Respond):
+            self._responded(run, stream, message)
+        elif stream is not None and isinstance(message, messages.GenerateEnd):
+            self._streamed(run, stream, message)
+        else:
+            raise Garbage(f"an unexpected {type(message).__name__}")
 
     def _answered(self, run: _GivenBatch, result: messages.Result | messages.PartResults) -> None:
         assert run.message is not None
@@ -307,8 +311,10 @@ class _GivenBatch(BatchRun):
     held: messages.Respond | None = None
     given_up_at = 0.0
 
-    def __init__(self, batch: Batch, requests: list[InferRequest], started: float) -> None:
-        super().__init__(batch, requests, Execution(), started)
+    def __init__(self, batch: Batch, requests: Sequence[InferRequest], started: float) -> None:
+        self.batch = batch
+        self.requests = requests
+        self.started = started
         #: The same as `started`, by perf_counter_ns().
         self.started_ns = perf_counter_ns()
 
@@ -322,26 +328,23 @@ class _GivenBatch(BatchRun):
 
 def _gather(requests: Sequence[InferRequest]) -> dict[str, Any]:
     first = requests[0].inputs
-    if len(requests) == 1:
-        return first
     return {name: gathered([request.inputs[name] for request in requests]) for name in first}
 
 
 def are_large(inputs: Iterable[Columns]) -> bool:
     """Would it hold up the loop to encode these?"""
-    return sum(_sizes(inputs)) > LARGE_BYTES
+    return sum([sum(_sizes(columns)) for columns in inputs]) > LARGE_BYTES
 
 
-def _sizes(inputs: Iterable[Columns]) -> tuple[int, int]:
+def _sizes(columns: Mapping[str, Any]) -> tuple[int, int]:
     """About how many bytes: of arrays, and of others; more than LARGE_BYTES of what may hold
     anything."""
     arrays = others = 0
-    for columns in inputs:
-        for column in columns.values():
-            if not isinstance(column, list):
-                arrays += column.nbytes
-            elif others <= LARGE_BYTES:
-                others += _rows_size(column)
+    for column in columns.values():
+        if not isinstance(column, list):
+            arrays += column.nbytes
+        elif others <= LARGE_BYTES:
+            others += _rows_size(column)
     return arrays, others
 
 

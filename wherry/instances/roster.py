@@ -16,14 +16,12 @@ class Roster:
 
     def __init__(self, longest: float | None) -> None:
         self.idle: list[Instance] = []
-        self._up: list[Instance] = []
+        #: All of them.
+        self.up: list[Instance] = []
         self._longest = longest
 
-    def __contains__(self, instance: Instance) -> bool:
-        return instance in self._up
-
     def add(self, instance: Instance, *, idle: bool) -> None:
-        self._up.append(instance)
+        self.up.append(instance)
         if idle:
             self.idle.append(instance)
 
@@ -38,7 +36,7 @@ class Roster:
         return list(dict.fromkeys((*runs, *instance.open_requests))), ahead
 
     def remove(self, instance: Instance) -> None:
-        for group in (self._up, self.idle):
+        for group in (self.up, self.idle):
             if instance in group:
                 group.remove(instance)
 
@@ -53,7 +51,7 @@ class Roster:
         """The instance that runs the fewest batches, if it may be given another one ahead and has
         less than `most`."""
         best = None
-        for instance in self._up:
+        for instance in self.up:
             batches = instance.batches
             if not instance.takes_ahead or not batches or instance.busy_since is None:
                 continue
@@ -68,7 +66,7 @@ class Roster:
         batches = instance.batches
         if batch not in batches:
             return False
-        if batch == batches[0]:
+        if batch is batches[0]:
             instance.busy_since = now  # to tell the callers is progress, too
         batches.remove(batch)
         return True
@@ -99,15 +97,15 @@ class Roster:
         """Instances that run something: name, rows, since when."""
         return [
             (i.name, i.batches[0].rows if i.batches else 1, i.busy_since)
-            for i in self._up
+            for i in self.up
             if i.busy_since is not None
         ]
 
     def is_quiet(self) -> bool:
         """Does no instance have a request?"""
         return all(
-            i.busy_since is None and not i.is_telling and not i.open_requests for i in self._up
+            i.busy_since is None and not i.is_telling and not i.open_requests for i in self.up
         )
 
     def _running(self) -> list[tuple[Instance, float]]:
-        return [(i, i.busy_since) for i in self._up if i.batches and i.busy_since is not None]
+        return [(i, i.busy_since) for i in self.up if i.batches and i.busy_since is not None]

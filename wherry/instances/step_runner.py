@@ -127,7 +127,7 @@ class StepRunner(InstanceRunner[StepInstance]):
         Joining and leaving are posted under the lock, in their order; to post never blocks.
         """
         while self._queue.queued_requests and self._active.has_room():
-            lane = next(self._queue.lanes(now), None)
+            lane = next(iter(self._queue.lanes(now)), None)
             instance = None if lane is None else self._active.place_for(lane.head)
             if lane is None or instance is None:
                 break

@@ -224,7 +224,6 @@ class LoadedModel:
 
     def _in_parts(self, requests: Sequence[InferRequest]) -> list[InferRequest]:
         """Split those that have more rows than a batch holds."""
-        self.runner.statistics.has_parts = True
         return [
             part
             for request in requests

@@ -20,7 +20,11 @@ from wherry.values.request import InferRequest
 
 
 class QueueAdmission:
-    """For one model that runs batches. Pure; the dispatcher's lock is held."""
+    """For one model that runs batches. Pure; the dispatcher's lock is held.
+
+    While less than `PATIENCE` requests are queued, only deadlines matter: `refusal` need not be
+    asked about other requests, and `give_up` gives up none.
+    """
 
     def __init__(self, config: ModelConfig, scheduler: Scheduler) -> None:
         self._config = config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.forecast import Forecast
@@ -29,6 +30,10 @@ class Batcher:
         self.max_queue_size = max_queue_size
         self.forecast = Forecast(instances)
         self._queue = RequestQueue(queue_policies)
+        #: With fewer queued requests than this no limit of the queue matters.
+        self._in_any_case = (
+            0 if queue_policies else inf if max_queue_size is None else max_queue_size
+        )
 
     def __repr__(self) -> str:
         running = self.forecast.busy
@@ -37,6 +42,17 @@ class Batcher:
     @property
     def queued_requests(self) -> int:
         return self._queue.queued_requests
+
+    def _take_in(self, request: InferRequest, now: float) -> bool:
+        """Queue a request; False if the queue is full."""
+        queue = self._queue
+        if queue.queued_requests >= self._in_any_case and queue.is_full(
+            self.max_queue_size, request
+        ):
+            return False
+        request.enqueued_at = now
+        queue.push(request)
+        return True
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         if alone:
@@ -51,7 +67,7 @@ class Batcher:
         return self._queue.expire(now)
 
     def next_deadline(self) -> float | None:
-        return self._queue.next_deadline
+        return self._queue.next_deadline if self._queue.may_expire else None
 
     def waiting(self) -> Sequence[InferRequest]:
         return self._queue.waiting()

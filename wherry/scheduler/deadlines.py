@@ -8,17 +8,31 @@ from math import inf
 
 from wherry.values.request import InferRequest
 
+#: Fewer deadlines than this are not worth a search for those of settled requests.
+MANY = 64
+
 
 class Deadlines:
-    """The deadlines of requests, waiting or running. Pure. A settled request is forgotten."""
+    """The deadlines of requests, waiting or running. Pure.
+
+    A settled request is forgotten when its deadline comes first, or when most of them are such.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, InferRequest]] = []
         self._order = count()
+        self._sweep_at = MANY
+
+    def __len__(self) -> int:
+        return len(self._heap)
 
     def add(self, request: InferRequest) -> None:
         """Remember its deadline, if it has one."""
         if request.deadline is not None:
+            if len(self._heap) >= self._sweep_at:
+                self._heap = [entry for entry in self._heap if not entry[2].reply.settled]
+                heapq.heapify(self._heap)
+                self._sweep_at = 2 * len(self._heap) + MANY
             heapq.heappush(self._heap, (request.deadline, next(self._order), request))
 
     def next(self) -> float:

@@ -56,10 +56,8 @@ class DynamicBatcher(Batcher):
         self.company = Company() if max_queue_delay and not always_wait else None
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if self._queue.is_full(self.max_queue_size, request):
+        if not self._take_in(request, now):
             return False
-        request.enqueued_at = now
-        self._queue.push(request)
         if not self.wait_when_mixed:
             self._queue.pass_others(request)
         if self.company is not None:
@@ -72,9 +70,16 @@ class DynamicBatcher(Batcher):
     def ran_alone(self, seconds: float, now: float) -> None:
         """Decides nothing here: no request waits then."""
 
-    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
+    def finished(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        now: float,
+        *,
+        batches: int = 1,
+    ) -> None:
         """What a batch takes decides nothing here, but a wait is predicted from it."""
-        self.forecast.ended(requests, seconds)
+        self.forecast.ended(requests, seconds, batches)
         if self.company is not None:
             self.company.ended(len(requests), now)
 
@@ -97,8 +102,9 @@ class DynamicBatcher(Batcher):
                 return IDLE
             rows, reason = self._ready(lane, now)
             if rows:
+                before = lane.rows
                 requests = tuple(self._queue.take(lane, rows))
-                total = sum([request.rows for request in requests])
+                total = before - lane.rows
                 self.forecast.began(total)
                 return Dispatch(Batch(requests, total, reason))
             wake_at = min(wake_at, self._leaves_at(lane))

@@ -32,15 +32,22 @@ class Forecast:
         self.busy += 1
         self.running_rows += rows
 
-    def ended(self, requests: Sequence[InferRequest], seconds: float | None) -> None:
-        """A batch is over; None: there is nothing to learn from its time."""
-        rows = sum([request.rows for request in requests])
-        self.busy -= 1
+    def ended(
+        self, requests: Sequence[InferRequest], seconds: float | None, batches: int = 1
+    ) -> None:
+        """So many equal batches are over, after so many seconds each; None: there is nothing to
+        learn from that."""
+        rows, cost = 0, 0.0
+        for request in requests:
+            rows += request.rows
+            if request.cost > cost:
+                cost = request.cost
+        self.busy -= batches
         self.running_rows -= rows
         if seconds is not None:
-            cost = max([request.cost for request in requests])
-            self.work_per_row += 0.1 * (cost - self.work_per_row)
-            self.learn(rows * cost, seconds)
+            if cost != self.work_per_row:
+                self.work_per_row += 0.1 * (cost - self.work_per_row)
+            self.learn(rows / batches * cost, seconds)
 
     def learn(self, work: float, seconds: float) -> None:
         if seconds > 0:  # a coarse clock may not have moved

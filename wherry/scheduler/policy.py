@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, InferRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(msgspec.Struct, frozen=True):
     """Give this batch to a free instance, and ask again."""
 
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Nothing to run yet; ask again at `until`, or when something happens."""
 
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """Nothing waits; ask again when a request arrives."""
 
 
@@ -108,9 +106,17 @@ class Scheduler(Protocol):
         none have: there is nothing to learn then, and the call would cost a lone caller."""
         ...
 
-    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        """A batch has ended after so many seconds; None: there is nothing to learn from it (it was
-        run in parts, or its worker died)."""
+    def finished(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        now: float,
+        *,
+        batches: int = 1,
+    ) -> None:
+        """A batch has ended after so many seconds, or several equal ones with these `requests` in
+        all after so many each; None: there is nothing to learn from it (it was run in parts, or
+        its worker died)."""
         ...
 
     def predicted_seconds(self, request: InferRequest) -> float:

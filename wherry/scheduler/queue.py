@@ -7,11 +7,12 @@ served longest ago is next. One tenant's requests go in order of arrival.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Hashable, Iterator, Sequence
+from math import inf
 
 from wherry.models.config import QueuePolicy
+from wherry.scheduler.deadlines import Deadlines
 from wherry.scheduler.patience import Patience
 from wherry.values.request import InferRequest
 
@@ -69,7 +70,7 @@ class Lane:
     def earliest_deadline(self) -> float:
         """Looks at every request: for lanes that hold less than a batch."""
         waiting = (request.deadline for request in self.in_turn())
-        return min((d for d in waiting if d is not None), default=float("inf"))
+        return min((d for d in waiting if d is not None), default=inf)
 
 
 class RequestQueue:
@@ -86,8 +87,9 @@ class RequestQueue:
         #: When each tenant was served last, counted in turns.
         self._served: dict[str, int] = {}
         self._turns = 0
-        self._deadlines: list[tuple[float, int, InferRequest]] = []
-        self._sweep_at = MANY
+        self._deadlines = Deadlines()
+        #: May `next_deadline` be other than None?
+        self.may_expire = False
         self._order = 0
         self.queued_requests = 0
         self.queued_rows = 0
@@ -116,10 +118,10 @@ class RequestQueue:
         if behind:
             return
         if request.deadline is not None:
-            if len(self._deadlines) >= self._sweep_at:
-                self._sweep_deadlines()
-            heapq.heappush(self._deadlines, (request.deadline, self._order, request))
+            self.may_expire = True
+            self._deadlines.add(request)
         if self._patience is not None and request.wait_until is not None and not alone:
+            self.may_expire = True
             self._patience.begins(request)
 
     def put_back(self, request: InferRequest) -> None:
@@ -138,12 +140,16 @@ class RequestQueue:
             elif lane.priority == newcomer.priority:
                 lane.passed = True
 
-    def lanes(self, now: float = 0.0) -> Iterator[Lane]:
+    def lanes(self, now: float = 0.0) -> Sequence[Lane]:
         """The lanes that hold requests, in the order in which they should be served.
 
         Strictly by priority, but no lane starves: each `LEVEL_SECONDS` of waiting count as one
         level of priority.
         """
+        if len(self._lanes) == 1:  # as nearly always
+            (lane,) = self._lanes.values()
+            if lane.rows and not lane.gone and len(lane.tenants) == 1:
+                return (lane,)
         live = [lane for lane in tuple(self._lanes.values()) if self._tidy(lane)]
         for lane in live:
             if len(lane.tenants) > 1:
@@ -151,7 +157,7 @@ class RequestQueue:
                 lane.tenants = {tenant: lane.tenants[tenant] for tenant in order}
         if len(live) > 1:
             live.sort(key=lambda lane: self._next_lane(lane, now))
-        return iter(live)
+        return live
 
     def take(self, lane: Lane, max_rows: int) -> list[InferRequest]:
         """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows.
@@ -160,19 +166,24 @@ class RequestQueue:
         """
         taken: list[InferRequest] = []
         rows = 0
-        for request in lane.in_turn():
-            if taken and rows + request.rows > max_rows:
-                break
-            rows += request.rows
-            taken.append(request)
-        for request in taken:
-            request.queued = None
-        if lane.gone or len(lane.tenants) > 1:
-            lane.gone += len(taken)
-        else:  # as nearly always: they are the first of one line
+        if not lane.gone and len(lane.tenants) == 1:  # as nearly always: the first of one line
             (requests,) = lane.tenants.values()
-            for _ in taken:
-                requests.popleft()
+            while requests:
+                request = requests[0]
+                if taken and rows + request.rows > max_rows:
+                    break
+                rows += request.rows
+                request.queued = None
+                taken.append(requests.popleft())
+        else:
+            for request in lane.in_turn():
+                if taken and rows + request.rows > max_rows:
+                    break
+                rows += request.rows
+                taken.append(request)
+            for request in taken:
+                request.queued = None
+            lane.gone += len(taken)
         lane.rows -= rows
         self.queued_requests -= len(taken)
         self.queued_rows -= rows
@@ -258,8 +269,7 @@ class RequestQueue:
     def expire(self, now: float) -> list[InferRequest]:
         """Return the unanswered requests whose deadline has passed, waiting or running."""
         expired = []
-        while (deadline := self._first_deadline()) is not None and deadline <= now:
-            request = heapq.heappop(self._deadlines)[2]
+        for request in self._deadlines.take_due(now):
             self.remove(request)
             expired.append(request)
         for request, goes_on in self._patience.over(now) if self._patience is not None else ():
@@ -275,18 +285,10 @@ class RequestQueue:
     def next_deadline(self) -> float | None:
         """The earliest deadline of an unanswered request that is or was in this queue, or the
         end of a wait."""
-        first = self._first_deadline() if self._deadlines else None
-        if self._patience is None:
-            return first
-        end = self._patience.next_end
-        if first is None or end is None:
-            return end if first is None else first
-        return min(first, end)
-
-    def _first_deadline(self) -> float | None:
-        while self._deadlines and self._deadlines[0][2].reply.settled:
-            heapq.heappop(self._deadlines)
-        return self._deadlines[0][0] if self._deadlines else None
+        first = self._deadlines.next()
+        end = None if self._patience is None else self._patience.next_end
+        first = first if end is None else min(first, end)
+        return None if first == inf else first
 
     def waiting(self) -> list[InferRequest]:
         """Everything that waits."""
@@ -325,11 +327,6 @@ class RequestQueue:
             lane.tenants = {tenant: requests for tenant, requests in here.items() if requests}
             lane.gone = 0
 
-    def _sweep_deadlines(self) -> None:
-        self._deadlines = [entry for entry in self._deadlines if not entry[2].reply.settled]
-        heapq.heapify(self._deadlines)
-        self._sweep_at = 2 * len(self._deadlines) + MANY
-
     def _tidy(self, lane: Lane) -> bool:
         """Drop what has left from the heads. If nothing waits in the lane, say False and forget it,
         unless it is the only one: then its next request is likely to come soon."""
@@ -365,7 +362,8 @@ class RequestQueue:
         for request in taken if len(lane.tenants) > 1 else taken[:1]:
             self._turns += 1
             self._served[request.tenant] = self._turns
-        self._tidy(lane)
+        if lane.gone or (not lane.rows and len(self._lanes) > 1):
+            self._tidy(lane)
 
     def _next_lane(self, lane: Lane, now: float) -> tuple[int, bool, int, float]:
         head = lane.head

@@ -73,10 +73,8 @@ class SelfTuningBatcher(Batcher):
     # What happens
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
-        if self._queue.is_full(self.max_queue_size, request):
+        if not self._take_in(request, now):
             return False
-        request.enqueued_at = now
-        self._queue.push(request)
         if request.deadline is not None and request.deadline <= self._hold_until:
             self._hold_until = 0.0  # it cannot wait so long: decide again
         self.returns.arrived(now)
@@ -93,9 +91,16 @@ class SelfTuningBatcher(Batcher):
             self.forecast.learn(1, seconds)
         self.returns.ended(1, now)
 
-    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
+    def finished(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        now: float,
+        *,
+        batches: int = 1,
+    ) -> None:
         self._hold_until = 0.0
-        self.forecast.ended(requests, seconds)
+        self.forecast.ended(requests, seconds, batches)
         if seconds is not None:
             self.returns.ended(len(requests), now)
 
@@ -121,7 +126,7 @@ class SelfTuningBatcher(Batcher):
         held = now < self._hold_until and waiting < self._hold_requests
         if held and self._queue.queued_rows < self.max_batch_size:
             return Wait(self._hold_until)
-        lane = next(self._queue.lanes(now))
+        lane = self._queue.lanes(now)[0]
         apart, turn = self._turn()
         rows, reason = min(self._fair_part(lane.rows, turn), self.max_batch_size), "full"
         if ahead and (rows < self.max_batch_size or not self._is_full(lane)):
@@ -130,7 +135,7 @@ class SelfTuningBatcher(Batcher):
             until = self._company(rows, now)
             if self.forecast.busy and lane.rows < turn:
                 until = max(until, self._last_start + apart)
-            if now < until < (self._queue.next_deadline or inf):
+            if now < until < (self.next_deadline() or inf):
                 self._hold_until = until
                 return Wait(until)
             reason = "waited" if self._hold_until else "idle"

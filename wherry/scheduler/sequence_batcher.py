@@ -148,8 +148,15 @@ class SequenceBatcher:
         first = min(self._deadlines.next(), self.sequences.next_idle())
         return None if first == inf else first
 
-    def finished(self, requests: Sequence[InferRequest], seconds: float | None, now: float) -> None:
-        self.forecast.ended(requests, seconds)
+    def finished(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        now: float,
+        *,
+        batches: int = 1,
+    ) -> None:
+        self.forecast.ended(requests, seconds, batches)
         for request in requests:
             sequence = self._running.pop(request, None)
             if sequence is not None:  # else a row that was not ready

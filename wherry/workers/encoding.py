@@ -41,6 +41,10 @@ class Gathered:
     def __init__(self, parts: Sequence[Array]) -> None:
         self.parts = parts
 
+    @property
+    def nbytes(self) -> int:
+        return sum([part.nbytes for part in self.parts])
+
 
 def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
     """One input's columns of all callers as one column to send."""

@@ -461,7 +461,7 @@ def test_the_time_behind_others_is_no_execution_time() -> None:
         line.finish()
         explained = d.dispatcher.explain()
         ((rows, seconds),) = explained["batch_seconds"]
-        assert (rows, round(seconds, 6)) == (1, 0.00625)  # 10, then twice 5, then 5 ms
+        assert (rows, round(seconds, 6)) == (1, 0.006667)  # 10, then 5 each, then 5 ms
 
 
 # Anything

@@ -221,7 +221,7 @@ def test_a_bug_of_ours_fails_its_batch_only(
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(process, "_gather", fail)
+        patch.setattr(process, "_sizes", fail)
         served.instance.give([Batch((request(text=["a"]),), 1, "idle")])
         assert isinstance(served.desk.next(), RuntimeError)
     assert served.outcomes(request(text=["a"])) == [in_pid(served, "a")]

@@ -66,4 +66,4 @@ def test_a_dying_instance_gets_nothing_and_counts_as_busy_until_it_is_removed() 
     assert not roster.is_quiet()
     roster.remove(one)
     assert roster.is_quiet()
-    assert one not in roster
+    assert one not in roster.up
