@@ -68,19 +68,25 @@ class Admission:
         `held_bytes` that of its inputs, if they were counted already.
         What is large in it counts as long as it is there: a batch may run on without its caller.
         """
+        large = self._large
+        if (
+            body_bytes <= SMALL_BODY
+            and large.taken + (self.in_flight + 1) * SMALL_BYTES <= large.limit
+        ):
+            self.in_flight += 1
+            return
         more = 0
         if body_bytes > SMALL_BODY:
             more = (bytes_of(request.inputs) if held_bytes is None else held_bytes) - SMALL_BYTES
-        most = self._large.limit - max(0, more) - SMALL_BYTES
-        if self._large.taken + self.in_flight * SMALL_BYTES > most and self.held_bytes > most:
+        most = large.limit - max(0, more) - SMALL_BYTES
+        if large.taken + self.in_flight * SMALL_BYTES > most and self.held_bytes > most:
             self.refused += 1
-            limit = self._large.limit
             raise TooManyBytes(
-                "the server", "max_queue_bytes", self.held_bytes, limit, limit - most
+                "the server", "max_queue_bytes", self.held_bytes, large.limit, large.limit - most
             )
         if more > 0:
-            self._large.take(more)
-            request.loans = (Loan(self._large, more),)
+            large.take(more)
+            request.loans = (Loan(large, more),)
         self.in_flight += 1
 
     def enter_all(self, requests: Sequence[InferRequest]) -> None:

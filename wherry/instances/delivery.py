@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from wherry.observability.statistics import ModelStatistics
 from wherry.scheduler.arrival_order import ArrivalOrder
 from wherry.values.errors import WherryError
+from wherry.values.reply import Reply, ReplyLoop, tell
 from wherry.values.request import InferRequest, InferResponse
 
 log = logging.getLogger("wherry")
@@ -75,11 +76,20 @@ class Delivery:
             self._tell_in_order()
 
     def _tell(self, answers: Sequence[Answer]) -> None:
+        """Deliver answers; those that one event loop awaits by one call into it."""
+        of_loops: dict[ReplyLoop, list[Reply[InferResponse]]] = {}
         for request, answer in answers:
+            reply = request.reply
+            if reply.loop is not None:
+                reply.outcome = answer
+                of_loops.setdefault(reply.loop, []).append(reply)
+                continue
             try:
-                request.reply.deliver(answer)
+                reply.deliver(answer)
             except Exception:  # our own bug: its neighbours must be answered all the same
                 log.exception("internal error", extra={"model": self._model})
+        for loop, replies in of_loops.items():
+            loop.call(tell, replies)
 
     def _tell_in_order(self) -> None:
         """Tell of what leaves, unless another thread does: it goes on until nothing is left."""

@@ -145,7 +145,7 @@ class LocalCalls:
                 else:
                     future.set_result(reply.outcome)
 
-        reply: Reply[InferResponse] = Reply(lambda reply: port.call(done, reply))
+        reply: Reply[InferResponse] = Reply(done, port)
         call = current_call.get()
         if call is not None:
             options = self._inherited(call, options)

@@ -108,7 +108,6 @@ class LoadedModel:
         columns: Columns,
         rows: int,
         reply: Reply[InferResponse],
-        *,
         id: str = "",
         timeout: float | None = None,
         priority: int = 0,

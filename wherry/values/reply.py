@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -18,29 +18,42 @@ WINDOW_BYTES: Final = 4 * 2**20
 LIMIT_BYTES: Final = 64 * 2**20
 
 
-class Reply(Generic[T]):
-    """The outcome of one request. `on_done(reply)` is called once, in the settling thread."""
+class ReplyLoop(Protocol):
+    """An event loop that awaits replies."""
 
-    __slots__ = ("on_done", "outcome", "settled", "unclaimed")
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        """Have `callback(argument)` called in the loop. Any thread."""
+
+
+class Reply(Generic[T]):
+    """The outcome of one request. `on_done(reply)` is called once: in `loop`, else in the settling
+    thread."""
+
+    __slots__ = ("loop", "on_done", "outcome", "settled", "unclaimed")
 
     outcome: T | Exception
 
-    def __init__(self, on_done: Callable[[Reply[T]], None]) -> None:
+    def __init__(self, on_done: Callable[[Reply[T]], None], loop: ReplyLoop | None = None) -> None:
         self.on_done = on_done
+        self.loop = loop
         #: Whether the request has an outcome, or is about to get it.
         self.settled = False
         #: Deleted by the first `claim`.
         self.unclaimed = True
 
     def first(self, callback: Callable[[Reply[T]], None]) -> None:
-        """Call `callback(reply)` before on_done. Only before the request is submitted."""
-        then = self.on_done
+        """Call `callback(reply)` before on_done, in the settling thread. Only before the request is
+        submitted."""
+        then, loop = self.on_done, self.loop
 
         def both(reply: Reply[T]) -> None:
             callback(reply)
-            then(reply)
+            if loop is None:
+                then(reply)
+            else:
+                loop.call(then, reply)
 
-        self.on_done = both
+        self.on_done, self.loop = both, None
 
     def settle(self, outcome: T | Exception) -> bool:
         """Set the outcome unless there is one; return whether it was set. Any thread."""
@@ -63,13 +76,28 @@ class Reply(Generic[T]):
     def deliver(self, outcome: T | Exception) -> None:
         """Set the outcome. Only after a `claim` that returned True."""
         self.outcome = outcome
-        self.on_done(self)
+        if self.loop is None:
+            self.on_done(self)
+        else:
+            self.loop.call(self.on_done, self)
 
     def result(self) -> T:
         """The outcome, raised if it is an error. Only after settling."""
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
+
+
+def tell(replies: Iterable[Reply[Any]]) -> None:
+    """Call `on_done` of each: in their loop, once they have their outcomes."""
+    waiting = iter(replies)
+    try:
+        for reply in waiting:
+            reply.on_done(reply)
+    finally:  # one raised: the others are told all the same
+        rest = list(waiting)
+        if rest:
+            tell(rest)
 
 
 class StreamReply(Reply[T]):

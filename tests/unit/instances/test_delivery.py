@@ -1,7 +1,10 @@
 """What callers get and when: order of arrival, counted before it leaves, no lock held."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,6 +87,60 @@ def test_a_caller_that_raises_takes_no_answer_from_others() -> None:
         one.arrived(call.request)
     one.answer([answer(bad.request), answer(good.request)])
     assert good.answered
+
+
+class Loop:
+    """An event loop whose turn the test takes."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[[Any], None], Any]] = []
+
+    def call(self, callback: Callable[[Any], None], argument: Any) -> None:
+        self.calls.append((callback, argument))
+
+    def turn(self) -> None:
+        for callback, argument in self.calls:
+            callback(argument)
+
+
+def test_a_loop_is_told_of_all_its_answers_by_one_call_and_in_its_turn() -> None:
+    one, loops = delivery(in_order=False), (Loop(), Loop())
+    calls = [Call(number) for number in range(5)]
+    for call, loop in zip(calls, (loops[0], loops[1], loops[0], None, loops[0]), strict=True):
+        call.request.reply.loop = loop
+    one.answer([answer(call.request) for call in calls])
+    assert [call.answered for call in calls] == [False, False, False, True, False]
+    assert [len(loop.calls) for loop in loops] == [1, 1]
+    loops[0].turn()
+    assert [call.answered for call in calls] == [True, False, True, True, True]
+    assert [call.rows() for call in calls[2:]] == [["2"], ["3"], ["4"]]
+
+
+def test_a_bug_of_one_caller_in_a_loop_takes_no_answer_from_others() -> None:
+    one, loop = delivery(in_order=False), Loop()
+    calls = [Call(number) for number in range(4)]
+
+    def raises(_: object) -> None:
+        raise ValueError("a bug")
+
+    for call in calls:
+        call.request.reply.loop = loop
+    calls[0].request.reply.on_done = calls[2].request.reply.on_done = raises
+    one.answer([answer(call.request) for call in calls])
+    with pytest.raises(ValueError, match="a bug"):
+        loop.turn()
+    assert [call.answered for call in calls] == [False, True, False, True]
+
+
+def test_what_comes_first_comes_in_the_settling_thread_also_where_a_loop_awaits_the_reply() -> None:
+    one, loop, call = delivery(in_order=False), Loop(), Call("a")
+    told: list[str] = []
+    call.request.reply.loop = loop
+    call.request.reply.first(lambda _: told.append("first"))
+    one.answer([answer(call.request)])
+    assert (told, call.answered) == (["first"], False)
+    loop.turn()
+    assert (told, call.answered) == (["first"], True)
 
 
 def test_an_outcome_is_counted_before_it_leaves() -> None:

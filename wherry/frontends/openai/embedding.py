@@ -42,7 +42,7 @@ class Embedding:
     def submit(self) -> None:
         texts, signature = self._wanted.texts(), self._loaded.signature
         terms, port = terms_of(self._exchange.request.headers), self._entry.port()
-        reply: Reply[InferResponse] = Reply(lambda reply: port.call(self._settled, reply))
+        reply: Reply[InferResponse] = Reply(self._settled, port)
         request = self._loaded.request(
             {signature.inputs[0].name: texts},
             len(texts),

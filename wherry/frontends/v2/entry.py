@@ -5,7 +5,7 @@ The same over every protocol. Everything happens in the event loop's thread unle
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,15 +32,17 @@ class Entry:
         self.common = common
         self.admission = common.admission
         self._trace_settings = common.trace_settings
-        self._port: tuple[asyncio.AbstractEventLoop, LoopPort] | None = None
+        #: Of the loop that ran last, and its thread.
+        self._port: tuple[int, LoopPort | None] = (0, None)
 
     def port(self) -> LoopPort:
         """Return the running loop's port to the runtime, kept as most servers have one loop."""
-        loop = asyncio.get_running_loop()
-        known = self._port
-        if known is None or known[0] is not loop:
-            known = self._port = (loop, self.runtime.port())
-        return known[1]
+        # asyncio.get_running_loop() is a system call: it asks for the process's id.
+        thread, port = self._port
+        if port is None or thread != threading.get_ident() or not port.loop.is_running():
+            port = self.runtime.port()
+            self._port = threading.get_ident(), port
+        return port
 
     def tensors(self, loaded: LoadedModel) -> ModelTensors:
         """Return what the codecs of a model begin with."""
@@ -60,13 +62,16 @@ class Entry:
         """
         port = self.port()
 
+        if not loaded.signature.streams:
+            return Reply(settled, port)
+
         def on_done(reply: Reply[InferResponse]) -> None:
             port.call(settled, reply)
 
         def on_response(reply: Reply[InferResponse], response: InferResponse) -> None:
             port.call(partial(responded, reply), response)
 
-        return StreamReply(on_response, on_done) if loaded.signature.streams else Reply(on_done)
+        return StreamReply(on_response, on_done)
 
     def terms(self, headers: Mapping[str, str]) -> Terms:
         """Read the headers of a request; those that an operator has named go to the model."""
@@ -79,7 +84,6 @@ class Entry:
         decoded: DecodedRequest,
         reply: Reply[InferResponse],
         terms: Terms,
-        *,
         caller: str,
         id: str,
         body_bytes: int,
@@ -108,13 +112,13 @@ class Entry:
             decoded.columns,
             decoded.rows,
             reply,
-            id=id,
-            timeout=timeout,
-            priority=priority,
-            parameters=of_the_model,
-            sequence=sequence,
-            wanted=decoded.output_names,
-            tenant=caller if caller and not terms.names_tenant else terms.tenant,
+            id,
+            timeout,
+            priority,
+            of_the_model,
+            sequence,
+            decoded.output_names,
+            caller if caller and not terms.names_tenant else terms.tenant,
         )
         if self._trace_settings.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
@@ -128,18 +132,14 @@ class InferCall(Reply[InferResponse], ABC):
     It is settled in any thread; everything else happens in the loop.
     """
 
-    __slots__ = ("entry", "loaded", "port", "request")
+    __slots__ = ("entry", "loaded", "request")
 
     request: InferRequest | None
 
     def __init__(self, entry: Entry, loaded: LoadedModel) -> None:
-        # All in one place: a constructor of each base class would be three calls more.
-        self.on_done = _hand_over  # type: ignore[assignment]  # it gets this very object
-        self.settled = False
-        self.unclaimed = True
+        super().__init__(answer, entry.port())  # type: ignore[arg-type]  # it gets this very object
         self.entry = entry
         self.loaded = loaded
-        self.port = entry.port()
         self.request = None
 
     def cancel(self) -> None:
@@ -156,12 +156,8 @@ class InferCall(Reply[InferResponse], ABC):
         """Answer with an error, of the model or ours."""
 
 
-def _hand_over(call: InferCall) -> None:
-    """Pass a call from the thread that settled it to the loop."""
-    call.port.call(_answer, call)
-
-
-def _answer(call: InferCall) -> None:
+def answer(call: InferCall) -> None:
+    """Send the outcome of a call."""
     outcome = call.outcome
     call.entry.admission.in_flight -= 1
     # The reference cycle would keep the request alive until the garbage collector runs.

@@ -45,8 +45,6 @@ class InputCodec:
         )  # fmt: skip
         #: A row's elements alone do not tell its shape.
         self._open_sizes = spec.shape.count(-1) > 1
-        #: The last shape that fitted and its rows: most requests have the same.
-        self._last_fit: tuple[list[int], int] = ([], 0)
         self.errors = InputErrors(spec.name, model, spec.datatype)
         self.elements = JsonElements(spec, self.errors)
         self._decode = self.elements.decode
@@ -57,23 +55,17 @@ class InputCodec:
 
     def rows_of(self, shape: list[int]) -> int:
         """Return the rows of a tensor of this shape; InvalidRequest if the input has another."""
-        last_shape, rows = self._last_fit
-        if rows and shape == last_shape:
-            return rows
         if self._scalar_rows:
             if not shape and not self._batched:
                 return 1
             if len(shape) == 1 or (len(shape) == 2 and shape[1] == 1):
                 rows = shape[0]
                 if rows > 0 and (self._batched or rows == 1):
-                    self._last_fit = shape, rows
                     return rows
         elif self._batched:
             if len(shape) > 1 and shape[0] > 0 and self._fits(shape[1:]):
-                self._last_fit = shape, shape[0]
                 return shape[0]
         elif shape and self._fits(shape):
-            self._last_fit = shape, 1
             return 1
         if self._batched and shape and shape[0] == 0:
             raise self.errors.invalid("shape has 0 rows; a request needs at least one")

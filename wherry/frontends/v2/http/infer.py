@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.compression import MAX_BYTES, MIN_BYTES
 from wherry.frontends.http.answers import fail, packed, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
-from wherry.frontends.v2.entry import InferCall
+from wherry.frontends.v2.entry import InferCall, answer
 from wherry.frontends.v2.http.entry import HeadNotes, HttpEntry, ModelPath
 from wherry.frontends.v2.http.infer_codec import (
     OCTET_STREAM,
@@ -19,6 +20,7 @@ from wherry.frontends.v2.http.infer_codec import (
     json_bytes_of,
 )
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.loop_port import LoopPort
 from wherry.values.errors import Unsupported
 from wherry.values.request import InferResponse
 
@@ -37,7 +39,7 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
     request = exchange.request
     head = request.head
     notes = head.notes or entry.note(head, json_bytes_of(head.headers))
-    call = HttpInferCall(entry, exchange, loaded, codec, notes)
+    call = HttpInferCall(entry, entry.port(), exchange, loaded, codec, notes)
     body, json_bytes = request.body, notes.json_bytes
     if notes.coding is None:
         if len(body) <= LARGE_BYTES or codec.reads_in_place(json_bytes):
@@ -57,7 +59,7 @@ def infer(model: ModelPath, exchange: Exchange) -> None:
 class HttpInferCall(InferCall):
     """The reply of an infer request that came over HTTP."""
 
-    __slots__ = ("codec", "decoded", "exchange", "notes")
+    __slots__ = ("codec", "decoded", "exchange", "notes", "port")
 
     entry: HttpEntry
     decoded: DecodedRequest
@@ -65,20 +67,43 @@ class HttpInferCall(InferCall):
     def __init__(
         self,
         entry: HttpEntry,
+        port: LoopPort,
         exchange: Exchange,
         loaded: LoadedModel,
         codec: ModelCodec,
         notes: HeadNotes,
     ) -> None:
-        super().__init__(entry, loaded)
+        # All in one place: the constructors of the base classes would be two calls more.
+        self.on_done = answer  # type: ignore[assignment]  # it gets this very object
+        self.loop = port
+        self.settled = False
+        self.unclaimed = True
+        self.entry = entry
+        self.loaded = loaded
+        self.request = None
+        self.port = port
         self.exchange = exchange
         self.codec = codec
         self.notes = notes
 
     def submit(self, decoded: DecodedRequest) -> None:
+        """Do what HttpEntry.submit does. In the loop."""
         self.decoded = decoded
-        self.request = self.entry.submit(self.exchange, self.loaded, decoded, self)
-        self.exchange.on_disconnect = self.cancel
+        exchange, notes = self.exchange, self.notes
+        http_request = exchange.request
+        size = len(http_request.body) if notes.coding is None else SMALL_BODY + 1
+        http_request.body = b""
+        self.request = request = self.entry.admitted(
+            self.loaded,
+            decoded,
+            self,
+            notes.terms,
+            http_request.caller,
+            decoded.id or notes.request_id,
+            size,
+        )
+        self.port.submit(self.loaded, request)
+        exchange.on_disconnect = self.cancel
 
     def fail(self, error: Exception) -> None:
         self.exchange.on_disconnect = None

@@ -37,6 +37,8 @@ class UsualBody:
     def __init__(self, tensors: ModelTensors) -> None:
         (self._codec,) = tensors.inputs.values()
         self._most_rows = tensors.most_rows
+        #: The last shape and its rows: most requests have the same. One tuple for all threads.
+        self._last: tuple[list[int], int] = ([], 0)
         codec = self._codec
         of_input: list[tuple[str, Any] | tuple[str, Any, Any]] = [
             ("name", Literal[codec.name]),
@@ -66,9 +68,12 @@ class UsualBody:
         if given.parameters:
             return None
         codec, shape = self._codec, given.shape
-        rows = codec.rows_of(shape)
-        if rows > self._most_rows:
-            return None
+        last_shape, rows = self._last
+        if not rows or shape != last_shape:
+            rows = codec.rows_of(shape)
+            if rows > self._most_rows:
+                return None
+            self._last = shape, rows
         return wire, {codec.name: codec.from_list(given.data, rows, shape)}, rows
 
 
