@@ -20,7 +20,13 @@ from wherry.frontends.http.exchange import (
     HttpRequest,
     error_body,
 )
-from wherry.frontends.http.wire import BODILESS, head_alone, header_lines, total_bytes
+from wherry.frontends.http.wire import (
+    BODILESS,
+    WholeHeads,
+    head_alone,
+    header_lines,
+    total_bytes,
+)
 from wherry.values.buffer import Buffer
 
 JOINED_BYTES: Final = 64 * 2**10
@@ -34,8 +40,11 @@ class AnswerQueue:
     """
 
     __slots__ = (
+        "_call_soon",
         "_early_bytes",
         "_has_much",
+        "_held",
+        "_held_bytes",
         "_is_over_limit",
         "_note_unsent",
         "_transport",
@@ -51,10 +60,14 @@ class AnswerQueue:
         transport: asyncio.Transport,
         max_pipelined: int,
         note_unsent: Callable[[int], bool],
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
         """`note_unsent` is told how many bytes the client has not taken, and says whether these
-        are more than one client may hold."""
+        are more than one client may hold. `call_soon` is the loop's."""
         self._transport = transport
+        self._call_soon = call_soon
+        self._held: list[Buffer] = []  # written with what follows in this turn of the loop
+        self._held_bytes = 0
         self._write_gathered = gathered_write(transport)
         #: Answers that may be owed before no more requests should be taken.
         self.max_pipelined = max_pipelined
@@ -81,7 +94,7 @@ class AnswerQueue:
     @property
     def unsent_bytes(self) -> int:
         """The bytes that were written and that the kernel has not taken."""
-        return self._transport.get_write_buffer_size()
+        return self._transport.get_write_buffer_size() + self._held_bytes
 
     @property
     def sent_bytes(self) -> int:
@@ -89,6 +102,9 @@ class AnswerQueue:
         return self._written_bytes - self.unsent_bytes
 
     def write(self, data: bytes) -> None:
+        if self._held:
+            self.write_buffers((data,))
+            return
         self._written_bytes += len(data)
         self._transport.write(data)
         if self.writing_paused:
@@ -96,9 +112,28 @@ class AnswerQueue:
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
         self._written_bytes += total_bytes(buffers)
+        if self._held:
+            buffers = (*self._held, *buffers)
+            self._held, self._held_bytes = [], 0
         self._write_gathered(buffers)
         if self.writing_paused:
             self.count_unsent()
+
+    def write_soon(self, data: Buffer) -> None:
+        """Write together with what else is written in this turn of the loop."""
+        if not self._held:
+            self._call_soon(self.flush)
+        nbytes = data.nbytes if isinstance(data, memoryview) else len(data)
+        self._held.append(data)
+        self._held_bytes += nbytes
+        self._written_bytes += nbytes
+        if self._held_bytes > JOINED_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what `write_soon` was given."""
+        if self._held:
+            self.write_buffers(())
 
     def keep(self, nbytes: int) -> bool:
         """Count bytes of answers that wait for their turn (below 0: they wait no longer). Return
@@ -125,11 +160,26 @@ class AnswerQueue:
         self.writing_paused = False
         self.recount()
 
-    def go_on(self) -> None:
-        """Write the answers behind the first one, which has gone, as far as they are given."""
+    def finish(self, exchange: PipelinedExchange, rest: bytes) -> None:
+        """Write `rest`, with which the answer of `exchange` is complete, and the answers behind it
+        as far as they are given; or keep it until its turn comes."""
         exchanges = self.exchanges
+        if exchanges[0] is not exchange:
+            if rest:
+                exchange.keep((rest,))
+            return
+        if len(exchanges) == 1:
+            if rest:
+                self.write(rest)
+            exchanges.clear()
+            return
+        if rest:
+            self.write_soon(rest)
+        exchanges.popleft()
         while exchanges and exchanges[0].take_turn():
             exchanges.popleft()
+        if not exchanges:
+            self.flush()
 
     def drop_behind(self, exchange: PipelinedExchange) -> None:
         """Drop the exchanges behind this one: its answer is the last."""
@@ -144,6 +194,7 @@ class AnswerQueue:
     def close(self) -> None:
         """`client_left`, and drop the reference to the connection."""
         self.client_left()
+        self._held, self._held_bytes = [], 0
         self._note_unsent = _uncounted
 
 
@@ -157,10 +208,18 @@ class Conversation(Protocol):
     @property
     def answers(self) -> AnswerQueue: ...
 
-    def answer_head(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
-        """The start of an answer, without Content-Length and the closing empty line."""
+    @property
+    def ends(self) -> bool:
+        """Whether an answer may be the last on this connection."""
 
-    def answered(self, exchange: PipelinedExchange) -> None: ...
+    @property
+    def whole_heads(self) -> WholeHeads: ...
+
+    def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
+        """The start of an answer's head, without Content-Length and the closing empty line."""
+
+    def answered(self, exchange: PipelinedExchange, rest: bytes = b"") -> None:
+        """`rest` is the end of the answer, or all of it."""
 
     def close_after(self, exchange: PipelinedExchange) -> None: ...
 
@@ -183,8 +242,8 @@ class PipelinedExchange(Exchange):
         self.http10 = http10
         self._connection = connection
         self._phase = WAITING
-        self._early: list[Buffer] = []
-        self._bodiless = request.method == "HEAD"
+        self._early: list[Buffer] | None = None
+        self._bodiless = request.head.method == "HEAD"
         self._chunked = False
 
     def respond(
@@ -192,24 +251,39 @@ class PipelinedExchange(Exchange):
     ) -> None:
         if self._phase is not WAITING and not self._may_go_on(WAITING):
             return
-        head = self._connection.answer_head(status, content_type, self)
-        if headers:
-            head += header_lines(headers)
-        if type(body) is bytes:
-            if self._bodiless or status in BODILESS:
-                self._write(head_alone(head, status, len(body)))
-            else:
-                self._write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+        connection = self._connection
+        if (
+            type(body) is bytes
+            and not headers
+            and not (self._bodiless or self.http10 or connection.ends or status in BODILESS)
+            and len(body) <= JOINED_BYTES
+        ):
+            data = connection.whole_heads[status, content_type, len(body)] + body
         else:
-            self._write_all(head, status, cast(Sequence[Buffer], body))
-        self._end()
+            data = self._unusual(status, body, content_type, headers)
+        self._phase = ANSWERED
+        self.on_disconnect = self.on_drain = None  # they may hold us: no cycle for the collector
+        connection.answered(self, data)
+
+    def _unusual(self, status: int, body: Body, content_type: str, headers: Headers) -> bytes:
+        """Write an answer but for its end, which is returned."""
+        head = self._connection.first_lines(status, content_type, self) + header_lines(headers)
+        buffers = (body,) if type(body) is bytes else cast(Sequence[Buffer], body)
+        length = total_bytes(buffers)
+        head = head_alone(head, status, length)
+        if self._bodiless or status in BODILESS:
+            return head
+        if length <= JOINED_BYTES:
+            return b"".join((head, *buffers))
+        self._write_all((head, *buffers))
+        return b""
 
     def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if not self._may_go_on(WAITING):
             return
         if self.http10:
             self.be_the_last()  # only the end of the connection will end it
-        head = self._connection.answer_head(status, content_type, self) + header_lines(headers)
+        head = self._connection.first_lines(status, content_type, self) + header_lines(headers)
         self._phase = STREAMING
         self._bodiless |= status in BODILESS
         self._chunked = not self.http10
@@ -237,10 +311,11 @@ class PipelinedExchange(Exchange):
 
     def take_turn(self) -> bool:
         """Write what is given of this answer, as it is the first now; return whether it is all."""
-        if self._early:
-            early, self._early = self._early, []
+        early, self._early = self._early, None
+        if early:
             self._keep(-total_bytes(early))
-            self._connection.answers.write_buffers(early)
+            for data in early:
+                self._connection.answers.write_soon(data)
             self.drained()
         return self._phase is ANSWERED
 
@@ -251,7 +326,7 @@ class PipelinedExchange(Exchange):
     def leave(self) -> None:
         if self._early:
             self._keep(-total_bytes(self._early))
-            self._early = []
+            self._early = None
         super().leave()
 
     def give_up(self) -> None:
@@ -261,9 +336,16 @@ class PipelinedExchange(Exchange):
         elif self._phase is STREAMING:
             self._connection.abort()  # half an answer must not look like a whole one
 
+    def keep(self, data: Sequence[Buffer]) -> None:
+        """Keep a part of the answer until its turn comes."""
+        if self._early is None:
+            self._early = []
+        self._early += data
+        self._keep(total_bytes(data))
+
     def _end(self) -> None:
         self._phase = ANSWERED
-        self.on_disconnect = self.on_drain = None  # they may hold us: no cycle for the collector
+        self.on_disconnect = self.on_drain = None
         self._connection.answered(self)
 
     def _write(self, data: bytes) -> None:
@@ -271,22 +353,14 @@ class PipelinedExchange(Exchange):
         if answers.exchanges[0] is self:
             answers.write(data)
         else:
-            self._early.append(data)
-            self._keep(len(data))
+            self.keep((data,))
 
-    def _write_all(self, head: bytes, status: int, body: Sequence[Buffer]) -> None:
-        length = total_bytes(body)
-        if self._bodiless or status in BODILESS:
-            self._write(head_alone(head, status, length))
-            return
-        buffers = [b"%bContent-Length: %d\r\n\r\n" % (head, length), *body]
-        if length <= JOINED_BYTES:
-            self._write(b"".join(buffers))
-        elif self._connection.answers.exchanges[0] is self:
-            self._connection.answers.write_buffers(buffers)
+    def _write_all(self, buffers: Sequence[Buffer]) -> None:
+        answers = self._connection.answers
+        if answers.exchanges[0] is self:
+            answers.write_buffers(buffers)
         else:
-            self._early.extend(buffers)
-            self._keep(total_bytes(buffers))
+            self.keep(buffers)
 
     def _keep(self, nbytes: int) -> None:
         if self._connection.answers.keep(nbytes):

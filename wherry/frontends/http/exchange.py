@@ -23,34 +23,31 @@ JSON: Final = "application/json"
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-class RequestHead:
+class RequestHead(msgspec.Struct, eq=False):
     """The head of a request. Requests that began with the same bytes may share one: nothing in it
     changes but `route` and `notes`, in which the application keeps what it finds out once.
 
     `path` is percent-decoded and without the query, `query` is raw. Header names are in lower case;
-    repeated headers are joined by ", ".
+    repeated headers are joined by ", ". `body_bytes` is the Content-Length, 0 without one.
+
+    `route` is the application's, once it was looked up. `notes` is what the route's handler derives
+    from the head alone, so that it does so once; None at first. A head may outlive a model: `notes`
+    holds none alive.
     """
 
-    __slots__ = ("headers", "method", "notes", "path", "query", "route")
-
-    def __init__(
-        self, method: str, path: str, query: str = "", headers: Mapping[str, str] = NO_HEADERS
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = headers
-        #: The application's route of this path, once it was looked up.
-        self.route: Any = None
-        #: What the route's handler derives from the head alone, so that it does it once; None at
-        #: first. A head may outlive a model: this holds none alive.
-        self.notes: Any = None
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = NO_HEADERS
+    body_bytes: int = 0
+    route: Any = None
+    notes: Any = None
 
     def __repr__(self) -> str:
-        return f"<RequestHead {self.method} {self.path}>"
+        return f"<RequestHead {self.method} {self.path}>"  # headers may hold a key
 
 
-class HttpRequest:
+class HttpRequest(msgspec.Struct, eq=False):
     """One complete request.
 
     `body` is as it came: a Content-Encoding is not undone. A body above 64 KiB is a writable
@@ -58,13 +55,12 @@ class HttpRequest:
     with, once that was found right.
     """
 
-    __slots__ = ("body", "caller", "head", "peer")
+    # A Struct, as its head is: these are made without a call of Python code.
 
-    def __init__(self, head: RequestHead, body: Buffer = b"", peer: str | None = None) -> None:
-        self.head = head
-        self.body = body
-        self.peer = peer
-        self.caller = ""
+    head: RequestHead
+    body: Buffer = b""
+    peer: str | None = None
+    caller: str = ""
 
     def __repr__(self) -> str:
         return f"<HttpRequest {self.method} {self.path}: {len(self.body)} bytes>"

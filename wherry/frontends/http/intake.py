@@ -17,6 +17,8 @@ LOOP_TURN_BYTES: Final = 2 * TURN_BYTES
 """Bytes that are parsed for all waiting connections in one turn of the loop: a few milliseconds,
 however small the requests are. Other connections are served in between."""
 
+Bytes = bytes | memoryview
+
 _LENGTH: Final = b"\r\ncontent-length:"
 
 
@@ -44,7 +46,7 @@ class Intake:
         reader: RequestReader,
         answers: AnswerQueue,
         turns: Turns,
-        parse: Callable[[memoryview], None],
+        parse: Callable[[Bytes], None],
     ) -> None:
         """`parse` takes bytes in their order, whatever they belong to."""
         self._transport = transport
@@ -53,21 +55,23 @@ class Intake:
         self._turns = turns
         self._parse = parse
         #: Bytes that were read and not parsed.
-        self.pending: bytes | memoryview = b""
+        self.pending: Bytes = b""
         #: Whether reading is paused.
         self.paused = False
         self._turn_comes = False
 
-    def take(self, data: memoryview) -> None:
-        """Parse what was read, now or in turns. `data` is copied where it is kept."""
+    def take(self, data: bytes) -> None:
+        """Parse what was read, now or in turns."""
         reader = self._reader
-        if self.pending or reader.one_by_one:
+        if self.pending:
             self.pending = memoryview(bytes(self.pending) + data)
             self.regulate()
-        elif reader.state is BETWEEN and is_one_request(data):
+        elif reader.one_by_one or reader.direct is not None:
+            self._parse_some(memoryview(data), 1)
+        elif len(data) <= AT_ONCE_BYTES or (reader.state is BETWEEN and is_one_request(data)):
             self._parse(data)
         else:
-            self._parse_some(data, 1)
+            self._parse_some(memoryview(data), 1)
 
     def take_turn(self) -> int:
         """Parse about TURN_BYTES of what is pending; return the bytes that count as parsed."""
@@ -106,23 +110,23 @@ class Intake:
             if cost and spent >= budget:
                 break
             spent += cost
-            self.pending = data[size:]
-            self._parse(data[:size])
-            data = data[size:]
-        # A copy: the buffer belongs to all connections.
-        self.pending = data if data.readonly else memoryview(bytes(data))
+            piece, data = data[:size], data[size:]
+            self.pending = data
+            if reader.state is not BETWEEN or not reader.take_known(bytes(piece)):
+                self._parse(piece)
+        self.pending = data
         if data or self.paused:
             self.regulate()
         return spent
 
 
-def _ignore(data: memoryview) -> None: ...
+def _ignore(data: Bytes) -> None: ...
 
 
-def is_one_request(data: memoryview) -> bool:
+def is_one_request(data: bytes) -> bool:
     """Whether all of this read belongs to its first request, as most reads of this length do: it is
     parsed in one go. A request in chunks is not seen here."""
-    start = bytes(data[:TURN_BYTES]).lower()
+    start = data[:TURN_BYTES].lower()
     end = start.find(b"\r\n\r\n")
     at = start.find(_LENGTH, 0, end) + len(_LENGTH) if end > 0 else 0
     if at < len(_LENGTH):

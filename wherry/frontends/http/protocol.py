@@ -27,8 +27,9 @@ from wherry.frontends.http.exchange import (
     RequestHead,
     error_body,
 )
-from wherry.frontends.http.intake import AT_ONCE_BYTES, Intake, Turns
+from wherry.frontends.http.intake import Intake, Turns
 from wherry.frontends.http.lingering import LingeringClose
+from wherry.frontends.http.remembered import RememberedHeads
 from wherry.frontends.http.request_reader import (
     BETWEEN,
     BODY,
@@ -36,10 +37,11 @@ from wherry.frontends.http.request_reader import (
     OVER,
     RECEIVE_BYTES,
     RequestReader,
+    ordinary_head,
 )
 from wherry.frontends.http.request_rules import Refused, RequestRules
 from wherry.frontends.http.waits import ClientWait, Waits, timeouts
-from wherry.frontends.http.wire import AnswerHeads
+from wherry.frontends.http.wire import FirstLines, WholeHeads
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -60,10 +62,12 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         self.application = application
         self._vital = vital
         self.rules = RequestRules(limits)
+        self.heads = RememberedHeads(partial(ordinary_head, self.rules))
         self.turns = Turns()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
-        self.answer_heads = AnswerHeads()
+        self.first_lines = FirstLines()
+        self.whole_heads = WholeHeads(self.first_lines)
         self.timeouts = timeouts(limits)
         self._last_call_until = 0.0
 
@@ -92,46 +96,53 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         return self.clock() >= self._last_call_until
 
     def sweep(self) -> None:
-        self.answer_heads.clear()  # the Date in them has passed
+        self.first_lines.clear()  # the Date in them has passed
+        self.whole_heads.clear()
         super().sweep()
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.Protocol):
     """One client's connection: requests in, answers out in the same order."""
 
     __slots__ = (
         "__weakref__",
         "_application",
         "_closing",
-        "_heads",
+        "_holds_much",
         "_reader",
-        "_receive_buffer",
+        "_reads_large",
         "_shared",
         "_transport",
         "_waits",
         "answers",
+        "ends",
         "intake",
         "regulate",
+        "whole_heads",
     )
 
     def __init__(self, shared: HttpConnections) -> None:
         self._shared = shared
         self._application = shared.application
-        self._receive_buffer = shared.receive_buffer
-        self._heads = shared.answer_heads
+        self.whole_heads = shared.whole_heads
+        #: Whether an answer may be the last here.
+        self.ends = False
+        self._holds_much = False  # whether the ledger of all clients counts what was received
+        self._reads_large = False
 
     def __repr__(self) -> str:
         return f"<HttpConnection from {self._reader.peer}: {self.answers!r}, {self._reader!r}>"
 
-    # asyncio.BufferedProtocol
+    # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         shared, limits = self._shared, self._shared.limits
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = address_text(transport.get_extra_info("peername"))
-        self._reader = RequestReader(shared.rules, self._arrived, peer)
+        self._reader = RequestReader(shared.rules, self._arrived, peer, shared.heads)
         note_unsent = partial(shared.note_unsent, self)
-        self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent)
+        call_soon = asyncio.get_running_loop().call_soon
+        self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent, call_soon)
         self.intake = Intake(transport, self._reader, self.answers, shared.turns, self._parse)
         self.regulate = self.intake.regulate
         self._closing = LingeringClose(transport, limits.max_body_bytes)
@@ -172,49 +183,43 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self.answers.exchanges:
             self.answers.exchanges[0].drained()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        direct = self._reader.direct
-        return self._receive_buffer if direct is None else direct
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         reader = self._reader
-        if reader.direct is not None:
-            reader.filled(nbytes)
-            self._after_read()
-        elif nbytes > AT_ONCE_BYTES or reader.one_by_one or self.intake.pending:
-            self.intake.take(self._receive_buffer[:nbytes])
-        else:
-            self._feed(self._receive_buffer[:nbytes])
+        at_start = reader.state is BETWEEN and not (reader.one_by_one or self.intake.pending)
+        if not (at_start and reader.take_known(data)):
+            self.intake.take(data)
+        if reader.state is not BETWEEN or self.intake.pending:
+            self.after_read()
 
     # Requests in
 
-    def _parse(self, data: memoryview) -> None:
+    def _parse(self, data: bytes | memoryview) -> None:
         """Parse bytes that the intake hands on."""
-        direct = self._reader.direct
-        if direct is None:
-            self._feed(data)
-        else:
-            direct[: len(data)] = data
-            self._reader.filled(len(data))
-            self._after_read()
-
-    def _feed(self, data: memoryview) -> None:
         reader = self._reader
-        if reader.state is OVER:
+        if reader.direct is not None:
+            reader.fill(data)
+        elif reader.state is OVER:
             self._closing.drop(len(data))
             return
-        try:
-            reader.feed(data)
-        except Refused as refused:
-            self._refuse(refused)
-        if reader.state is not BETWEEN:
-            self._after_read()
+        else:
+            try:
+                reader.feed(data)
+            except Refused as refused:
+                self._refuse(refused)
+        if reader.state is not BETWEEN or self._holds_much:
+            self.after_read()
 
-    def _after_read(self) -> None:
-        """Act on a request that has arrived in part: count its bytes, answer `Expect`."""
+    def after_read(self) -> None:
+        """Act on a request that has arrived in part: count its bytes, read the rest of a large
+        body where it belongs, answer `Expect`."""
         reader = self._reader
-        if reader.received_bytes > FREE_BYTES:
-            self._shared.note_received(self, reader.received_bytes)
+        held = reader.received_bytes + len(self.intake.pending)
+        if held > FREE_BYTES or self._holds_much:
+            self._holds_much = held > FREE_BYTES
+            self._shared.note_received(self, held)
+        if reader.direct is not None and not self._reads_large and len(reader.direct) > FREE_BYTES:
+            self._reads_large = True
+            self._transport.set_protocol(LargeReads(self, reader, self._shared.receive_buffer))
         if not reader.expects_continue or reader.state is not BODY:
             return
         # Answers that are owed go first; and a client that has sent more has not waited.
@@ -223,12 +228,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.answers.write(CONTINUE)
 
     def _arrived(self, request: HttpRequest, http10: bool) -> None:
-        if len(request.body) > FREE_BYTES:
-            self._shared.note_received(self, 0)
         exchange = PipelinedExchange(request, self, http10)
         answers = self.answers
         exchanges = answers.exchanges
         exchanges.append(exchange)
+        if self._reader.state is OVER:
+            self.ends = True
         try:
             self._application(exchange)
         except Exception as error:  # noqa: BLE001 - our own mistake must not leave a client waiting
@@ -244,7 +249,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         reader = self._reader
         # A web page that may call this server can read why it was refused.
         headers = (*refused.headers, *self._shared.rules.cors_headers(reader.headers))
-        reader.stop()
+        self._stop_reading()
         self._shared.note_received(self, 0)
         self._closing.is_refused = True
         exchange = PipelinedExchange(
@@ -255,15 +260,15 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Answers out
 
-    def answer_head(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
+    def first_lines(self, status: int, content_type: str, exchange: PipelinedExchange) -> bytes:
         if self._shared.draining and not self._more_follow(exchange):
-            self._reader.stop()
+            self._stop_reading()
         persistence = ""
         if self._reader.state is OVER and self.answers.exchanges[-1] is exchange:
             persistence = "close"
         elif exchange.http10:
             persistence = "keep-alive"
-        return self._heads[status, content_type, persistence]
+        return self._shared.first_lines[status, content_type, persistence]
 
     def _more_follow(self, exchange: PipelinedExchange) -> bool:
         """Whether a request has come behind this one, while the server still takes requests."""
@@ -273,24 +278,24 @@ class HttpConnection(asyncio.BufferedProtocol):
             return False
         return bool(self.intake.pending) or has_unread(self._transport)
 
-    def answered(self, exchange: PipelinedExchange) -> None:
-        exchanges = self.answers.exchanges
-        if exchanges[0] is not exchange:
-            return
-        exchanges.popleft()
-        if exchanges:
-            self.answers.go_on()
+    def answered(self, exchange: PipelinedExchange, rest: bytes = b"") -> None:
+        answers = self.answers
+        answers.finish(exchange, rest)
         if self.intake.paused:
             self.regulate()
-        if not exchanges and self._reader.state is not BETWEEN:
+        if self._reader.state is not BETWEEN and not answers.exchanges:
             if self._reader.state is OVER:
                 self._closing.begin()
             else:
-                self._after_read()
+                self.after_read()
 
     def close_after(self, exchange: PipelinedExchange) -> None:
-        self._reader.stop()
+        self._stop_reading()
         self.answers.drop_behind(exchange)
+
+    def _stop_reading(self) -> None:
+        self._reader.stop()
+        self.ends = True
 
     # What the listener asks: see OpenConnection
 
@@ -312,12 +317,13 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def drain(self) -> None:
         self._reader.one_by_one = True  # so that the last answer can say that it is the last
+        self.ends = True
 
     def end(self) -> None:
         if self._reader.state is HEAD or self._reader.state is BODY:
             self._refuse(Refused(503, "the server stops before this request has arrived"))
         elif self._reader.state is BETWEEN:
-            self._reader.stop()
+            self._stop_reading()
             if not self.answers.exchanges:
                 self._closing.begin()
 
@@ -343,5 +349,42 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif wait is ClientWait.READ or wait is ClientWait.LEAVE:
             self._transport.abort()
         elif not has_unread(self._transport):  # else a request has come in the last moment
-            self._reader.stop()
+            self._stop_reading()
             self._closing.begin()
+
+
+class LargeReads(asyncio.BufferedProtocol):
+    """Reads for a connection that gets large bodies: straight into the buffer of the body."""
+
+    __slots__ = ("_buffer", "_connection", "_reader")
+
+    def __init__(
+        self, connection: HttpConnection, reader: RequestReader, buffer: memoryview
+    ) -> None:
+        """`buffer` takes what is not of a large body."""
+        self._connection = connection
+        self._reader = reader
+        self._buffer = buffer
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        direct = self._reader.direct
+        return self._buffer if direct is None else direct
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._reader.direct is None:
+            self._connection.data_received(bytes(self._buffer[:nbytes]))
+        else:
+            self._reader.filled(nbytes)
+            self._connection.after_read()

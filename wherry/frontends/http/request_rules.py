@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from wherry.frontends.access.origins import OriginCheck
@@ -53,6 +53,19 @@ class RequestRules:
             raise Refused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
         return version == "1.0"
 
+    def addressed(
+        self, method: bytes, url: bytes, headers: dict[str, str], *, http10: bool
+    ) -> None:
+        """Check the target, Host and Origin."""
+        if not url.startswith(b"/"):
+            self.target(method, url, headers, http10=http10)
+        if (
+            headers.get("host") not in self.known_hosts
+            or "origin" in headers
+            or "sec-fetch-site" in headers
+        ):
+            self.origin(method, headers, http10=http10)
+
     def target(self, method: bytes, url: bytes, headers: dict[str, str], *, http10: bool) -> None:
         """Check a request target that is no path. Its authority replaces the Host header."""
         if method == b"CONNECT":
@@ -71,7 +84,7 @@ class RequestRules:
             if refusal is not None:
                 raise Refused(refusal.status, refusal.message)
 
-    def cors_headers(self, headers: dict[str, str]) -> Sequence[tuple[str, str]]:
+    def cors_headers(self, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
         """The headers that let a web page read the answer to this request."""
         if self._origin_check is None:
             return ()

@@ -73,11 +73,29 @@ def first_lines(status: int, content_type: str, persistence: str) -> bytes:
     return f"HTTP/1.1 {status} {reason}\r\n".encode("latin-1") + header_lines(fields)
 
 
-class AnswerHeads(dict[tuple[int, str, str], bytes]):
-    """Remembers `first_lines`, by what they are made of. To be cleared before their Date is old."""
+class FirstLines(dict[tuple[int, str, str], bytes]):
+    """Remembers `first_lines`, by its arguments. To be cleared before their Date is old."""
 
     def __missing__(self, key: tuple[int, str, str]) -> bytes:
-        head = self[key] = first_lines(*key)
+        lines = self[key] = first_lines(*key)
+        return lines
+
+
+class WholeHeads(dict[tuple[int, str, int], bytes]):
+    """Remembers the heads of answers behind which the connection stays open, by their status,
+    content type and bytes of body. To be cleared before their Date is old."""
+
+    MAX_KEYS: Final = 512
+
+    def __init__(self, lines: FirstLines) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __missing__(self, key: tuple[int, str, int]) -> bytes:
+        if len(self) >= self.MAX_KEYS:
+            self.clear()
+        status, content_type, length = key
+        head = self[key] = head_alone(self._lines[status, content_type, ""], status, length)
         return head
 
 

@@ -5,14 +5,17 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import pytest
 import uvloop
 
 from wherry.frontends.connections.limits import Limits
-from wherry.frontends.http.exchange import Application, Exchange
+from wherry.frontends.http.exchange import Application, Exchange, RequestHead
 from wherry.frontends.http.protocol import HttpConnection, HttpConnections
+from wherry.frontends.http.remembered import RememberedHeads
+from wherry.frontends.http.request_reader import ordinary_head
 
 T = TypeVar("T")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -88,6 +91,9 @@ class MemoryTransport(asyncio.Transport):
     def write_eof(self) -> None:
         self.half_closed = True
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
     def is_closing(self) -> bool:
         return self._closing
 
@@ -95,6 +101,32 @@ class MemoryTransport(asyncio.Transport):
         self._closing = True
 
     abort = close
+
+
+class Eager(RememberedHeads):
+    """Remembers a head when it comes for the first time."""
+
+    def sight(self, data: bytes) -> RequestHead | None:
+        super().sight(data)
+        return super().sight(data)
+
+
+def eager(connections: HttpConnections) -> None:
+    """Have the connections remember each head at once."""
+    connections.heads = Eager(partial(ordinary_head, connections.rules))
+
+
+def feed(protocol: asyncio.BaseProtocol, data: bytes) -> int:
+    """Hand `data` to a protocol as a transport does; return how much of it went at once."""
+    if isinstance(protocol, asyncio.Protocol):
+        protocol.data_received(data)
+        return len(data)
+    assert isinstance(protocol, asyncio.BufferedProtocol)
+    buffer = protocol.get_buffer(-1)
+    size = min(len(buffer), len(data))  # type: ignore[arg-type]
+    buffer[:size] = data[:size]  # type: ignore[index]
+    protocol.buffer_updated(size)
+    return size
 
 
 class ManualClock:
@@ -242,6 +274,8 @@ async def serving(
     clock = ManualClock()
     connections = HttpConnections(application, limits or Limits(), vital=vital, clock=clock)
     loop = asyncio.get_running_loop()
+    if not type(loop).__module__.startswith("asyncio"):
+        eager(connections)  # so that each test that runs on both loops reads heads both ways
     server = await loop.create_server(lambda: HttpConnection(connections), "127.0.0.1", 0)
     try:
         yield Service(server.sockets[0].getsockname(), connections, clock)

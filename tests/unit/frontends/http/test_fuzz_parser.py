@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
+from tests.unit.frontends.http.raw import eager, feed
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.exchange import Exchange, HttpRequest
 from wherry.frontends.http.protocol import HttpConnection, HttpConnections
@@ -29,6 +30,7 @@ class Wire(asyncio.Transport):
         self.written = bytearray()
         self.reading = True
         self.connection: HttpConnection | None = connection
+        self.protocol: asyncio.BaseProtocol = connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += data
@@ -39,6 +41,9 @@ class Wire(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
 
     def is_closing(self) -> bool:
         return self.connection is None
@@ -59,6 +64,7 @@ class Wire(asyncio.Transport):
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
+        self.protocol = asyncio.Protocol()
         if connection is not None:
             asyncio.get_running_loop().call_soon(connection.connection_lost, None)
 
@@ -74,6 +80,8 @@ class Conversation:
         self.unanswered: list[Exchange] = []
         self.left = 0
         self.connections = HttpConnections(self.handle, LIMITS)
+        if dice.random() < 0.5:
+            eager(self.connections)
         self.connection = HttpConnection(self.connections)
         self.wire = Wire(self.connection)
         self.connection.connection_made(self.wire)
@@ -103,11 +111,7 @@ class Conversation:
         while offset < len(data) and self.wire.connection is not None:
             await self.turns()
             size = self.dice.choice([1, 7, 100, 5000, 10**6])
-            buffer = self.connection.get_buffer(-1)
-            piece = data[offset : offset + min(size, len(buffer))]
-            buffer[: len(piece)] = piece
-            self.connection.buffer_updated(len(piece))
-            offset += len(piece)
+            offset += feed(self.wire.protocol, data[offset : offset + size])
         await self.turns()
 
     async def turns(self) -> None:

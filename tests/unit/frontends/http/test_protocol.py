@@ -236,8 +236,7 @@ def test_requests_are_the_same_however_their_bytes_are_cut(loop_factory: LoopFac
             await until(lambda: len(service.connections.open) == 1)
             connection = service.only
             for byte in data:
-                connection.get_buffer(-1)[:1] = bytes([byte])
-                connection.buffer_updated(1)
+                connection.data_received(bytes([byte]))
             requests = []
             for _ in range(3):
                 exchange = await desk.next()
@@ -592,8 +591,7 @@ def test_the_head_must_arrive_in_time_even_if_something_arrives_all_along(
             await until(service.reading("head"))
             connection = service.only
             for byte in b"Host: a":
-                connection.get_buffer(-1)[:1] = bytes([byte])
-                connection.buffer_updated(1)
+                connection.data_received(bytes([byte]))
                 service.pass_time(1)
             assert (await client.answer()).status == 408
 

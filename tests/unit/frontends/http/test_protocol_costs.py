@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.costs import assert_linear
+from tests.unit.frontends.http.raw import feed
 from tests.unit.frontends.http.test_fuzz_parser import Wire, answer
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http.protocol import HttpConnection, HttpConnections
@@ -57,11 +58,7 @@ async def talk(data: bytes, piece: int) -> None:
     for start in range(0, len(data), piece):
         part = data[start : start + piece]
         while part and wire.connection is not None:
-            buffer = connection.get_buffer(-1)
-            taken = part[: len(buffer)]
-            buffer[: len(taken)] = taken
-            connection.buffer_updated(len(taken))
-            part = part[len(taken) :]
+            part = part[feed(wire.protocol, part) :]
             while not wire.reading and wire.connection is not None:  # noqa: ASYNC110 - turns
                 await asyncio.sleep(0)
         del wire.written[:]
