@@ -88,11 +88,16 @@ class Call(Rpc):
         """Take the next bytes of the stream. `ends`: they are the last."""
         request = self._request
         if request is None:
-            if ends and not self.ended and self._is_request(data):
-                self.message = bytes(data[PREFIX.size :])
-                self.half_closed = True
-                self._owner.begin(self)
-                return
+            if ends and not self.ended and not self.method.takes_stream:
+                size = len(data) - PREFIX.size
+                if (
+                    0 <= size <= self._owner.reading.max_bytes
+                    and PREFIX.unpack_from(data) == (0, size)  # a whole message, not compressed
+                ):
+                    self.message = bytes(data[PREFIX.size :])
+                    self.half_closed = True
+                    self._owner.begin(self)
+                    return
             if self.ended:  # it may have ended with messages still to send
                 self.half_closed = self.half_closed or ends
                 return
@@ -104,15 +109,6 @@ class Call(Rpc):
         if not request.assembly.fill(data):
             request.feed(data)
         self._owner.fed.add(self)
-
-    def _is_request(self, data: memoryview) -> bool:
-        """Whether this is a whole request: one message, not compressed, for a method that takes
-        one."""
-        if self.method.takes_stream or len(data) < PREFIX.size:
-            return False
-        flag, length = PREFIX.unpack_from(data)
-        size = len(data) - PREFIX.size
-        return not flag and bool(length == size <= self._owner.reading.max_bytes)
 
     def _messages(self) -> RequestMessages:
         if self._request is None:
@@ -239,7 +235,8 @@ class Call(Rpc):
         self.leave()
 
     def forget(self) -> None:
-        super().forget()
+        self.ended = True
+        self.on_message = self.on_half_close = self.on_leave = None
         self.message = b""
         request, self._request = self._request, None
         if request is not None:

@@ -174,6 +174,18 @@ class FrameReader:
                     begin += 1
                 self._begin_data(stream_id, flags, length, padding)
                 position = begin
+            elif (  # as most of these are
+                kind == frames.HEADERS
+                and stop <= end
+                and stream_id & 1
+                and flags & _PARTS == frames.END_HEADERS
+            ):
+                ends = bool(flags & frames.END_STREAM)
+                try:
+                    streams.header_block(stream_id, ends, bytes(data[begin:stop]))
+                except StreamFault as fault:
+                    streams.stream_fault(stream_id, fault.code)
+                position = stop
             elif kind > frames.CONTINUATION:  # of some extension
                 work.note_noise()
                 self._skip = length
@@ -240,11 +252,7 @@ class FrameReader:
         """Pass on a whole frame."""
         try:
             if kind == frames.HEADERS:
-                if flags & _PARTS == frames.END_HEADERS and stream_id & 1:  # as most are
-                    ends = bool(flags & frames.END_STREAM)
-                    self._streams.header_block(stream_id, ends, payload)
-                else:
-                    self._headers(flags, stream_id, payload)
+                self._headers(flags, stream_id, payload)
             elif kind == frames.WINDOW_UPDATE:
                 self._streams.window_update(stream_id, frames.number(payload, "WINDOW_UPDATE"))
             elif kind == frames.RST_STREAM:

@@ -6,7 +6,7 @@ What gRPC means by the headers of HTTP/2; streams are not known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from wherry.frontends.grpc.frames import (
@@ -24,7 +24,7 @@ from wherry.frontends.grpc.hpack import (
     header_bytes,
     literal,
 )
-from wherry.frontends.grpc.rpc import Metadata
+from wherry.frontends.grpc.rpc import CallMetadata, Metadata
 from wherry.frontends.grpc.work import HEADERS_A_FRAME, ClientWork
 
 CODES: Final = {
@@ -91,11 +91,11 @@ class Head:
             raise refusal("UNIMPLEMENTED", f"grpc-encoding {self.coding!r} is not known here")
         self.accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1")
         self.timeout = _timeout(fields.get(b"grpc-timeout"))
-        self.metadata = {
-            name.decode("latin-1"): value.decode("latin-1")
+        self.metadata = CallMetadata(
+            (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in fields.items()
             if name not in _OWN and not name.startswith(b"grpc-") and not name.endswith(b"-bin")
-        }
+        )
 
     def best_coding(self, wanted: str) -> str:
         """`wanted` if the client takes it, else "identity"."""
@@ -110,28 +110,23 @@ class HeadReader:
     counted as MAX_HEADER_LIST_SIZE does.
     """
 
-    __slots__ = ("_decoder", "_heads", "_remembered_bytes", "_work", "max_bytes")
+    __slots__ = ("_decoder", "_remembered_bytes", "_work", "max_bytes", "remembered")
 
     def __init__(self, work: ClientWork, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._work = work
         self._decoder = HeaderDecoder()
-        self._heads: dict[bytes, Head] = {}  # by block
+        #: By block, which then need not be decoded.
+        self.remembered: dict[bytes, Head] = {}
         self._remembered_bytes = 0
 
-    @property
-    def remembered(self) -> Collection[Head]:
-        return self._heads.values()
-
     def head(self, block: bytes) -> Head:
-        """Read the head of a call. Raises what `headers` and `Head` do."""
-        head = self._heads.get(block)
-        if head is None:
-            version = self._decoder.version
-            headers = self.headers(block)
-            head = Head(headers)
-            if version == self._decoder.version:
-                self._remember(block, head, header_bytes(headers))
+        """Read the head of a call that is not remembered. Raises what `headers` and `Head` do."""
+        version = self._decoder.version
+        headers = self.headers(block)
+        head = Head(headers)
+        if version == self._decoder.version:
+            self._remember(block, head, header_bytes(headers))
         return head
 
     def headers(self, block: bytes) -> list[Header]:
@@ -154,11 +149,11 @@ class HeadReader:
         if self._remembered_bytes + size > REMEMBERED_BYTES:
             self._forget()
         if size <= REMEMBERED_BYTES:
-            self._heads[block] = head
+            self.remembered[block] = head
             self._remembered_bytes += size
 
     def _forget(self) -> None:
-        self._heads.clear()
+        self.remembered.clear()
         self._remembered_bytes = 0
 
 

@@ -64,7 +64,8 @@ class ResponseMessages:
             sender.write_answer(
                 b"".join((
                     _BEGIN[coding], id, _HEADS[coding],
-                    frames.head(size, frames.DATA, 0, stream_id), prefix, *message,
+                    frames.HEAD.pack(size >> 16, size & 0xFFFF, frames.DATA, 0, stream_id),
+                    prefix, *message,
                     _END, id, OK,
                 )),
                 size,

@@ -9,14 +9,28 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from wherry.frontends.grpc.proto import Method
 from wherry.values.buffer import Buffer
 
-#: Names and values: of the client at the start of a call, of ours at its end.
+#: Names and values that end a call.
 Metadata = Sequence[tuple[str, str]]
+
+
+class CallMetadata(dict[str, str]):
+    """The client's metadata of a call. Names are in lower case; binary values are left out.
+
+    Equal calls may share it, and with it `notes`, in which the application keeps what it finds out
+    once.
+    """
+
+    __slots__ = ("notes",)
+
+    def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(values)
+        self.notes: Any = None
 
 
 class CannotListen(OSError):
@@ -53,8 +67,7 @@ class Rpc(ABC):
         message: Buffer = b"",
     ) -> None:
         self.path = path
-        #: Names are in lower case; binary values are left out.
-        self.metadata = metadata or {}
+        self.metadata = CallMetadata(metadata or {})
         #: The name of the key that it was made with, once that was found right.
         self.caller = ""
         #: What is left of the client's deadline, in seconds.

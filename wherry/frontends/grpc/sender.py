@@ -143,7 +143,11 @@ class FrameSender:
     def write_answer(self, frames: bytes, size: int) -> None:
         """Write frames that have a message of `size` bytes, for which there was `room`."""
         self._window -= size
-        self.write(frames)
+        if self.corked or self.closed:
+            self.write(frames)
+            return
+        self.written += len(frames)
+        self._transport.write(frames)
 
     def wait(self, stream: SendingStream, size: int) -> None:
         """Have `stream` write when it can: it has `size` bytes more to send."""

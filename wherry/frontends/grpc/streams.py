@@ -125,7 +125,7 @@ class Streams:
             return
         self._ids.last = stream_id
         try:
-            head = self._heads.head(block)
+            head = self._heads.remembered.get(block) or self._heads.head(block)
             if self._shutdown.is_refusing:
                 self._ids.cut_off(stream_id)
                 return  # the client knows, or will in a moment

@@ -38,28 +38,29 @@ unknown ones."""
 class TurnBudget:
     """Divides each turn of the loop between the connections of one listener."""
 
-    __slots__ = ("_resets", "_spent", "behind")
+    __slots__ = ("_resets", "behind", "spent")
 
     def __init__(self) -> None:
         #: Connections and streams that go on in the next turn.
         self.behind = 0
-        self._spent = 0
+        #: Work that was done in this turn, and in some before it if that was little.
+        self.spent = 0
         self._resets = False  # whether `_reset` is scheduled
 
     @property
     def share(self) -> int:
         """Work that one connection may do in this turn."""
-        return max(CALL_WORK, (TURN_WORK - self._spent) // (self.behind + 1))
+        return max(CALL_WORK, (TURN_WORK - self.spent) // (self.behind + 1))
 
     @property
     def is_spent(self) -> bool:
         """Whether what can wait for the next turn should."""
-        return self._spent >= TURN_WORK
+        return self.spent >= TURN_WORK
 
     def spend(self, work: int) -> None:
-        self._spent += work
+        self.spent += work
         # The callback has a cost, too: it is asked for only in turns with much work.
-        if self._spent >= TURN_WORK // 4 and not self._resets:
+        if self.spent >= TURN_WORK // 4 and not self._resets:
             self._resets = True
             asyncio.get_running_loop().call_soon(self._reset)
 
@@ -74,7 +75,7 @@ class TurnBudget:
 
     def _reset(self) -> None:
         self._resets = False
-        self._spent = 0
+        self.spent = 0
 
 
 class ClientWork:
@@ -92,7 +93,10 @@ class ClientWork:
 
     def begin_turn(self) -> None:
         self.done = 0
-        self.share = self._budget.share
+        budget = self._budget
+        self.share = TURN_WORK - budget.spent
+        if budget.behind or self.share < CALL_WORK:
+            self.share = budget.share
 
     def note_reset(self, count: int = 1) -> None:
         self._resets += count

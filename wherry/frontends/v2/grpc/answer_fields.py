@@ -25,7 +25,8 @@ class AnswerFields:
         #: The first fields: the model's name and version.
         self.begin = kind.encode({"model_name": model, "model_version": version})
         self._tag_of_id = varint(kind.tag("id"))
-        self._tag_of_raw = varint(kind.tag("raw_output_contents"))
+        tag_of_raw = self._tag_of_raw = varint(kind.tag("raw_output_contents"))
+        self._short_raw = [tag_of_raw + varint(size) for size in range(0x80)]
         self._outputs: dict[tuple[object, ...], bytes] = {}
 
     def id(self, id: str) -> bytes:
@@ -50,4 +51,4 @@ class AnswerFields:
 
     def raw_head(self, size: int) -> bytes:
         """What stands before the data of an output, of `size` bytes."""
-        return self._tag_of_raw + varint(size)
+        return self._short_raw[size] if size < 0x80 else self._tag_of_raw + varint(size)

@@ -94,24 +94,23 @@ class GrpcEntry(Entry):
         self.known.learn(message, wire, found)
         return found
 
-    def submit(
+    def request(
         self, rpc: Rpc, loaded: LoadedModel, decoded: DecodedRequest, reply: Reply[InferResponse]
     ) -> InferRequest:
-        """Submit the request of a call; when it is settled, `admission.leave()` must follow.
-        Raises what `admitted` does."""
-        left = rpc.timeout
-        request = self.admitted(
+        """Make the request of a call, as `admitted` does."""
+        metadata, left = rpc.metadata, rpc.timeout
+        if metadata.notes is None:
+            metadata.notes = self.terms(metadata)
+        return self.admitted(
             loaded,
             decoded,
             reply,
-            self.terms(rpc.metadata),
-            caller=rpc.caller,
-            id=decoded.id,
-            body_bytes=len(rpc.message) or SMALL_BODY + 1,
-            seconds_left=None if left is None else max(left, 0.0),
+            metadata.notes,
+            rpc.caller,
+            decoded.id,
+            len(rpc.message) or SMALL_BODY + 1,
+            None if left is None else max(left, 0.0),
         )
-        self.port().submit(loaded, request)
-        return request
 
 
 def checked_version(version: str) -> str | None:

@@ -9,12 +9,13 @@ from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.entry import Beside, InferCall
+from wherry.frontends.v2.entry import Beside, InferCall, answer
 from wherry.frontends.v2.grpc.entry import GrpcEntry
 from wherry.frontends.v2.grpc.infer_codec import InferCodec
 from wherry.frontends.v2.grpc.known_requests import Decoded
 from wherry.frontends.v2.grpc.large_request import LargeRequest
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.loop_port import LoopPort
 from wherry.values.buffer import Buffer
 from wherry.values.errors import Unsupported
 from wherry.values.request import InferResponse
@@ -54,8 +55,10 @@ def submit(entry: GrpcEntry, rpc: Rpc, found: Decoded) -> None:
     loaded, codec, decoded = found
     if loaded.signature.streams:
         raise no_single_answer()
-    call = GrpcInferCall(entry, rpc, loaded, codec, decoded)
-    call.request = entry.submit(rpc, loaded, decoded, call)
+    port = entry.port()
+    call = GrpcInferCall(entry, port, rpc, loaded, codec, decoded)
+    call.request = request = entry.request(rpc, loaded, decoded, call)
+    port.submit(loaded, request)
     rpc.on_leave = call.cancel
     rpc.message = b""  # free it: the columns hold what is needed
 
@@ -72,12 +75,20 @@ class GrpcInferCall(InferCall):
     def __init__(
         self,
         entry: GrpcEntry,
+        port: LoopPort,
         rpc: Rpc,
         loaded: LoadedModel,
         codec: InferCodec,
         decoded: DecodedRequest,
     ) -> None:
-        super().__init__(entry, loaded)
+        # All in one place: the constructors of the base classes would be two calls more.
+        self.on_done = answer  # type: ignore[assignment]  # it gets this very object
+        self.loop = port
+        self.settled = False
+        self.unclaimed = True
+        self.entry = entry
+        self.loaded = loaded
+        self.request = None
         self.rpc = rpc
         self.codec = codec
         self.decoded = decoded

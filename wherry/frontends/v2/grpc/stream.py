@@ -271,8 +271,11 @@ class StreamedRequest:
 
     def submit(self) -> None:
         assert self._reply is not None
-        stream = self._stream
-        self._request = stream.entry.submit(stream.rpc, self._loaded, self._decoded, self._reply)
+        entry = self._stream.entry
+        self._request = request = entry.request(
+            self._stream.rpc, self._loaded, self._decoded, self._reply
+        )
+        entry.port().submit(self._loaded, request)
 
     def cancel(self) -> None:
         if self._request is not None:
