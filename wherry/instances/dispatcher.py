@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from math import inf
-from time import perf_counter_ns
 from typing import Any
 
 from wherry.instances.executable import Failure
+from wherry.instances.in_caller import InCaller
 from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.instance_runner import InstanceRunner
 from wherry.instances.outcomes import Outcomes
@@ -68,6 +68,15 @@ class Dispatcher(InstanceRunner[Instance]):
         self._places = Places(scheduler, self._roster, self._share)
         streams = ModelStreams(config, statistics, clock, self)
         self._outcomes = Outcomes(self, self._delivery, streams, self._poisons, sequence_inputs)
+        self._in_caller = InCaller(
+            self,
+            self._lock,
+            clock,
+            self._roster,
+            scheduler,
+            self._share,
+            line_size=_line_size(config),
+        )
         #: Given while requests were queued, to make room in the queue; not handed over yet.
         self._given: list[Given] = []
 
@@ -91,6 +100,8 @@ class Dispatcher(InstanceRunner[Instance]):
             return error
         if not queued:
             return self._admission.full(request)
+        if self._in_caller.lines_up and request.priority < self.config.default_priority:
+            self._in_caller.send_away()  # those in the line queue their rows behind it
         if self._delivery.in_order:
             self._delivery.arrived(request)
         return None
@@ -105,44 +116,11 @@ class Dispatcher(InstanceRunner[Instance]):
         return broken
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        """Run one row in this very thread if an instance is idle and nothing waits, else None."""
-        with self._lock:
-            idle = self._roster.idle
-            if not idle or self.readiness.reason:
-                return None
-            instance = idle[-1]
-            now = self._clock()
-            alone = instance.runs_in_caller and self._scheduler.may_run_alone(now)
-            if not alone or (self._share.limits and not self._share.may_run_in_caller(now)):
-                return None
-            idle.pop()
-            instance.busy_since = now
-        started = perf_counter_ns()
-        try:
-            outcome = instance.run_in_caller(columns)
-        finally:  # Ctrl-C may have interrupted the caller: the instance is free all the same
-            ns = perf_counter_ns() - started
-            with self._lock:
-                since, instance.busy_since = instance.busy_since, None
-                quiet = not self._scheduler.queued_requests and not self.readiness.reason
-                if quiet:
-                    self._roster.idle.append(instance)
-                elif since is not None:
-                    now = self._clock()
-                    self._scheduler.ran_alone(now - since, now)
-            if self._share.limits:
-                self._share.returned()
-            if not quiet:
-                self.told(instance)
-        if isinstance(outcome, Failure):
-            self.statistics.failed(outcome.as_exception().reason, ns * 1e-9)
-        else:
-            self.statistics.inlined(ns)
-        return outcome
+        return self._in_caller.run(columns)
 
     @property
     def queued_requests(self) -> int:
-        return self._scheduler.queued_requests
+        return self._scheduler.queued_requests + self._in_caller.waiting
 
     def running(self) -> list[tuple[str, int, float]]:
         with self._lock:
@@ -229,11 +207,13 @@ class Dispatcher(InstanceRunner[Instance]):
     def _following(self, instance: Instance, now: float) -> Following:
         """Under the lock: batches of this instance have ended; choose what follows."""
         ends = self._life.closing or instance not in self._roster.up  # replaced, as it hung
+        queued = self._scheduler.queued_requests
         if not instance.batches:
-            self._roster.free(instance, idle=not ends)
+            line = self._in_caller
+            if ends or not line.lines_up or not line.is_given(instance, at_once=queued > 0):
+                self._roster.free(instance, idle=not ends)
         given: Sequence[Given] = ()
         given_up: Sequence[Refused] = ()
-        queued = self._scheduler.queued_requests
         if not ends and (queued or self._scheduler.runs_sequences):
             if queued >= PATIENCE and (given_up := self._admission.give_up()):
                 self.statistics.predicted_late += len({one.whole or one for one, _ in given_up})
@@ -268,6 +248,7 @@ class Dispatcher(InstanceRunner[Instance]):
             stops = self._life.closing
             self._roster.add(instance, idle=not stops)
             self._scheduler.instance_up(instance.number)
+            self._in_caller.came_up(instance)
         if stops:
             instance.stop()
 
@@ -341,7 +322,21 @@ class Dispatcher(InstanceRunner[Instance]):
             instance.stop()
 
     def _is_quiet(self) -> bool:
-        return not self._scheduler.queued_requests and self._roster.is_quiet()
+        return not self.queued_requests and self._roster.is_quiet()
 
     def _clear_queue(self) -> Sequence[InferRequest]:
+        self._in_caller.send_away()
         return self._scheduler.clear()
+
+
+def _line_size(config: ModelConfig) -> float:
+    """How many callers may wait in line for an instance. 0: their rows are queued, as the model has
+    batches, delays or limits, which are the queue's."""
+    if (
+        config.max_batch_size > 1
+        or config.max_queue_delay
+        or config.queue_policies
+        or config.max_queue_bytes is not None
+    ):
+        return 0
+    return inf if config.max_queue_size is None else config.max_queue_size

@@ -80,6 +80,16 @@ class Compute:
 
 
 @dataclass(slots=True)
+class Inlined:
+    """Rows that ran in their callers' threads."""
+
+    count: int = 0
+    infer_ns: int = 0
+    #: Of those that had to wait for an instance.
+    waits: Duration = field(default_factory=Duration)
+
+
+@dataclass(slots=True)
 class ResponseStatistics:
     """Statistics of the n-th responses of all streaming requests."""
 
@@ -120,7 +130,7 @@ class ModelStatistics:
         self.poisoned = 0
         #: Requests refused because they were predicted to be late.
         self.predicted_late = 0
-        self._inlined = Duration()
+        self._inlined = Inlined()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
         #: Of StepModels: until the first response, and between responses.
@@ -273,30 +283,33 @@ class ModelStatistics:
             self.failures[reason] += 1
             self.fail.add(int(seconds * 1e9))
 
-    def inlined(self, infer_ns: int) -> None:
-        """Count one row that ran in its caller's thread. Cheap: `fold` spreads it to the
-        counters."""
+    def inlined(self, infer_ns: int, waited_ns: int = 0) -> None:
+        """Count one row that ran in its caller's thread, which had waited for an instance. Cheap:
+        `fold` spreads it to the counters."""
         with self.lock:
             self._inlined.count += 1
-            self._inlined.ns += infer_ns
-            self.request_seconds.observe([infer_ns * 1e-9])
+            self._inlined.infer_ns += infer_ns
+            self.request_seconds.observe([(infer_ns + waited_ns) * 1e-9])
+            if waited_ns:
+                self._inlined.waits.add(waited_ns)
+                self.queue_seconds.observe([waited_ns * 1e-9])
 
     def fold(self) -> ModelStatistics:
         """Bring all counters up to date, before they are read."""
         with self.lock:
-            count, ns = self._inlined.count, self._inlined.ns
+            count, ns, waits = self._inlined.count, self._inlined.infer_ns, self._inlined.waits
             if count:
-                self._inlined = Duration()
+                self._inlined = Inlined()
                 self.last_inference_at = time.time()
                 self.inference_count += count
                 self.execution_count += count
                 self.cut_reasons["idle"] += count
                 self.success.count += count
-                self.success.ns += ns
+                self.success.ns += ns + waits.ns
                 for compute in (self.compute, self.batch_sizes.setdefault(1, Compute())):
                     compute.count += count
                     compute.infer_ns += ns
-                self.queue_seconds.counts[0] += count
+                self.queue_seconds.counts[0] += count - waits.count
         return self
 
 
