@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, cast
 
 from wherry.frontends.connections.held import FREE_BYTES, Holdings
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
@@ -63,6 +64,7 @@ class HttpConnections(OpenConnections["HttpConnection"]):
         self._vital = vital
         self.rules = RequestRules(limits)
         self.heads = RememberedHeads(partial(ordinary_head, self.rules))
+        self.buffers = KeptBuffers()
         self.turns = Turns()
         # Safe to share: both loops hand a filled buffer over before they ask for the next one.
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
@@ -98,7 +100,13 @@ class HttpConnections(OpenConnections["HttpConnection"]):
     def sweep(self) -> None:
         self.first_lines.clear()  # the Date in them has passed
         self.whole_heads.clear()
+        self.buffers.trim()
         super().sweep()
+
+    def remove(self, connection: HttpConnection) -> None:
+        super().remove(connection)
+        if not self.open:  # no sweep will come
+            self.buffers = KeptBuffers()
 
 
 class HttpConnection(asyncio.Protocol):
@@ -139,7 +147,9 @@ class HttpConnection(asyncio.Protocol):
         shared, limits = self._shared, self._shared.limits
         self._transport = transport = cast(asyncio.Transport, transport)
         peer = address_text(transport.get_extra_info("peername"))
-        self._reader = RequestReader(shared.rules, self._arrived, peer, shared.heads)
+        self._reader = RequestReader(
+            shared.rules, self._arrived, peer, shared.heads, shared.buffers
+        )
         note_unsent = partial(shared.note_unsent, self)
         call_soon = asyncio.get_running_loop().call_soon
         self.answers = AnswerQueue(transport, limits.max_pipelined, note_unsent, call_soon)

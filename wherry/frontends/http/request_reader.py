@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 import httptools
-import numpy as np
 
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.http.exchange import HttpRequest, RequestHead
 from wherry.frontends.http.remembered import HEAD_BYTES, RememberedHeads
 from wherry.frontends.http.request_rules import Refused, RequestRules
@@ -52,6 +52,7 @@ class RequestReader:
     """
 
     __slots__ = (
+        "_buffers",
         "_chunked",
         "_deliver",
         "_fed_bytes",
@@ -67,7 +68,6 @@ class RequestReader:
         "direct",
         "expects_continue",
         "on_header",
-        "on_url",
         "one_by_one",
         "peer",
         "requests",
@@ -80,10 +80,12 @@ class RequestReader:
         deliver: Callable[[HttpRequest, bool], None],
         peer: str | None = None,
         heads: RememberedHeads | None = None,
+        buffers: KeptBuffers | None = None,
     ) -> None:
         """`peer` is the client's address; each request gets it. Without `heads` none is
-        remembered."""
+        remembered. Large bodies are collected in `buffers`."""
         self._rules = rules
+        self._buffers = buffers or KeptBuffers()
         self._heads = heads or RememberedHeads(lambda data: None)
         self._deliver = deliver
         self.peer = peer
@@ -100,7 +102,6 @@ class RequestReader:
         self._large: LargeBody | None = None
         self._fed_bytes = 0  # given to the parser since the last progress it made
         self._lines = lines = HeadLines(rules)
-        self.on_url = lines.add_url
         self.on_header = lines.add_header
         self._head: RequestHead | None = None  # once it has come
         self._chunked = False
@@ -242,6 +243,9 @@ class RequestReader:
         self._head = None
         self._chunked = False
 
+    def on_url(self, url: bytes) -> None:
+        self._lines.url += url
+
     def on_headers_complete(self) -> None:
         lines, rules, parser = self._lines, self._rules, self._parser
         headers = lines.headers
@@ -269,7 +273,7 @@ class RequestReader:
         elif "content-length" in headers:
             length = int(headers["content-length"])
             if length > RECEIVE_BYTES or length > rules.max_body_bytes:
-                self._large = LargeBody(rules.body_bytes(length))
+                self._large = LargeBody(self._buffers.take(rules.body_bytes(length)))
         if "expect" in headers and not self._http10:
             rules.expectation(headers["expect"])
             self.expects_continue = True
@@ -303,7 +307,7 @@ class RequestReader:
         self._head = head
         self._http10 = False
         self._persistent = True
-        self._large = LargeBody(head.body_bytes)
+        self._large = LargeBody(self._buffers.take(head.body_bytes))
         self.direct = self._large.data
         self.state = BODY
         self.fill(start)
@@ -355,9 +359,6 @@ class HeadLines:
         #: What repeated headers were longer than they are when joined.
         self.joined_bytes = 0
 
-    def add_url(self, url: bytes) -> None:
-        self.url += url
-
     def add_header(self, name: bytes, value: bytes) -> None:
         key = self._rules.header_names[name]
         headers = self.headers
@@ -381,9 +382,9 @@ class LargeBody:
 
     __slots__ = ("data", "received")
 
-    def __init__(self, length: int) -> None:
-        # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
-        self.data = np.empty(length, np.uint8).data
+    def __init__(self, data: memoryview) -> None:
+        """`data` is as long as the body."""
+        self.data = data
         #: Bytes that have come: the first of `data`.
         self.received = 0
 

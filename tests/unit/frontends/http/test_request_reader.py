@@ -225,7 +225,7 @@ def test_a_body_may_be_longer_than_a_head() -> None:
 
 
 def test_what_is_added_and_what_is_read_in_place_lie_one_behind_the_other() -> None:
-    body = LargeBody(6)
+    body = LargeBody(memoryview(bytearray(6)))
     body.add(b"ab")
     assert len(body.rest) == 4
     body.rest[:3] = b"cde"
