@@ -194,7 +194,10 @@ class PythonInstance(Instance):
         """Decode the tensors in a message. In any thread."""
         kind = message[0]
         if kind == "executed":
-            message[5] = self._requests.decoded(message[5], incoming)
+            decoded = self._codec.decoded
+            message[5] = [
+                decoded(one, incoming) if isinstance(one, list) else one for one in message[5]
+            ]
         elif kind == "response":
             if message[4] is not None:
                 message[4] = self._codec.decoded(message[4], incoming)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from time import perf_counter_ns
 from typing import Any
 
 from wherry.backends.triton_python.messages import Plain
 from wherry.backends.triton_python.open_requests import OpenRequests
-from wherry.backends.triton_python.request_codec import Decoded, RequestCodec
+from wherry.backends.triton_python.request_codec import Decoded, ModelAnswer, RequestCodec
 from wherry.backends.triton_python.running_batch import NothingToSend, RunningBatch
-from wherry.backends.triton_python.stub.wire import Incoming
 from wherry.instances.executable import RESCHEDULED, Failure, Outcome
 from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.linked_worker import LinkedWorker
@@ -57,19 +55,19 @@ class ModelRequests:
 
     def begin(self, batches: Sequence[Batch]) -> None:
         """Send batches."""
+        answers = self.answers
         for batch in batches:
-            self._begin(batch)
+            self._begin(batch, answers)
         self._worker.link.write()
 
-    def _begin(self, batch: Batch) -> None:
-        answers = self.answers
+    def _begin(self, batch: Batch, answers: Answers) -> None:
         try:
             requests = answers.prepared(batch)
             numbers = [self._open.open(request) for request in requests]
             run = RunningBatch(batch, requests, numbers, self._codec, answers.now())
             if requests:
                 self._runs.append(run)
-                large = are_large([request.inputs for request in requests])
+                large = not self._codec.sends_little and are_large([r.inputs for r in requests])
                 self._worker.link.add(run, large=large)
             else:
                 self._worker.post(self._finish, run)
@@ -122,11 +120,6 @@ class ModelRequests:
 
     # From the process
 
-    def decoded(self, answers: list[Any], incoming: Incoming) -> list[Any]:
-        """What came of the requests of a batch, with its tensors decoded. Any thread."""
-        decoded = self._codec.decoded
-        return [decoded(one, incoming) if isinstance(one, list) else one for one in answers]
-
     def executed(
         self, started_at: int, infer_ns: int, failure: list[str] | None, answers: Sequence[Any]
     ) -> BatchRun:
@@ -137,21 +130,17 @@ class ModelRequests:
         run = self._runs.popleft()
         for index, answer in zip(run.members, answers, strict=True):
             number = run.numbers[index]
-            if answer is None or self._open.get(number) is None:
-                continue
-            if answer == "again":
+            if answer == "again" and self._open.get(number) is not None:
                 run.outcomes[index] = self._again()
                 self._open.put_back(number)
-                continue
-            run.outcomes[index] = self._outcome(run, index, failure, answer)
-            self._open.forget(number)
+            elif answer is not None and self._open.forget(number):
+                run.outcomes[index] = self._outcome(run, index, failure, answer)
+            else:
+                run.leave(index)
         if len(run.members) < len(run.numbers):
             sent = set(run.members)
             self._forget([n for index, n in enumerate(run.numbers) if index not in sent])
-        # The clock is the same in both processes. Handing over counts as input and as output.
-        run.was_behind(self._ran_ns)
-        ran_ns = self._ran_ns = started_at + infer_ns
-        run.end(started_at - run.started_ns, infer_ns, perf_counter_ns() - ran_ns)
+        self._ran_ns = run.ran(started_at, infer_ns, self._ran_ns)
         return run
 
     def responded(self, number: int, final: bool, decoded: Decoded | Failure | None) -> None:
@@ -168,11 +157,10 @@ class ModelRequests:
                 answers.failed(request, outcome, instance.name)
                 wanted = False
             elif self._codec.decoupled:
-                outcome.final = final
-                wanted = answers.respond(request, outcome)
+                wanted = answers.respond(request, _response(request, outcome, final))
             else:
                 self._open.forget(number)
-                answers.answer(request, outcome)
+                answers.answer(request, _response(request, outcome, final))
                 return
         if final:
             self._open.forget(number)
@@ -192,9 +180,10 @@ class ModelRequests:
         outcome = self._codec.answer(request, answer)
         if isinstance(outcome, Failure):
             return outcome
-        if outcome.parameters:
-            run.parameters[request] = outcome.parameters
-        return outcome.outputs
+        outputs, said = outcome
+        if said:
+            run.parameters[request] = said
+        return outputs
 
     def _again(self) -> Failure:
         return Failure(
@@ -213,3 +202,8 @@ class ModelRequests:
         answers = self.warm_up or self._instance.answers
         assert answers is not None
         return answers
+
+
+def _response(request: InferRequest, answer: ModelAnswer, final: bool) -> InferResponse:
+    outputs, said = answer
+    return InferResponse(outputs, request.rows, said, final)

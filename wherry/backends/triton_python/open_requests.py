@@ -42,8 +42,9 @@ class OpenRequests:
     def open(self, request: InferRequest) -> int:
         """The number of a request about to run. It is the same in each run, as response senders may
         be held. Forgets settled requests that were to run again."""
-        for number in [n for n in self._between if self._requests[n].reply.settled]:
-            self.forget(number)
+        if self._between:
+            for number in [n for n in self._between if self._requests[n].reply.settled]:
+                self.forget(number)
         number = self._numbers.get(request) or next(self._next)
         self._between.discard(number)
         self._requests[number] = request
@@ -54,10 +55,15 @@ class OpenRequests:
         """Note that execute() has returned this request to be run again."""
         self._between.add(number)
 
-    def forget(self, number: int) -> None:
-        """Forget a request after its last response, or when another instance runs it."""
-        self._numbers.pop(self._requests.pop(number), None)
+    def forget(self, number: int) -> bool:
+        """Forget a request after its last response, or when another instance runs it. False: it was
+        forgotten before."""
+        request = self._requests.pop(number, None)
+        if request is None:
+            return False
+        self._numbers.pop(request, None)
         self._between.discard(number)
+        return True
 
     def forget_put_back(self) -> None:
         """Forget the requests to be run again."""

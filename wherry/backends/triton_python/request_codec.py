@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +20,20 @@ from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.repository.kind import is_decoupled
 from wherry.repository.triton_config import TritonConfig
+from wherry.values.datatypes import BF16, Form, TensorSpec
 from wherry.values.errors import WherryError
-from wherry.values.request import Column, Columns, InferRequest, InferResponse
+from wherry.values.request import Columns, InferRequest
+from wherry.workers.link import LARGE_BYTES
 
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 log = logging.getLogger("wherry")
 
 
-#: A response: for each output its column and rows, or what is wrong with it; its parameters.
-Decoded = tuple[dict[str, tuple[Column, int] | ValueError], Mapping[str, Any] | None]
+#: The outputs of a response, and its parameters.
+ModelAnswer = tuple[Columns, Mapping[str, Any] | None]
+#: The same before it is known whom it answers, and what is wrong with other outputs.
+Decoded = tuple[Columns, Mapping[str, Any] | None, Mapping[str, Exception]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,20 @@ class RequestCodec:
         signature: Signature = model.signature(config.name)
         self._outputs = {spec.name: spec for spec in signature.outputs}
         dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
-        self._inputs = [(spec, dims.get(spec.name, spec.shape)) for spec in signature.inputs]
+        #: Of each input the shape of a row as the model knows it, and whether it goes as it is.
+        self._inputs = [
+            (
+                spec.name,
+                spec,
+                dims.get(spec.name, spec.shape),
+                spec.form is Form.ARRAY and spec.datatype is not BF16,
+            )
+            for spec in signature.inputs
+        ]
+        #: No batch takes long to encode.
+        self.sends_little = _bytes_of_row(signature.inputs) * max(1, config.max_batch_size) <= (
+            LARGE_BYTES
+        )
         self._reshapes = bool(dims) or any(one.reshape is not None for one in triton.output)
         #: Outputs that carry the state of a sequence, requested or not.
         states = () if config.sequence is None else config.sequence.states
@@ -72,11 +90,17 @@ class RequestCodec:
         columns = request.inputs
         if self._reshapes:
             columns = self._reshaped(columns, self._model.inward)
-        return [
-            put(out, spec, columns[spec.name], dims, batched=self._batched)
-            for spec, dims in self._inputs
-            if spec.name in columns
-        ]
+        tensors = []
+        for name, spec, dims, as_it_is in self._inputs:
+            if name not in columns:
+                continue
+            column: Any = columns[name]
+            if as_it_is and type(column) is np.ndarray:
+                array = column if self._batched else column[0]
+                tensors.append(out.put(name, spec.datatype.name, array.shape, array))
+            else:
+                tensors.append(put(out, spec, column, dims, batched=self._batched))
+        return tensors
 
     def described(self, number: int, request: InferRequest, tensors: list[Any]) -> list[Any]:
         """A request in the form of an execute message: its details only if it has any."""
@@ -103,7 +127,8 @@ class RequestCodec:
         if error is not None:
             code, text = error
             return ErrorResponse("", text, exception=error_of(code, text))
-        columns: dict[str, tuple[Column, int] | ValueError] = {}
+        columns: Columns = {}
+        wrong: dict[str, Exception] = {}
         for descriptor in outputs:
             name = descriptor[0]
             spec = self._outputs.get(name)
@@ -111,37 +136,36 @@ class RequestCodec:
                 self._log_undeclared(name)
                 continue
             try:
-                columns[name] = get(descriptor, incoming, spec, batched=self._batched)
-            except ValueError as wrong:
-                columns[name] = wrong
+                columns[name], _ = get(descriptor, incoming, spec, batched=self._batched)
+            except ValueError as problem:
+                wrong[name] = problem
         said = None if parameters == "{}" else json.loads(parameters)
-        return columns, said or None
+        return columns, said or None, wrong
 
-    def answer(self, request: InferRequest, decoded: Decoded | Failure) -> InferResponse | Failure:
+    def answer(self, request: InferRequest, decoded: Decoded | Failure) -> ModelAnswer | Failure:
         """The answer to a request, for a response of the model, checked."""
         if isinstance(decoded, Failure):
             return decoded
-        outputs, said = decoded
+        columns, said, wrong = decoded
         wanted = request.wanted
-        columns: Columns = {}
-        for name, column in outputs.items():
-            is_state = name in self._states
-            if wanted is not None and name not in wanted and not is_state:
-                continue
-            if isinstance(column, ValueError):
-                return self._bad(f"gave a wrong output {name!r}: {column}")
-            columns[name], rows = column
-            # As in Triton, other outputs may have any shape.
-            if is_state and rows != request.rows:
+        if wanted is not None:
+            asked = self._states.union(wanted)
+            columns = {name: column for name, column in columns.items() if name in asked}
+            wrong = {name: error for name, error in wrong.items() if name in asked}
+        for name in wrong:
+            return self._bad(f"gave a wrong output {name!r}: {wrong[name]}")
+        for name in self._states:  # as in Triton, other outputs may have any shape
+            if name in columns and len(columns[name]) != request.rows:
                 return self._bad(
-                    f"gave a state {name!r} of {rows} rows for a request of {request.rows} rows"
+                    f"gave a state {name!r} of {len(columns[name])} rows for a request of"
+                    f" {request.rows} rows"
                 )
         if self._reshapes:
             try:
                 columns = self._reshaped(columns, self._model.outward)
-            except (ValueError, StopIteration) as wrong:
-                return self._bad(f"gave an output that cannot be reshaped: {wrong}")
-        return InferResponse(columns, request.rows, said)
+            except (ValueError, StopIteration) as error:
+                return self._bad(f"gave an output that cannot be reshaped: {error}")
+        return columns, said
 
     def _reshaped(self, columns: Columns, reshape: Callable[[Columns], Columns]) -> Columns:
         if self._batched:
@@ -162,3 +186,10 @@ class RequestCodec:
 
     def _bad(self, what: str) -> Failure:
         return Failure("BadModelOutput", f"model {self.model_name!r} {what}")
+
+
+def _bytes_of_row(inputs: Sequence[TensorSpec]) -> float:
+    """How many bytes a row has at most; inf: any number."""
+    if not all(spec.form is Form.ARRAY and -1 not in spec.shape for spec in inputs):
+        return math.inf
+    return sum([spec.datatype.itemsize * math.prod(spec.shape) for spec in inputs])

@@ -13,7 +13,7 @@ from wherry.instances.instance import BatchRun
 from wherry.values.request import Batch, InferRequest
 
 #: The outcome of a request that has none yet.
-_NONE_YET = Failure("NoOutcome", "")
+_NO_OUTCOME = Failure("NoOutcome", "")
 
 
 class NothingToSend(Exception):
@@ -26,7 +26,7 @@ class RunningBatch(BatchRun):
     `numbers` identify its requests to the process.
     """
 
-    __slots__ = ("codec", "members", "numbers", "outcomes", "parameters", "started_ns")
+    __slots__ = ("codec", "later", "members", "numbers", "outcomes", "parameters", "started_ns")
 
     def __init__(
         self,
@@ -36,14 +36,18 @@ class RunningBatch(BatchRun):
         codec: RequestCodec,
         started: float,
     ) -> None:
-        super().__init__(batch, requests, Execution(), started)
+        self.batch = batch
+        self.requests = requests
+        self.started = started
         self.numbers = numbers
         self.codec = codec
         #: `started`, by perf_counter_ns().
         self.started_ns = perf_counter_ns()
         #: The positions of the requests that are sent.
         self.members: list[int] = []
-        self.outcomes: list[Outcome] = [_NONE_YET] * len(requests)
+        self.outcomes: list[Outcome] = [_NO_OUTCOME] * len(requests)
+        #: Requests without an outcome: they are answered by response senders.
+        self.later: Set[InferRequest] = frozenset()
         #: What the model says to a request beside its outputs.
         self.parameters: dict[InferRequest, Mapping[str, Any]] = {}
 
@@ -69,26 +73,32 @@ class RunningBatch(BatchRun):
         for index in self.members:
             self.outcomes[index] = failure
 
-    def was_behind(self, ran_ns: int) -> None:
-        """The process had run the batch before this one at that time: until then it waited."""
+    def leave(self, index: int) -> None:
+        """The request at this position has no outcome."""
+        self.later = self.later | {self.requests[index]}
+
+    def ran(self, started_at: int, infer_ns: int, ran_ns: int) -> int:
+        """The process has run the batch, from `started_at` on and for `infer_ns`, and the batch
+        before until `ran_ns`: so long this one waited. Returns when it had run, all by
+        perf_counter_ns()."""
         behind_ns = ran_ns - self.started_ns
         if behind_ns > 0:
             self.started += behind_ns * 1e-9
             self.started_ns = ran_ns
+        # The clock is the same in both processes. Handing over counts as input and as output.
+        ended_at = started_at + infer_ns
+        self.end(started_at - self.started_ns, infer_ns, perf_counter_ns() - ended_at)
+        return ended_at
 
     def end(self, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0) -> None:
-        """The batch has run, or is not run. Requests without an outcome are answered by response
-        senders."""
-        outcomes, members = self.outcomes, self.members
-        later: Set[InferRequest] = frozenset()
-        if _NONE_YET in outcomes:
-            later = {r for r, one in zip(self.requests, outcomes, strict=True) if one is _NONE_YET}
+        """The batch ends, with its outcomes and these durations."""
+        members, requests = self.members, self.requests
         self.execution = Execution(
-            outcomes,
+            self.outcomes,
             max(0, input_ns),
             infer_ns,
             max(0, output_ns),
-            [sum([self.requests[index].rows for index in members])] if members else [],
-            later=later,
+            [sum([requests[index].rows for index in members])] if members else [],
+            later=self.later,
             parameters=self.parameters,
         )

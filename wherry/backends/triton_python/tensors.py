@@ -47,11 +47,15 @@ def get(
 
     The rows may have another shape than `spec`. ValueError if the tensor is invalid.
     """
-    _, datatype, shape, *where = descriptor
-    memory = incoming.get(*where)
+    _, datatype, shape, where, offset, size = descriptor
     if batched and not shape:
         raise ValueError("it has no batch dimension")
     rows = shape[0] if batched else 1
+    declared = spec.datatype
+    if datatype == declared.name and spec.form is Form.ARRAY and declared is not BF16:
+        whole = shape if batched else (1, *shape)
+        return incoming.array(where, offset, size, declared.dtype, whole), rows
+    memory = incoming.get(where, offset, size)
     if 0 in shape:  # numpy cannot infer the type of an empty list
         datatype = spec.datatype.name
     if (datatype == "BYTES") != (spec.datatype is BYTES):

@@ -37,6 +37,7 @@ def test_what_has_no_outcome_after_execute_comes_later() -> None:
 
     assert run.build(Outgoing()) == ["execute", [[8, ["tensor"]], [9, ["tensor"]]]]
     run.outcomes[2] = {"y": ["done"]}
+    run.leave(1)
     run.end(5, 6, -1)
 
     execution = run.execution
@@ -76,7 +77,9 @@ def test_a_batch_that_is_too_large_fails_where_it_would_have_been_sent() -> None
 def test_time_behind_another_batch_is_no_time_of_this_one() -> None:
     run = batch_of(2)
     given_ns = run.started_ns
-    run.was_behind(given_ns - 5)
-    assert (run.started, run.started_ns) == (1.5, given_ns)
-    run.was_behind(given_ns + 250_000_000)
-    assert (run.started, run.started_ns) == (1.75, given_ns + 250_000_000)
+
+    assert run.ran(given_ns + 100, 50, given_ns - 5) == given_ns + 150
+    assert (run.started, run.execution.input_ns) == (1.5, 100)
+
+    run.ran(given_ns + 250_000_100, 50, given_ns + 250_000_000)
+    assert (run.started, run.execution.input_ns) == (1.75, 100)

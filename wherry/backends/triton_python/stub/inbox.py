@@ -19,7 +19,8 @@ class Inbox:
     def __init__(self, channel: Channel, take: Callable[[list[Any], Incoming], None]) -> None:
         self._channel = channel
         self._take = take
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._reading = False
         #: Number of threads waiting for another thread's reading.
         self._waiting = 0
@@ -28,7 +29,8 @@ class Inbox:
 
     def wait_for(self, done: Callable[[], object]) -> None:
         """Block until `done()`; read if no other thread does."""
-        with self._changed:
+        lock = self._lock
+        with lock:
             while not done():
                 if self._reading:
                     self._waiting += 1
@@ -36,25 +38,25 @@ class Inbox:
                     self._waiting -= 1
                     continue
                 self._reading = True
-                self._changed.release()
+                lock.release()
                 try:
-                    message = self._receive()
+                    messages = self._receive()
                 finally:
-                    self._changed.acquire()
+                    lock.acquire()
                     self._reading = False
                     if self._waiting:
                         self._changed.notify_all()
-                self._take(*message)
-                while self._channel.complete():
-                    self._take(*self._receive())
+                for message, incoming in messages:
+                    self._take(message, incoming)
 
     def pump(self) -> None:
         """Process the messages that have arrived. Does not block."""
-        with self._changed:
+        with self._lock:
             if self._reading:
                 return  # another thread reads
             while self._channel.readable():
-                self._take(*self._receive())
+                for message, incoming in self._receive():
+                    self._take(message, incoming)
             self._changed.notify_all()
 
     def watch(self, loop: Any) -> None:
@@ -71,7 +73,7 @@ class Inbox:
             del self._watchers[id(loop)]
             loop.remove_reader(self._channel.fileno())
 
-    def _receive(self) -> tuple[list[Any], Incoming]:
+    def _receive(self) -> list[tuple[list[Any], Incoming]]:
         try:
             return self._channel.receive()
         except (OSError, EOFError):

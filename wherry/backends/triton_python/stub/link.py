@@ -151,7 +151,7 @@ class Link:
         call = self._new_call()
 
         def build(tensors: Outgoing) -> list[Any]:
-            inputs = [tensors.put(clean(t.name()), *t._wire()) for t in request._inputs]
+            inputs = [tensors.put(*tensor._wire()) for tensor in request._inputs]
             correlation_id = request._correlation_id
             if isinstance(correlation_id, str):
                 correlation_id = clean(correlation_id)
@@ -228,5 +228,5 @@ def _body(response: Any, tensors: Outgoing) -> list[Any]:
     error = response.error()
     if error is not None:
         return [[error.code(), clean(error.message())], response.parameters(), []]
-    outputs = [tensors.put(clean(tensor.name()), *tensor._wire()) for tensor in response._outputs]
-    return [None, response.parameters(), outputs]
+    put = tensors.put
+    return [None, response.parameters(), [put(*tensor._wire()) for tensor in response._outputs]]

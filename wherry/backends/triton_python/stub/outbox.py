@@ -47,7 +47,8 @@ class Outbox:
     ) -> None:
         """Send the message that `build` returns, with the tensors that it adds to its argument:
         into the slab if `in_slab`."""
-        self.check_process()
+        if self._forked:
+            self.check_process()
         with self._lock:
             tensors = Outgoing(self._memory, self._arena if in_slab else None)
             try:
@@ -56,7 +57,8 @@ class Outbox:
                 tensors.give_up()
                 raise
             self._send(message, tensors)
-        self._send_late()
+        if self._late:
+            self._send_late()
 
     def post(self, message: list[Any]) -> None:
         """Send a message from a destructor, which may interrupt a send of this thread."""
@@ -105,4 +107,5 @@ class Outbox:
             tensors.give_up()
             raise
         finally:
-            tensors.close()
+            if tensors.file is not None:
+                tensors.close()

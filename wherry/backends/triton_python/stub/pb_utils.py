@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import dlpack, wire
+from .text import clean
 
 # Constants
 
@@ -62,7 +63,9 @@ def _items(values: Any, what: str) -> list[Any]:
 
 
 def _tensors(values: Any, where: str, what: str) -> list[Tensor]:
-    tensors = _items(values, f"{where}: {what}")
+    if not isinstance(values, (list, tuple)):
+        _items(values, f"{where}: {what}")
+    tensors = list(values)
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise TritonModelException(
@@ -180,7 +183,7 @@ class Tensor:
             raise TypeError(
                 f"Tensor {name!r} needs a numpy array, not a {type(numpy_array).__name__}"
             )
-        self._name = _tensor_name(name)
+        self._name = name if type(name) is str and name else _tensor_name(name)
         dtype = numpy_array.dtype
         datatype = _DATATYPES.get(dtype)
         if datatype is not None:
@@ -213,17 +216,21 @@ class Tensor:
     def _received(cls, descriptor: list[Any], incoming: Any) -> Tensor:
         """A tensor of a message."""
         tensor = cls.__new__(cls)
-        tensor._name, tensor._datatype, tensor._shape, *where = descriptor
-        tensor._array, tensor._memory = None, incoming.get(*where)
+        tensor._name, tensor._datatype, tensor._shape, where, offset, size = descriptor
+        tensor._array = None
+        tensor._memory = incoming.part(where, offset, size)
         return tensor
 
-    def _wire(self) -> tuple[str, list[int], Any]:
-        """Datatype, shape and wire-format bytes."""
+    def _wire(self) -> tuple[str, str, Any, Any]:
+        """Name, datatype, shape and wire-format bytes or array."""
+        name = self._name
+        if not name.isascii():
+            name = clean(name)
         if self._memory is not None:
-            return self._datatype, self._shape, self._memory
+            return name, self._datatype, self._shape, self._memory
         if self._datatype == "BYTES":
-            return self._datatype, self._shape, wire.pack_elements(_elements(self._array))
-        return self._datatype, self._shape, self._array
+            return name, "BYTES", self._shape, wire.pack_elements(_elements(self._array))
+        return name, self._datatype, self._shape, self._array
 
     def name(self) -> str:
         return self._name
@@ -242,7 +249,7 @@ class Tensor:
                 self._array = array.reshape(self._shape)
                 self._memory = None
             else:
-                self._array = self._memory.view(_NUMPY[self._datatype]).reshape(self._shape)
+                self._array = np.ndarray(self._shape, _NUMPY[self._datatype], self._memory)
         return self._array
 
     def triton_dtype(self) -> int:
@@ -270,14 +277,16 @@ class Tensor:
         memory = self._memory
         if memory is None:
             self._array = memory = np.ascontiguousarray(self._array)
+        elif isinstance(memory, memoryview):
+            self._memory = memory = np.frombuffer(memory, np.uint8)
         return dlpack.capsule_of(memory, self._datatype, self._shape, self)
 
     def __dlpack__(self, *, stream: Any = None, copy: Any = None, **newer: Any) -> Any:
         """A DLPack capsule. `newer` accepts arguments of later versions of the protocol."""
         if not copy:
             return self.to_dlpack()
-        datatype, shape, memory = self._wire()
-        return Tensor._of_memory(self._name, datatype, shape, memory.copy()).to_dlpack()
+        _, datatype, shape, memory = self._wire()
+        return Tensor._of_memory(self._name, datatype, shape, np.array(memory)).to_dlpack()
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (dlpack.CPU, 0)
@@ -326,7 +335,9 @@ class InferenceResponse:
         if error is not None and not isinstance(error, TritonError):
             error = TritonError(str(error))
         self._error = error
-        self._parameters = _parameters_text(parameters, "InferenceResponse")
+        self._parameters = "{}"
+        if parameters is not None:
+            self._parameters = _parameters_text(parameters, "InferenceResponse")
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs

@@ -53,11 +53,8 @@ _DECODED = ("BYTES", "BF16")
 try:
     import msgspec
 
-    def encode_head(message: Any) -> bytes:
-        return msgspec.json.encode(message)
-
-    def decode_head(data: Any) -> Any:
-        return msgspec.json.decode(data)
+    encode_head = msgspec.json.Encoder().encode
+    decode_head = msgspec.json.Decoder().decode
 
 except ImportError:  # a user's environment without msgspec: the same JSON, slower
     import json
@@ -132,14 +129,15 @@ class Outgoing:
     def put(self, name: str, datatype: str, shape: Any, data: Any) -> list[Any]:
         """Add a tensor to the message. Returns its descriptor for the head. `data` is an array or
         bytes."""
-        size = data.nbytes if isinstance(data, np.ndarray) else len(data)
+        is_array = isinstance(data, np.ndarray)
+        size = data.nbytes if is_array else len(data)
         if size <= INLINE_BYTES:
             offset = self.size
-            self.chunks.append(data.tobytes() if isinstance(data, np.ndarray) else data)
+            self.chunks.append(data.tobytes() if is_array else data)
             padding = -size % 16
             if padding:
                 self.chunks.append(_PADDING[:padding])
-            self.size += size + padding
+            self.size = offset + size + padding
             return [name, datatype, shape, INLINE, offset, size]
         if datatype in _DECODED:
             self.decoded_bytes += size
@@ -210,7 +208,7 @@ class SlabViews:
     def take_released(self) -> list[int]:
         """The offsets of the blocks that were released since the last call."""
         released = self._released
-        return [released.popleft() for _ in range(len(released))]
+        return [released.popleft() for _ in range(len(released))] if released else []
 
     def put_back(self, released: list[int]) -> None:
         """Return these with the next `take_released` again: the message was not sent."""
@@ -254,6 +252,24 @@ class Incoming:
         if where == IN_SLAB and self._views is not None:
             return self._views.array(offset, size)
         return np.frombuffer(self._own(where), np.uint8, size, offset)
+
+    def part(self, where: int, offset: int, size: int) -> Any:
+        """The same, or a memoryview, which takes less to make."""
+        if where == INLINE and self._inline is not None:
+            return memoryview(self._inline)[offset : offset + size]
+        return self.get(where, offset, size)
+
+    def array(self, where: int, offset: int, size: int, dtype: Any, shape: Any) -> Any:
+        """A tensor of numbers. ValueError or TypeError if so many bytes are none."""
+        memory = self._inline if where == INLINE and size else self.get(where, offset, size)
+        if memory is not self._inline:
+            return memory.view(dtype).reshape(shape)
+        if memory is None:
+            raise BadFrame("a tensor outside of its message")
+        array = np.ndarray(shape, dtype, memory, offset)
+        if array.nbytes != size:
+            raise ValueError(f"{size} bytes are no {array.dtype}{list(shape)}")
+        return array
 
     def _own(self, where: int) -> Any:
         memory = (self._inline, None, self._file)[where]
@@ -318,42 +334,33 @@ class Channel:
             sent = self._target.sendmsg([data], rights)
             self._target.sendall(data[sent:])
 
-    def receive(self) -> tuple[list[Any], Incoming]:
-        """The next message and its tensors. Raises EOFError or OSError if the other process has
-        ended, and BadFrame."""
-        while (frame := self._frame()) is None:
+    def receive(self) -> list[tuple[list[Any], Incoming]]:
+        """The next messages, at least one, with their tensors. Raises EOFError or OSError if the
+        other process has ended, and BadFrame."""
+        messages: list[tuple[list[Any], Incoming]] = []
+        while not messages:
             self._fill()
-        size, flags = frame
-        start = self._read + _HEADER_BYTES
-        self._read = start + size
-        file = self._next_map() if flags & _HAS_FILE else None
-        return read_body(self._view[start : start + size], file, self.views)
-
-    def complete(self) -> bool:
-        """Whether the buffer holds a complete message."""
-        return self._frame() is not None
+            waiting = self._filled - self._read
+            while waiting >= _HEADER_BYTES:
+                size, _, flags, mark = _HEADER.unpack_from(self._in, self._read)
+                if mark != _MARK or size > MAX_MESSAGE_BYTES:
+                    raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
+                waiting -= _HEADER_BYTES + size
+                if waiting < 0:
+                    self._make_room(_HEADER_BYTES + size)
+                    break
+                start = self._read + _HEADER_BYTES
+                self._read = start + size
+                file = self._next_map() if flags & _HAS_FILE else None
+                messages.append(read_body(self._view[start : start + size], file, self.views))
+        return messages
 
     def readable(self) -> bool:
         """Whether there is data or an end of file. Does not block."""
-        if self.complete():
-            return True
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self._source, select.POLLIN)
         return bool(self._poll.poll(0))
-
-    def _frame(self) -> tuple[int, int] | None:
-        """The size of the next message's body, and its flags, if it is complete."""
-        waiting = self._filled - self._read
-        if waiting < _HEADER_BYTES:
-            return None
-        size, _, flags, mark = _HEADER.unpack_from(self._in, self._read)
-        if mark != _MARK or size > MAX_MESSAGE_BYTES:
-            raise BadFrame(f"no message begins like {bytes(self._in[self._read :][:16])!r}")
-        if waiting < _HEADER_BYTES + size:
-            self._make_room(_HEADER_BYTES + size)
-            return None
-        return size, flags
 
     def _use(self, size: int) -> None:
         """Allocate a new buffer."""

@@ -47,7 +47,7 @@ def main(source: int, target: int, slab: int, parent: int) -> None:
     memory = mmap(slab, SLAB_BYTES)
     os.close(slab)
     try:
-        message, _ = channel.receive()
+        ((message, _),) = channel.receive()
     except (EOFError, OSError):
         os._exit(1)
     worker = Worker(channel, memory, message[2])

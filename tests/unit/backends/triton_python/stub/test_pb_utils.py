@@ -39,7 +39,7 @@ def test_a_tensor_of_each_datatype_keeps_its_array(name: str) -> None:
     ],
 )
 def test_strings_of_all_kinds_become_bytes(array: Any) -> None:
-    datatype, shape, data = Tensor("x", array)._wire()
+    _, datatype, shape, data = Tensor("x", array)._wire()
 
     assert (datatype, shape) == ("BYTES", [2])
     assert data == b"\x01\0\0\0a\0\0\0\0"
@@ -58,13 +58,13 @@ def test_what_has_no_datatype_is_refused_with_its_remedy() -> None:
 def test_an_array_of_another_byte_order_is_turned() -> None:
     tensor = Tensor("x", np.array([1, 2], ">i4"))
 
-    assert tensor._wire()[2].tobytes() == np.array([1, 2], "<i4").tobytes()
+    assert tensor._wire()[3].tobytes() == np.array([1, 2], "<i4").tobytes()
 
 
 def test_strided_arrays_are_sent_as_they_look() -> None:
     x = np.arange(12).reshape(3, 4)
     for array in (x.T, x[:, ::2], x[::-1]):
-        _, shape, data = Tensor("x", array)._wire()
+        _, _, shape, data = Tensor("x", array)._wire()
         back = np.frombuffer(data.tobytes(), array.dtype).reshape(shape)
         np.testing.assert_array_equal(back, array)
 
@@ -147,8 +147,8 @@ def test_bf16_is_for_dlpack_only() -> None:
     with pytest.raises(TritonModelException, match="use DLPack"):
         tensor.as_numpy()
     again = Tensor.from_dlpack("y", tensor)
-    assert again._wire()[0] == "BF16"
-    assert again._wire()[2].tobytes() == bits.tobytes()
+    assert again._wire()[1] == "BF16"
+    assert again._wire()[3].tobytes() == bits.tobytes()
 
 
 # Requests and responses
