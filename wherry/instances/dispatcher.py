@@ -196,8 +196,8 @@ class Dispatcher(InstanceRunner[Instance]):
         self._follow(instance, following)
 
     def told(self, instance: Instance) -> None:
-        instance.is_telling = False
-        if not instance.takes_ahead:
+        was_telling, instance.is_telling = instance.is_telling, False
+        if not (was_telling and instance.takes_ahead):  # else it was given more before
             with self._lock:
                 following = self._following(instance, self._clock())
             self._follow(instance, following)

@@ -190,7 +190,7 @@ class InCaller:
         if isinstance(outcome, Failure):
             reason = outcome.as_exception().reason
             self._statistics.failed(reason, (waited_ns + ns) * 1e-9)
-        else:
+        elif outcome is not None:
             self._statistics.inlined(ns, waited_ns)
         return outcome
 
@@ -235,8 +235,9 @@ class InCaller:
         return len(self._line)
 
     def came_up(self, instance: Instance) -> None:
-        """An instance can be idle from now on."""
-        if not instance.runs_in_caller:
+        """An instance can be idle from now on. One that takes batches ahead does more from a queue
+        than from a line."""
+        if not instance.runs_in_caller or instance.takes_ahead:
             self._line_size, self.lines_up = 0, False
         self._line.see(self._roster.idle)
 

@@ -143,8 +143,9 @@ class Instance(ABC):
     def stop(self) -> None:
         """Have `serve` return, once no batch is left. Any thread; never blocks."""
 
-    def run_in_caller(self, columns: Columns) -> Columns | Failure:
-        """Run one row in this thread, while the instance is idle and is given nothing."""
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        """Run one row in this thread, while the instance is idle and is given nothing. None: not
+        possible now."""
         raise NotImplementedError
 
     @abstractmethod

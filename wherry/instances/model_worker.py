@@ -58,6 +58,56 @@ class ModelWorker(LinkedWorker):
         self._model = model
         self._config = config
         self._restore = restore
+        #: A caller waits for its answer.
+        self._asleep = False
+
+    # Any thread
+
+    def ask(self, message: msgspec.Struct, interrupted: Callable[[], None]) -> Any:
+        """Send a message in this very thread and wait for its answer, if the loop has lent the
+        sockets. None: it has not, or the worker has ended; then the loop knows that.
+
+        Raises UNSENDABLE. `interrupted()` is called if Ctrl-C ends the wait: the answer comes to
+        `receive`.
+        """
+        sockets = self.link.borrow()
+        if sockets is None:
+            return None
+        assert isinstance(sockets, MessageSocket)
+        error: Exception | None = None
+        unanswered = False
+        try:
+            sockets.add(message, slab=True)
+            unanswered = True
+            sockets.flush()
+            answer = sockets.receive()
+            unanswered = False
+        except Exception as failed:
+            if unanswered:
+                error = failed
+            elif isinstance(failed, UNSENDABLE):
+                raise
+            return None  # the loop finds, and says, what this process is short of
+        except BaseException:
+            if unanswered:
+                if not self._asleep:  # it may have been sent, or read, by half
+                    self.kill()
+                interrupted()
+            raise
+        finally:
+            self._asleep = False
+            self.link.give_back(error, unanswered=unanswered)
+        return answer
+
+    def _wait_in_caller(self, file: int, events: int) -> None:
+        process = self._process
+        if process is None:
+            raise EOFError
+        self._asleep = True
+        process.wait_in_caller(file, events)
+        self._asleep = False
+
+    # The instance's thread
 
     def load(self) -> None:
         """Start the process and have it load the model. Raises LoadFailed, WorkerDied, and OSError
@@ -87,6 +137,9 @@ class ModelWorker(LinkedWorker):
             raise failed
         if not isinstance(answer, messages.Ready):
             raise self.died(Garbage(f"{answer!r} instead of Ready"))
+        outputs = self._model.signature(name).outputs
+        sockets.takes_files = messages.may_hold_arrays(outputs)
+        sockets.wait = self._wait_in_caller
         self.link_up()
 
     def _spawn(self) -> MessageSocket:

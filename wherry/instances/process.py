@@ -38,6 +38,8 @@ _OBJECT_BYTES = 64
 #: Arrays of more bytes do not fit into a message: they take as long as a short execution, and use
 #: the slab, which belongs to one batch at a time.
 SMALL_BYTES = INLINE_BYTES_WITHOUT_SLAB
+#: So many calls of lone callers that are in threads, and their threads are lent the sockets.
+_MANY_LONE_CALLS = 16
 #: Seconds between two looks at a reader that holds back its stream.
 _LOOK = 0.5
 
@@ -67,6 +69,9 @@ class ProcessInstance(Instance):
             refused=self._refused,
             restore=None if self._restore is None else self._restore_message,
         )
+        self.runs_in_caller = config.run_in_caller
+        #: How many more calls of lone callers there were than other batches, about.
+        self._lone_calls = 0
         self._streams = model.signature(config.name).streams
         self.takes_ahead = not self._streams and config.sequence is None
         #: The batches that are with the worker, which answers them in this order.
@@ -78,6 +83,31 @@ class ProcessInstance(Instance):
 
     def give(self, batches: Sequence[Batch]) -> None:
         self._worker.do(self._begin, batches)
+
+    def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        message = messages.Execute(columns, [1], True)
+        sent_at = perf_counter_ns()
+        try:
+            result = self._worker.ask(message, self._interrupted)
+            if result is None:
+                self._lone_calls += 2  # one of them for the batch that it now becomes
+                return None
+            if not isinstance(result, messages.Result | messages.PartResults):
+                raise Garbage(f"an unexpected {type(result).__name__}")
+            (outcome,) = result.execution([1], sent_at).outcomes
+            return outcome
+        except UNSENDABLE as error:
+            reason = why_not_sent(columns) or str(error)
+            return Failure("InvalidRequest", f"model {self._config.name!r}: {reason}")
+        except Garbage:
+            self._worker.kill()
+            return None
+
+    def _interrupted(self) -> None:
+        """Ctrl-C has ended a call in its caller: nothing is done with the answer."""
+        run = _GivenBatch(Batch((), 0, "interrupted"), [], 0.0)
+        run.message, run.is_abandoned = messages.Execute({}, [1], False), True
+        self._runs.append(run)
 
     def stop(self) -> None:
         self._worker.stop()
@@ -110,6 +140,8 @@ class ProcessInstance(Instance):
     # The loop: a batch begins
 
     def _begin(self, batches: Sequence[Batch]) -> None:
+        if self._lone_calls:
+            self._lone_calls -= 1
         answers = self.answers
         assert answers is not None
         for batch in batches:
@@ -211,11 +243,14 @@ class ProcessInstance(Instance):
                 if run.held is not None:
                     self._worker.link.hold(arrived[number:])
                     return
-                if run.stream is None:
+                if run.stream is None and not run.is_abandoned:
                     ended.append(run)
         finally:
             if ended:
                 self._answers.finished(self, ended)
+        if self._lone_calls >= _MANY_LONE_CALLS and not self._runs:
+            self._lone_calls = 0
+            self._worker.link.lend()
 
     def _take(self, run: _GivenBatch, message: Any) -> None:
         stream = run.stream
@@ -310,6 +345,8 @@ class _GivenBatch(BatchRun):
     #: A response that its reader has no room for, and until when it waits for that.
     held: messages.Respond | None = None
     given_up_at = 0.0
+    #: Its caller has left before the answer, which is dropped.
+    is_abandoned = False
 
     def __init__(self, batch: Batch, requests: Sequence[InferRequest], started: float) -> None:
         self.batch = batch

@@ -9,6 +9,10 @@ this happens in that loop, so nothing here needs a lock, and nothing here blocks
 A large message is encoded or decoded in another thread, `aside`, as that would hold up the loop for
 milliseconds; what is behind it waits, so messages keep their order both ways. While `receive` has
 asked to `hold`, nothing is read, and a worker that goes on sending waits for room in its socket.
+
+An idle worker's sockets may be lent to a caller that has a thread of its own: it sends and receives
+itself (`borrow`, `give_back`), which saves two changes of threads for each call. Whatever the loop
+is then asked to do takes them back first.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from wherry.workers.frames import Garbage
+from wherry.workers.loan import SocketLoan
 
 #: A message of more bytes is encoded or decoded aside. Copying so much takes less than a
 #: millisecond, about what two hand-overs between threads on a busy machine take.
@@ -63,7 +68,8 @@ class Messages(Protocol):
 
 
 class WorkerLink:
-    """Messages to one worker and from it. Every method is for the loop's thread.
+    """Messages to one worker and from it. Every method is for the loop's thread, except for those
+    of callers that borrow the sockets.
 
     `receive(messages)` is called with those that came together, in order; if it raises Garbage, the
     link ends. `refused(message, error)` is called, later, for a message that was added and cannot
@@ -102,6 +108,9 @@ class WorkerLink:
         #: Why the worker is known to have ended, though there may be messages of it to read.
         self._gone: Exception | None = None
         self._over = False
+        #: The sockets are lent, and nothing has wanted them back since.
+        self._lent = False
+        self._loan = SocketLoan()
 
     def start(self) -> None:
         """Receive from now on."""
@@ -124,6 +133,8 @@ class WorkerLink:
         """
         if self._over:
             return
+        if self._lent:
+            self._reclaim()
         if large or self._waiting or self._encoding:
             self._waiting.append((message, slab, large))
         else:
@@ -131,8 +142,13 @@ class WorkerLink:
 
     def write(self) -> None:
         """Send what was added. Not while the other thread encodes: then when it has done so."""
-        if self._waiting:
-            self._encode_waiting()
+        while self._waiting and not self._encoding:
+            message, slab, large = self._waiting.popleft()
+            if large:
+                self._encoding = True
+                self._aside(partial(self._encode_aside, message, slab))
+            else:
+                self._encode(message, slab)
         full = False
         if not (self._encoding or self._over):
             try:
@@ -146,23 +162,11 @@ class WorkerLink:
             else:
                 self._loop.remove_writer(self._messages.target())
 
-    def _encode_waiting(self) -> None:
-        while self._waiting and not self._encoding:
-            message, slab, large = self._waiting.popleft()
-            if large:
-                self._encoding = True
-                self._aside(partial(self._encode_aside, message, slab))
-            else:
-                self._encode(message, slab)
-
     def _encode(self, message: Any, slab: bool) -> None:
         try:
             self._messages.add(message, slab=slab)
         except Exception as error:  # noqa: BLE001 - UNSENDABLE, or what this process is short of
-            self._loop.call(self._tell_refused, (message, error))
-
-    def _tell_refused(self, refused: tuple[Any, Exception]) -> None:
-        self._refused(*refused)
+            self._loop.call(partial(self._refused, message), error)
 
     def _encode_aside(self, message: Any, slab: bool) -> None:
         """In another thread."""
@@ -189,12 +193,13 @@ class WorkerLink:
         if self._held and not self._over:
             self._held = False
             unread, self._unread = self._unread, []
-            if unread:
-                self._hand_over(unread)
+            self._deliver(unread)
             self._go_on()
 
     def exited(self, error: Exception) -> None:
         """The worker has ended, for this reason if its socket tells no other."""
+        if self._lent:
+            self._reclaim()
         if self._gone is None:
             self._gone = error
             self._go_on()
@@ -203,19 +208,17 @@ class WorkerLink:
         self._deliver()
         if not self._may_receive():
             return
-        if self._gone is not None:
-            self._read_the_rest(self._gone)
-        elif not self._watching:
-            self._watch(True)
+        if self._gone is None:
+            if not self._watching:
+                self._watch(True)
+            return
+        while self._read():
+            if not self._may_receive():
+                return  # this is called again when it may
+        self._end(self._gone)
 
     def _may_receive(self) -> bool:
         return not (self._held or self._decoding or self._over)
-
-    def _read_the_rest(self, error: Exception) -> None:
-        while self._read():
-            if not self._may_receive():
-                return  # `_go_on` comes back
-        self._end(error)
 
     def _read(self) -> bool:
         """Receive what is there. False: nothing is, or it is not wanted now."""
@@ -231,27 +234,23 @@ class WorkerLink:
         self._deliver()
         return True
 
-    def _deliver(self) -> None:
-        """Decode and receive what was read, as long as nothing stands in the way of that."""
+    def _deliver(self, arrived: list[Any] | None = None) -> None:
+        """Receive these, or decode and receive what was read, as long as nothing stands in the way
+        of that."""
         messages = self._messages
         while not (self._held or self._decoding or self._over):
-            arrived = messages.decode(LARGE_BYTES)
+            arrived = arrived or messages.decode(LARGE_BYTES)
             if arrived:
                 try:
                     self._receive(arrived)
                 except Garbage as error:
                     self._end(error)
+                arrived = None
             elif messages.has_left:
                 self._decoding = True
                 self._aside(self._decode_aside)
             if not messages.has_left:
                 return
-
-    def _hand_over(self, arrived: list[Any]) -> None:
-        try:
-            self._receive(arrived)
-        except Garbage as error:
-            self._end(error)
 
     def _decode_aside(self) -> None:
         """In another thread."""
@@ -269,7 +268,7 @@ class WorkerLink:
         if isinstance(message, Garbage):
             self._end(message)
         else:
-            self._hand_over([message])
+            self._deliver([message])
             self._go_on()
 
     def _watch(self, watching: bool) -> None:
@@ -278,6 +277,49 @@ class WorkerLink:
             self._loop.add_reader(self._messages.source(), self._read)
         else:
             self._loop.remove_reader(self._messages.source())
+
+    # Lending
+
+    def lend(self) -> None:
+        """Let callers' threads borrow the sockets, if nothing is under way here."""
+        sending = self._waiting or self._encoding or self._full
+        if not (sending or self._lent or self._gone is not None) and self._may_receive():
+            self._watch(False)
+            self._lent = True
+            self._loan.lend()
+
+    def borrow(self) -> Messages | None:
+        """Have the sockets in this thread, until `give_back`; None: not now. Any thread, while
+        nothing is added here. What is sent must be answered before they are given back."""
+        return self._messages if self._lent and self._loan.borrow() else None
+
+    def give_back(self, error: Exception | None = None, *, unanswered: bool = False) -> None:
+        """End what `borrow` began, in the same thread. The loop takes over if there was an `error`,
+        or an answer is still to come."""
+        if self._loan.give_back(to_loop=unanswered or error is not None):
+            self._loop.call(self._returned, error)
+
+    def _reclaim(self) -> bool:
+        """Take the sockets back. False: a caller has them, and `_returned` follows: until then this
+        is as if it encoded and decoded a large message aside."""
+        self._lent = False
+        if self._loan.reclaim():
+            self._watch(True)
+            return True
+        self._encoding = self._decoding = True
+        return False
+
+    def _returned(self, error: Exception | None) -> None:
+        self._lent = self._encoding = self._decoding = False
+        if self._over:
+            self._messages.close()
+        elif isinstance(error, Garbage):
+            self._end(error)
+        else:
+            self.write()
+            if error is not None:
+                self.exited(error)
+            self._go_on()
 
     # The end
 
@@ -295,8 +337,12 @@ class WorkerLink:
         self._ended(error, read)
 
     def close(self) -> None:
-        """End at once; what the worker has still sent is not received."""
-        self._end(EOFError("closed"))
+        """End at once; what the worker has still sent is not received. If a caller has the sockets,
+        the end comes when it gives them back."""
+        if self._lent and not self._reclaim():
+            self.exited(EOFError("closed"))
+        else:
+            self._end(EOFError("closed"))
 
     def abandon(self) -> None:
         """Close the sockets, as the loop is closed and will not. Any thread."""

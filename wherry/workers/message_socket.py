@@ -62,7 +62,8 @@ class FrameSocket:
         self._target = target
         self._encoder = encoder
         self._decoder = decoder
-        self._wait = wait
+        #: May be replaced, for another thread.
+        self.wait = wait
         self._buffer = FrameBuffer()
         #: Those that have come and are not decoded.
         self._frames: deque[Frame] = deque()
@@ -147,8 +148,8 @@ class FrameSocket:
     def flush(self) -> None:
         """Send what was added, and wait until the socket has taken it."""
         while not self.write():
-            assert self._wait is not None
-            self._wait(self.target(), select.POLLOUT)
+            assert self.wait is not None
+            self.wait(self.target(), select.POLLOUT)
 
     def send(self, message: Any, *, slab: bool = False) -> None:
         """Send a message. Raises UNSENDABLE, and OSError if the other process is gone."""
@@ -231,9 +232,9 @@ class FrameSocket:
         """Wait for the next message. Raises EOFError or OSError if the other process is gone, and
         Garbage."""
         while not self._frames:
-            if not self.read():
-                assert self._wait is not None
-                self._wait(self.source(), select.POLLIN)
+            if self.wait is not None:  # rather than to find nothing first
+                self.wait(self.source(), select.POLLIN)
+            self.read()
         return self.decode_next()
 
     def readable(self) -> bool:

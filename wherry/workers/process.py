@@ -75,6 +75,16 @@ class WorkerProcess:
         """Have `watch` return."""
         self._bell.ring()
 
+    def wait_in_caller(self, file: int, events: int) -> None:
+        """Sleep until `file` is ready, while another thread watches the process. Raises EOFError
+        at its end."""
+        poll = select.poll()
+        poll.register(file, events)
+        if self._pidfd is not None:
+            poll.register(self._pidfd, select.POLLIN)
+        if file not in [ready for ready, _ in poll.poll()]:
+            raise EOFError
+
     @property
     def is_running(self) -> bool:
         return self._process.returncode is None

@@ -515,3 +515,104 @@ def test_what_is_started_is_given_back_if_something_is_short(
     with pytest.raises(OSError, match="Too many open files"):
         worker.load()
     worker.unload()
+
+
+# A lone caller, which sends and receives itself
+
+
+def lent(served: Served) -> Served:
+    """After many calls of a lone caller the loop has lent it the sockets."""
+    while served.instance.run_in_caller({"text": ["a"]}) is None:
+        served.outcomes(request(text=["a"]))
+        in_loop(served)
+    return served
+
+
+def in_loop(served: Served) -> None:
+    """Wait until the loop has done what it was about to do."""
+    done = threading.Event()
+    served.io.calls().call(lambda _: done.set(), None)
+    assert done.wait(PATIENCE)
+
+
+def test_a_lone_caller_is_answered_in_its_thread_after_some_calls(served: Served) -> None:
+    assert served.instance.run_in_caller({"text": ["a"]}) is None
+    lent(served)
+    for text in ("b", "c"):
+        assert served.instance.run_in_caller({"text": [text]}) == in_pid(served, text)
+    failure = served.instance.run_in_caller({"text": ["raise no apples"]})
+
+    assert isinstance(failure, Failure)
+    assert failure.message == "model 'obedient' failed: ValueError: no apples"
+    assert served.desk.told.empty()
+
+
+def test_a_batch_takes_the_sockets_back(served: Served) -> None:
+    lent(served)
+
+    assert served.outcomes(request(text=["b"])) == [in_pid(served, "b")]
+    assert served.instance.run_in_caller({"text": ["c"]}) is None
+
+
+def test_a_lone_caller_is_told_what_cannot_be_sent(served: Served) -> None:
+    lent(served)
+    failure = served.instance.run_in_caller({"text": ["half a pair: \udc80"]})
+
+    assert isinstance(failure, Failure)
+    assert failure.error == "InvalidRequest"
+    assert served.instance.run_in_caller({"text": ["a"]}) == in_pid(served, "a")
+
+
+@pytest.mark.parametrize(
+    ("order", "cause"), [("exit 3", "exit"), ("kill ", "SIGKILL"), ("garbage xx", "garbage")]
+)
+def test_the_end_of_the_worker_is_seen_by_its_lone_caller_and_the_loop(
+    served: Served, order: str, cause: str
+) -> None:
+    lent(served)
+
+    assert served.instance.run_in_caller({"text": [order]}) is None
+    died = served.ended()
+    assert died is not None
+    assert died.cause == cause
+
+
+def test_a_lone_caller_sees_the_end_although_a_child_holds_the_sockets(
+    served: Served, fifo: str
+) -> None:
+    lent(served)
+
+    assert served.instance.run_in_caller({"text": [f"fork {fifo}"]}) is None
+    assert served.ended() is not None
+    os.close(os.open(fifo, os.O_WRONLY))  # the child goes
+
+
+def test_an_idle_worker_that_ends_while_its_sockets_are_lent_is_missed(served: Served) -> None:
+    lent(served)
+    kill(served.instance.pid)
+
+    assert served.ended() is not None
+
+
+def test_ctrl_c_leaves_the_worker_with_a_row_whose_answer_is_dropped(
+    served: Served, fifo: str
+) -> None:
+    lent(served)
+    main = threading.main_thread().ident
+    assert main is not None
+    files: list[int] = []
+
+    def interrupt() -> None:
+        files.append(os.open(fifo, os.O_WRONLY))  # the worker runs the row
+        while not served.instance._worker._asleep:
+            pass  # else it counts as sent by half
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        served.instance.run_in_caller({"text": [f"wait {fifo}"]})
+    thread.join()
+    os.close(files[0])
+
+    assert served.outcomes(request(text=["b"])) == [in_pid(served, "b")]

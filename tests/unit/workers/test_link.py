@@ -355,6 +355,80 @@ def test_a_link_whose_loop_is_closed_is_abandoned(world: World) -> None:
     assert (world.socket.sent, world.received, world.ends) == ([], [], [])
 
 
+class Caller:
+    """A caller's thread that borrows the sockets of a link."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.has_them = False
+
+    def borrow(self) -> None:
+        if not self.has_them and self.world.link.borrow() is not None:
+            assert not self.world.socket.closed
+            self.has_them = True
+            self.world.socket.encoder_is_away = self.world.socket.decoder_is_away = True
+
+    def give_back(self, error: Exception | None = None) -> None:
+        if self.has_them:
+            self.has_them = False
+            self.world.socket.encoder_is_away = self.world.socket.decoder_is_away = False
+            self.world.link.give_back(error)
+
+
+def test_the_sockets_of_an_idle_link_are_lent_until_the_loop_has_something_to_send(
+    world: World,
+) -> None:
+    caller = Caller(world)
+    caller.borrow()
+    assert not caller.has_them
+    world.link.lend()
+    assert not world.readers
+    caller.borrow()
+    assert caller.has_them
+    caller.give_back()
+    caller.borrow()
+    world.send("a")
+    assert world.socket.sent == []
+    caller.give_back()
+    world.settle()
+    caller.borrow()
+
+    assert not caller.has_them
+    assert world.socket.sent == ["a"]
+    assert world.readers
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(EOFError(), [(EOFError, True)]), (Garbage(), [(Garbage, True)]), (None, [])],
+)
+def test_a_caller_that_meets_the_end_of_the_worker_gives_the_sockets_back(
+    world: World, error: Exception | None, ends: list[tuple[type[Exception], bool]]
+) -> None:
+    caller = Caller(world)
+    world.link.lend()
+    caller.borrow()
+    world.socket.ended = isinstance(error, EOFError)
+    caller.give_back(error)
+    world.settle()
+
+    assert world.ends == ends
+
+
+def test_what_is_under_way_is_not_lent(world: World) -> None:
+    caller = Caller(world)
+    world.send("large")
+    world.link.lend()
+    caller.borrow()
+    assert not caller.has_them
+    world.settle()
+    world.link.lend()
+    caller.borrow()
+
+    assert caller.has_them
+    caller.give_back()
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Whatever happens in whatever order: messages keep their order both ways, each is told of
     once, and the end comes once, after everything that came before it."""
@@ -366,6 +440,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.given: list[str] = []
         self.came: list[str] = []
         self.at_an_end = False
+        self.caller = Caller(self.world)
 
     def _number(self, kind: str) -> str:
         self.count += 1
@@ -407,6 +482,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.link.resume()
 
     @rule()
+    def lend(self) -> None:
+        if not (self.world.socket.arrived or self.world.socket.frames):
+            self.world.link.lend()
+
+    @rule()
+    def borrow(self) -> None:
+        self.caller.borrow()
+
+    @rule(meets=st.sampled_from([None, None, EOFError(), Garbage()]))
+    def give_back(self, meets: Exception | None) -> None:
+        self.caller.give_back(meets if self.world.socket.ended else None)
+
+    @rule()
     def ends(self) -> None:
         end(self.world)
 
@@ -433,6 +521,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         world = self.world
+        self.caller.give_back()
         closed = bool(world.ends)
         world.link.write()
         for _ in range(100):
