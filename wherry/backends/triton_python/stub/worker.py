@@ -244,10 +244,13 @@ class Worker:
                     "Expected an 'InferenceResponse' object in the execute function return list,"
                     f" found type {type(response)}"
                 )
-        return [
-            request._leave() if response is None else self._answered(request, response)
-            for request, response in zip(requests, result)  # noqa: B905 - Python 3.8 has no strict
-        ]
+        outcomes: list[Any] = []
+        for request, response in zip(requests, result):  # noqa: B905 - Python 3.8 has no strict
+            if response is None:
+                outcomes.append(request._leave())
+            else:
+                outcomes.append(self._answered(request, response))
+        return outcomes
 
     @staticmethod
     def _answered(request: Any, response: Any) -> Any:
