@@ -102,6 +102,7 @@ class AnswerQueue:
         return self._written_bytes - self.unsent_bytes
 
     def write(self, data: bytes) -> None:
+        """Write now, behind what `write_soon` was given."""
         if self._held:
             self.write_buffers((data,))
             return
@@ -111,6 +112,7 @@ class AnswerQueue:
             self.count_unsent()
 
     def write_buffers(self, buffers: Sequence[Buffer]) -> None:
+        """`write` several buffers as one."""
         self._written_bytes += total_bytes(buffers)
         if self._held:
             buffers = (*self._held, *buffers)
@@ -244,7 +246,6 @@ class PipelinedExchange(Exchange):
         self._phase = WAITING
         self._early: list[Buffer] | None = None
         self._bodiless = request.head.method == "HEAD"
-        self._chunked = False
 
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()

@@ -181,6 +181,7 @@ class HttpConnection(asyncio.Protocol):
         # No HTTP client in use closes one half and then waits: an end of file is a client that
         # left. The transport closes when this returns, after sending what is already written.
         self.intake.clear()
+        self.answers.flush()
         self.answers.client_left()
 
     def pause_writing(self) -> None:
@@ -195,8 +196,13 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
-        at_start = reader.state is BETWEEN and not (reader.one_by_one or self.intake.pending)
-        if not (at_start and reader.take_known(data)):
+        # Most reads are one request with a head that was read before: these go no other way.
+        if (
+            reader.state is not BETWEEN
+            or reader.one_by_one
+            or self.intake.pending
+            or not reader.take_known(data)
+        ):
             self.intake.take(data)
         if reader.state is not BETWEEN or self.intake.pending:
             self.after_read()

@@ -28,9 +28,10 @@ class RememberedHeads:
     """
 
     def __init__(self, read: Callable[[bytes], RequestHead | None]) -> None:
-        """`read` checks and parses a head; None for one that must be parsed each time."""
+        """`read` checks and parses a head with its empty line; None for one that must be parsed
+        each time."""
         self._read = read
-        #: By their bytes up to and with the empty line; None: to be parsed each time.
+        #: By their bytes before the empty line; None: to be parsed each time.
         self.known: dict[bytes, RequestHead | None] = {}
         self._bytes = 0
         self._sighted: set[int] = set()
@@ -40,7 +41,7 @@ class RememberedHeads:
 
     def sight(self, data: bytes) -> RequestHead | None:
         """Note a head that `known` does not give. Return it, parsed, when it has come before."""
-        if data in self.known:
+        if data in self.known or len(data) > HEAD_BYTES:
             return None
         # The hash of bytes is a secret of this process: no client can choose two that are equal.
         number = hash(data)
@@ -49,7 +50,7 @@ class RememberedHeads:
                 self._sighted.clear()
             self._sighted.add(number)
             return None
-        head = self._read(data)
+        head = self._read(data + b"\r\n\r\n")
         if len(self.known) >= MAX_HEADS or self._bytes + len(data) > MAX_BYTES:
             self.known.clear()
             self._bytes = 0

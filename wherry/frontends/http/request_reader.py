@@ -11,7 +11,7 @@ import httptools
 
 from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.http.exchange import HttpRequest, RequestHead
-from wherry.frontends.http.remembered import HEAD_BYTES, RememberedHeads
+from wherry.frontends.http.remembered import RememberedHeads
 from wherry.frontends.http.request_rules import Refused, RequestRules
 from wherry.frontends.http.wire import header_lines
 from wherry.values.buffer import Buffer
@@ -136,21 +136,19 @@ class RequestReader:
 
         This is what most requests of a kept connection need, instead of a parser.
         """
-        end = data.find(b"\r\n\r\n", 0, HEAD_BYTES) + 4
-        if end < 4:
+        key, ended, body = data.partition(b"\r\n\r\n")
+        if not ended:
             return False
-        key = data[:end]
         head = self._heads.known.get(key) or self._heads.sight(key)
         if head is None:
             return False
-        body_bytes = head.body_bytes
-        if len(data) - end == body_bytes <= RECEIVE_BYTES:
+        if len(body) == head.body_bytes <= RECEIVE_BYTES:
             self.requests += 1
             self._fed_bytes = 0
-            self._deliver(HttpRequest(head, data[end:], self.peer), False)
+            self._deliver(HttpRequest(head, body, self.peer), False)
             return True
-        if len(data) - end <= body_bytes:
-            self._begin_body(head, data[end:])
+        if len(body) <= head.body_bytes:
+            self._begin_body(head, body)
             return True
         return False  # other requests follow
 
@@ -216,7 +214,7 @@ class RequestReader:
         end = start.find(b"\r\n\r\n") + 4
         if end < 4:
             return len(start), len(start)
-        head = self._heads.known.get(start[:end]) if self.state is BETWEEN else None
+        head = self._heads.known.get(start[: end - 4]) if self.state is BETWEEN else None
         return (end if head is None else min(end + head.body_bytes, len(data))), end
 
     def stop(self) -> None:
