@@ -20,6 +20,8 @@ RECEIVE_BYTES: Final = 2**18
 """Most bytes of one read, but for those that go straight to their place."""
 PLACED_BYTES: Final = 2**16
 """A DATA frame that lacks at least as many is read straight into the place of its message."""
+ROW_BYTES: Final = 2**12
+"""DATA frames of at least as many bytes are looked at for others like them."""
 FRAME_BYTES: Final = 2**20
 """The largest frame that is taken (MAX_FRAME_SIZE)."""
 _PARTS: Final = frames.END_HEADERS | frames.PADDED | frames.WITH_PRIORITY
@@ -164,6 +166,8 @@ class FrameReader:
                     call = streams.begin_data(stream_id, length)
                     if call is not None:
                         call.feed(data[begin:stop], bool(flags & frames.END_STREAM))
+                        if length >= ROW_BYTES:
+                            stop += self._take_row(call, data[position:], length)
                     position = stop
                     continue
                 padding = 0
@@ -197,6 +201,29 @@ class FrameReader:
                 self._frame(kind, flags, stream_id, bytes(data[begin:stop]))
                 position = stop
         return position
+
+    def _take_row(self, call: Call, data: memoryview, length: int) -> int:
+        """Take the frames behind the first that have the same head, as those of a long message do.
+        Returns the number of bytes used."""
+        place, work = call.place(), self._work
+        step = frames.HEAD_BYTES + length
+        if place is None:
+            return 0
+        count = min(len(data) // step - 1, len(place) // length, work.share - work.done)
+        if count < 2:
+            return 0
+        row = np.frombuffer(data, np.uint8, (count + 1) * step).reshape(count + 1, step)
+        heads = row[:, : frames.HEAD_BYTES]
+        differ = (heads != heads[0]).any(axis=1)
+        if differ.any():
+            count = int(differ.argmax()) - 1
+        size = count * length
+        if count and self._streams.begin_data(call.id, size) is not None:
+            work.done += count
+            into = np.frombuffer(place, np.uint8, size).reshape(count, length)
+            into[:] = row[1 : count + 1, frames.HEAD_BYTES :]
+            call.placed(size, ends=False)
+        return count * step
 
     def _greet(self, data: memoryview) -> None:
         """Check the connection preface."""

@@ -136,13 +136,19 @@ class ResponseMessages:
         whole = frames.head(frame_bytes, frames.DATA, 0, stream_id)
         left = size
         while left:
-            if left >= frame_bytes:
-                room, head = frame_bytes, whole
-            else:
-                room, head = left, frames.head(left, frames.DATA, 0, stream_id)
+            buffer, sent = queue[0]
+            in_whole = min(left, len(buffer) - 1) // frame_bytes * frame_bytes
+            if in_whole:  # most of a long piece
+                for start in range(0, in_whole, frame_bytes):
+                    pieces += (whole, buffer[start : start + frame_bytes])
+                    nbytes += len(whole)
+                left -= in_whole
+                queue[0] = buffer[in_whole:], sent
+                continue
+            room = min(left, frame_bytes)
             left -= room
-            nbytes += len(head)
-            pieces.append(head)
+            pieces.append(frames.head(room, frames.DATA, 0, stream_id))
+            nbytes += frames.HEAD_BYTES
             while room:
                 buffer, sent = queue[0]
                 if len(buffer) > room:

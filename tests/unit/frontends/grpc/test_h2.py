@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import itertools
 import random
 import threading
 import tracemalloc
@@ -35,7 +36,7 @@ from wherry.frontends.connections.crowd import RESERVE
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import request_messages
 from wherry.frontends.grpc.call import STREAM_WINDOW
-from wherry.frontends.grpc.frame_reader import FRAME_BYTES
+from wherry.frontends.grpc.frame_reader import FRAME_BYTES, ROW_BYTES
 from wherry.frontends.grpc.frames import (
     COMPRESSION_ERROR,
     DATA,
@@ -1164,6 +1165,59 @@ async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> No
     assert desk.only.message == message
     assert isinstance(desk.only.message, memoryview)
     assert not desk.only.message.readonly
+    await peer.leave()
+
+
+def cut(data: bytes, lengths: list[int]) -> list[bytes]:
+    """Pieces of these lengths, again and again."""
+    pieces, turns = [], itertools.cycle(lengths)
+    while data:
+        length = next(turns)
+        pieces.append(data[:length])
+        data = data[length:]
+    return pieces
+
+
+@pytest.mark.parametrize("at_once", [1000, ROW_BYTES + 9, 100_000, 2**18])
+@pytest.mark.parametrize("lengths", [[ROW_BYTES], [16384], [ROW_BYTES, ROW_BYTES, 5000], [60_000]])
+@pytest.mark.parametrize("in_turn", [1, 4])
+@looped
+async def test_long_messages_are_the_same_whatever_frames_they_come_in(
+    desk: Desk, lengths: list[int], at_once: int, in_turn: int
+) -> None:
+    peer = Peer(desk)
+    message = random.Random(1).randbytes(300_000)
+    pieces = cut(prefixed(message), lengths)
+    peer.open(1)
+    peer.open(3)
+    data = b""
+    for start in range(0, len(pieces), in_turn):
+        for stream_id in (1, 3):
+            for piece in pieces[start : start + in_turn]:
+                flags = ["END_STREAM"] if piece is pieces[-1] else []
+                data += DataFrame(stream_id, piece, flags=flags).serialize()
+    await peer.feed_all(data, at_once)
+    assert [bytes(call.message) for call in desk.calls] == [message, message]
+    assert peer.connections.holdings.received.total == 0
+    await peer.leave()
+
+
+@looped
+async def test_frames_in_a_row_that_overrun_the_window_reset_their_stream_alone(
+    desk: Desk,
+) -> None:
+    peer = Peer(desk)
+    peer.open(1, MANY)
+    peer.open(3, MANY)
+    desk.calls[0].pause()
+    message = prefixed(bytes(30_000))
+    peer.data(1, message)  # it waits, so that the window is not widened
+    long = b"\0" + (3_000_000).to_bytes(4)
+    row = DataFrame(1, bytes(16384)).serialize() * (STREAM_WINDOW // 16384 + 1)
+    await peer.feed_all(DataFrame(1, long).serialize() + row, 2**18)
+    assert peer.answers()[1].reset == FLOW_CONTROL_ERROR
+    peer.message(3, b"fine")
+    assert desk.messages == [b"fine"]
     await peer.leave()
 
 
