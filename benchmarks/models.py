@@ -11,6 +11,16 @@ def single(text: list[str]) -> list[str]:
 
 
 @wherry.model(max_batch_size=32)
+def echo(text: list[str]) -> list[str]:
+    return text
+
+
+@wherry.model(max_batch_size=32, isolation="process")
+def echo_process(text: list[str]) -> list[str]:
+    return text
+
+
+@wherry.model(max_batch_size=32)
 def device(text: list[str]) -> list[str]:
     """A simulated accelerator: 5 ms and 0.2 ms a row, without using the processor."""
     time.sleep(0.005 + 0.0002 * len(text))
