@@ -29,9 +29,9 @@ TITLES = {
     " `echo` in batches of up to 32",
     "big": "600 KB in and out",
     "function": "Functions of texts: `single` one at a time, `echo` in batches of up to 32; in a"
-    " process, or in a thread of the server",
+    " process, or in a thread of wherry's (beside the others' processes)",
     "device": "A simulated device: 5 ms and 0.2 ms a row, up to 32 rows, in a process",
-    "s3": "Batches of up to 4, delay 10 ms, in a process or a thread",
+    "s3": "Batches of up to 4, delay 10 ms; in a process, or in a thread of wherry's",
 }
 
 

@@ -105,14 +105,15 @@ class Triton(Peer):
         self._command = shlex.split(command)
 
     def why_not(self, cell: Cell) -> str | None:
-        return "Triton runs models in processes" if cell.model.endswith("_thread") else None
+        return None
 
     def model(self, cell: Cell) -> str:
-        return "echo_text" if (cell.family, cell.model) == ("function", "echo") else cell.model
+        name = cell.model.removesuffix("_thread")  # it has processes only
+        return "echo_text" if (cell.family, name) == ("function", "echo") else name
 
     def request(self, cell: Cell) -> Request:
         # One element of one row where there are batches.
-        batched = cell.family == "function" and cell.model != "single"
+        batched = cell.family == "function" and self.model(cell) != "single"
         return request(cell, self.model(cell), [1, 1] if batched else None)
 
     @contextmanager
@@ -141,9 +142,9 @@ class Commanded(Peer):
         self._models = models
 
     def why_not(self, cell: Cell) -> str | None:
-        if cell.family != "function" or cell.protocol != "json" or cell.model not in self._models:
-            return f"{self.name} has no such model"
-        return None
+        if cell.protocol != "json" or cell.family != "function":
+            return f"{self.name} has functions over HTTP only"
+        return None if self.model(cell) in self._models else f"{self.name} has no such model"
 
     @contextmanager
     def _server(self, family: Family) -> Iterator[Running]:
@@ -165,8 +166,11 @@ class Mosec(Commanded):
         models = ("single", "echo", "device", "four")
         super().__init__("MOSEC", f"MOSEC {version.stdout.strip()}", command, models)
 
+    def model(self, cell: Cell) -> str:
+        return cell.model.removesuffix("_thread")  # it has processes only
+
     def path(self, cell: Cell) -> str:
-        return f"/{cell.model}"
+        return f"/{self.model(cell)}"
 
 
 def minimal() -> Commanded:
