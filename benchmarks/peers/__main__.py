@@ -21,7 +21,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from benchmarks import harness
 from benchmarks.peers import clients, table
@@ -37,6 +36,8 @@ from benchmarks.peers.servers import (
 )
 
 Servers = dict[str, dict[Family, Running]]
+#: What is kept of a run.
+FIGURES = ("cpu_us", "requests", "rate", "p50_ms", "p99_ms", "errors", "foreign")
 
 
 def main() -> None:
@@ -133,15 +134,19 @@ def one_run(peer: Peer, running: Running, cell: Cell, seconds: float) -> table.R
     if not run["requests"]:
         raise SystemExit(f"{peer.name} answered nothing in {cell.name}: {url} {run}")
     cpu_us = used["cpu_seconds"] * 1e6 / run["requests"]
-    return {**run, "cpu_us": cpu_us, "foreign": used["foreign"]}
+    figures = {**run, "cpu_us": cpu_us, "foreign": used["foreign"]}
+    return {name: float(f"{figures[name]:.5g}") for name in FIGURES}
 
 
-def write(options: argparse.Namespace, peers: Sequence[Peer], results: Any) -> None:
+def write(
+    options: argparse.Namespace, peers: Sequence[Peer], results: Sequence[table.CellResult]
+) -> None:
     """After each cell, so that an interrupted command leaves what it has measured."""
     if options.json:
         versions = {peer.name: peer.version for peer in peers}
-        record = {**harness.facts(), "peers": versions, "base": options.base, "cells": results}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        record = json.dumps({**harness.facts(), "peers": versions}, indent=1).removesuffix("\n}")
+        cells = ",\n".join(json.dumps(result) for result in results)
+        options.json.write_text(f'{record},\n "cells": [\n{cells}\n]}}\n')
     if options.markdown:
         lines = [row for result in results for row in table.rows(result, options.base)]
         options.markdown.write_text(table.markdown(lines))
