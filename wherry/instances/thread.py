@@ -11,19 +11,26 @@ from queue import SimpleQueue
 from time import perf_counter_ns
 
 from wherry.instances.executable import Executable, Execution, Failure, Outcome, model_errors
-from wherry.instances.serving import Respond, ServedInstance
+from wherry.instances.instance import BatchRun, Instance
+from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
 from wherry.values.request import Batch, Columns, InferRequest, gather, rows_of
 
+#: Called for each response of a stream: the request's index in the batch, and its rows. False: its
+#: caller is gone, spare the rest.
+Respond = Callable[[int, Columns], bool]
 
-class ThreadInstance(ServedInstance):
-    """A model called by its serving thread."""
+
+class ThreadInstance(Instance):
+    """A model that the thread of `serve` calls, one batch after the other."""
 
     def __init__(self, name: str, device: Device, model: Model, config: ModelConfig) -> None:
         super().__init__(name, device)
         self.executable = Executable(model, config)
-        self.runs_in_caller = config.run_in_caller and not self.executable.signature.is_async
+        signature = self.executable.signature
+        self.runs_in_caller = config.run_in_caller and not signature.is_async
+        self._streams = signature.streams
         self._inbox: SimpleQueue[Batch | None] = SimpleQueue()
 
     def load(self) -> None:
@@ -36,16 +43,52 @@ class ThreadInstance(ServedInstance):
     def stop(self) -> None:
         self._inbox.put(None)
 
-    def wait(self) -> Batch | None:
-        return self._inbox.get()
+    def serve(self) -> None:
+        while (batch := self._inbox.get()) is not None:
+            self.run(batch)
+            del batch  # nothing of it is to live on until the next one comes
+
+    def run(self, batch: Batch) -> None:
+        """Run one batch and tell `answers` what came of it."""
+        answers = self.answers
+        assert answers is not None
+        stream = None
+        try:
+            requests = answers.prepared(batch)
+            started = answers.now()
+            if not requests:
+                execution = Execution()
+            elif self._streams:
+                stream = answers.stream_run(self, batch, requests, started)
+                outcomes = self._stream(requests, stream)
+            else:
+                execution = self.execute(requests)
+        except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
+            answers.crashed(self, batch)
+            return
+        if stream is None:
+            answers.finished(self, (BatchRun(batch, requests, execution, started),))
+        else:
+            answers.streamed(stream, outcomes)
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
+        """Run the rows of these requests; what the model raises is an outcome."""
         started = perf_counter_ns()
         columns = gather([request.inputs for request in requests])
         gathered = perf_counter_ns()
         execution = self.executable.run(columns, [request.rows for request in requests])
-        execution.input_ns += gathered - started
+        execution.input_ns = gathered - started
         return execution
+
+    def _stream(self, requests: Sequence[InferRequest], run: StreamRun) -> list[Outcome | None]:
+        """Run a generator model to its end, at the pace of a reader that is alone in its batch."""
+
+        def respond(index: int, rows: Columns) -> bool:
+            run.wait_for_room()
+            return run.respond(index, rows)
+
+        columns = gather([request.inputs for request in requests])
+        return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure:
         try:
@@ -54,10 +97,6 @@ class ThreadInstance(ServedInstance):
         except MemoryError as error:
             return self.executable.failure(error)
         return self.executable.outcome(columns, 1)
-
-    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        columns = gather([request.inputs for request in requests])
-        return stream(self.executable, columns, [r.rows for r in requests], respond)
 
     def abort(self, reason: str) -> bool:
         return False

@@ -19,9 +19,8 @@ import wherry
 from tests.fakes import PATIENCE, Call, Desk, Gate, ManualClock, desk, gated, threads, until
 from wherry.instances.dispatcher import Dispatcher
 from wherry.instances.executable import Execution, Failure, Outcome
-from wherry.instances.instance import Instance
+from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.readiness import ModelState
-from wherry.instances.serving import Respond, ServedInstance
 from wherry.instances.thread import ThreadInstance
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device
@@ -589,7 +588,7 @@ def test_one_stuck_instance_of_two_leaves_the_model_ready(gate: Gate) -> None:
 # Workers that die, played by a fake instance
 
 
-class Worker(ServedInstance):
+class Worker(Instance):
     """An instance whose life and death the test decides."""
 
     def __init__(self, name: str, deaths: list[str]) -> None:
@@ -616,21 +615,34 @@ class Worker(ServedInstance):
     def die_idle(self) -> None:
         self.inbox.put(WorkerDied("died while idle"))
 
-    def wait(self) -> Batch | None:
-        got = self.inbox.get(timeout=PATIENCE)
-        if isinstance(got, WorkerDied):
-            raise got
-        return got
+    def serve(self) -> None:
+        while (got := self.inbox.get(timeout=PATIENCE)) is not None:
+            if isinstance(got, WorkerDied):
+                raise got
+            self.run(got)
+
+    def run(self, batch: Batch) -> None:
+        assert self.answers is not None
+        requests, started = self.answers.prepared(batch), self.answers.now()
+        if requests and requests[-1].streams:
+            run = self.answers.stream_run(self, batch, requests, started)
+            self.answers.streamed(run, self.stream(requests))
+            return
+        execution = self.execute(requests)
+        self.answers.finished(self, (BatchRun(batch, requests, execution, started),))
+
+    def stream(self, requests: Sequence[InferRequest]) -> list[Outcome | None]:
+        raise WorkerDied("died in a stream")
 
     def execute(self, requests: Sequence[InferRequest]) -> Execution:
         if self.deaths and self.deaths[0] == "run":
             self.deaths.pop(0)
             raise WorkerDied("died in a batch")
+        if self.deaths and self.deaths[0] == "bug":
+            self.deaths.pop(0)
+            raise KeyError("our own mistake")
         outcomes: list[Outcome] = [{"output": r.inputs["text"]} for r in requests]
         return Execution(outcomes, executed_rows=[sum(r.rows for r in requests)])
-
-    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
-        raise WorkerDied("died in a stream")
 
     def abort(self, reason: str) -> bool:
         return False
@@ -670,6 +682,15 @@ def test_a_request_whose_worker_died_is_tried_once_more() -> None:
         assert d.dispatcher.statistics.worker_restarts == 1
         # Each ran alone: had one of them killed the worker, the other would not die with it.
         assert sorted(d.dispatcher.statistics.batch_sizes) == [1]
+
+
+def test_a_request_is_tried_once_more_if_a_bug_ends_the_thread_of_its_instance(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with desk(echo(), make=Workers("bug")) as d:
+        assert d.ask("a").rows() == ["a"]
+        assert d.dispatcher.statistics.worker_deaths == {"bug": 1}
+    assert "our own mistake" in caplog.text
 
 
 def test_a_request_that_kills_two_workers_is_answered_with_the_reason() -> None:
@@ -787,7 +808,7 @@ class Poisoned(Worker):
             raise WorkerDied("died of it")
         return super().execute(requests)
 
-    def stream(self, requests: Sequence[InferRequest], respond: Respond) -> list[Outcome | None]:
+    def stream(self, requests: Sequence[InferRequest]) -> list[Outcome | None]:
         if requests[0].inputs["text"] == ["poison"]:
             self.deaths.append("died")
             raise WorkerDied("died of it")
