@@ -268,9 +268,10 @@ class InstanceLife(Generic[InstanceT]):
                     self._works.serve(instance)
                     self._ended_life(instance)
                     return
-                except WorkerDied as error:
-                    explained = self._works.lost(instance, error)
-                    loss = Loss(str(error), error.cause, instance.good_batches, explained)
+                except Exception as error:  # noqa: BLE001 - our own bug, too: its requests must end
+                    died = _death(instance, error)
+                    explained = self._works.lost(instance, died)
+                    loss = Loss(str(died), died.cause, instance.good_batches, explained)
                     self._ended_life(instance)
 
     def _came_up(self, number: int, instance: InstanceT, first: bool) -> None:
@@ -376,6 +377,16 @@ class InstanceLife(Generic[InstanceT]):
 def number_of(instance: Loadable) -> int:
     """Which of its model's instances it is; the one that takes its place is the same."""
     return int(instance.name.rpartition("_")[2])
+
+
+def _death(instance: Loadable, error: Exception) -> WorkerDied:
+    """What ended `serve`: the worker's death, or our own bug, which is logged."""
+    if isinstance(error, WorkerDied):
+        return error
+    log.exception("internal error", extra={"instance": instance.name})
+    died = WorkerDied(f"instance {instance.name}: internal error; see the server's log")
+    died.cause = "bug"
+    return died
 
 
 def _unload(instance: Loadable) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
 from wherry.workers.loop import LoopCalls, WorkerLoop
+
+log = logging.getLogger("wherry")
 
 
 class LoopPort(LoopCalls):
@@ -35,7 +39,12 @@ class LoopPort(LoopCalls):
     def _flush(self) -> None:
         requests, self._requests = self._requests, {}
         for model, waiting in requests.items():
-            model.submit(waiting)
+            try:
+                model.submit(waiting)
+            except Exception:  # our own bug: no caller must wait for ever
+                log.exception("internal error", extra={"model": model.name})
+                for request in waiting:
+                    request.reply.settle(WherryError("internal error; see the server's log"))
 
 
 class LoopPorts:

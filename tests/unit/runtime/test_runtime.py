@@ -347,6 +347,25 @@ def test_requests_of_one_turn_of_the_loop_share_a_batch(gate: Gate) -> None:
     assert gate.batches == [["a", "b", "c"]]
 
 
+def test_a_bug_that_loses_requests_of_a_turn_ends_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*args: Any) -> None:
+        raise KeyError("our own mistake")
+
+    with Runtime(shout, add) as rt:
+        monkeypatch.setattr(rt.model("shout").runner, "submit", broken)
+
+        async def main() -> None:
+            calls = rt.ainfer("shout", "a"), rt.ainfer("add", 1, 2)
+            answers: list[object] = await asyncio.gather(*calls, return_exceptions=True)
+            assert isinstance(answers[0], WherryError)
+            assert answers[1] == 3
+
+        asyncio.run(main())
+    assert "our own mistake" in caplog.text
+
+
 def test_errors_reach_an_awaiting_caller() -> None:
     with Runtime(picky, count) as rt:
 
