@@ -116,6 +116,8 @@ class Dispatcher(InstanceRunner[Instance]):
         return broken
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
+        if self._poisons.active:  # rows are compared with those that have killed workers
+            return None
         return self._in_caller.run(columns)
 
     @property
