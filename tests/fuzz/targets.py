@@ -17,9 +17,9 @@ import wherry
 from tests.unit.frontends.grpc.raw import Desk, Peer
 from tests.unit.frontends.http.test_fuzz_parser import check_and_release
 from wherry.frontends.access.api_keys import parse_key_file
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
-from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
 from wherry.frontends.v2.http.infer_codec import ModelCodec
@@ -89,7 +89,7 @@ def _binary(data: bytes) -> None:
 
 
 def _pieces(data: bytes) -> None:
-    assembly = Assembly(2**20, MessageRooms())
+    assembly = Assembly(2**20, KeptBuffers())
     for at in range(0, len(data), 7):
         for _ in assembly.feed(memoryview(data)[at : at + 7]):
             pass

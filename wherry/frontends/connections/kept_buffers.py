@@ -37,6 +37,11 @@ class KeptBuffers:
     def take(self, length: int) -> memoryview:
         """Return a writable buffer of `length` bytes, with whatever was in them. It is the
         caller's while the caller, a slice or an array of it refers to it."""
+        buffer = self.again(length)
+        return self.new(length) if buffer is None else buffer
+
+    def again(self, length: int) -> memoryview | None:
+        """`take` a buffer that was used before; None if none of this length is free."""
         buffers = self._buffers
         for number in range(len(buffers)):
             # One that is much too large would keep more memory than it was asked for.
@@ -44,6 +49,10 @@ class KeptBuffers:
             if fits and sys.getrefcount(buffers[number]) == _UNUSED:
                 self._taken.add(number)
                 return buffers[number].data[:length]
+        return None
+
+    def new(self, length: int) -> memoryview:
+        """`take` a new buffer, which is kept if there is room for it."""
         # Not bytearray(n): that writes n zeros first, so a mere announcement would cost memory.
         buffer = np.empty(length, np.uint8)
         if length <= LARGEST_BYTES and self._bytes + length <= KEPT_BYTES:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, cast
 
 from wherry.frontends.connections.held import HeldBytes, Holdings
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.open_connections import MayAsk, OpenConnections
@@ -25,7 +26,6 @@ from wherry.frontends.grpc import frames, heads
 from wherry.frontends.grpc.call import STREAM_WINDOW, Call
 from wherry.frontends.grpc.frame_reader import FRAME_BYTES, FrameReader, receive_buffer
 from wherry.frontends.grpc.frames import ConnectionFault
-from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.request_messages import MessageReading
 from wherry.frontends.grpc.rpc import Application, report
 from wherry.frontends.grpc.sender import FrameSender
@@ -59,7 +59,7 @@ class Connections(OpenConnections["Connection"]):
         super().__init__(clock, limits, holdings)
         self.turns = TurnBudget()
         reading = MessageReading(
-            limits.max_body_bytes, self.turns, offload or Offload(), MessageRooms()
+            limits.max_body_bytes, self.turns, offload or Offload(), KeptBuffers()
         )
         self.serving = Serving(application, coding, clock, reading, ended)
         self.receive_buffer = receive_buffer()
@@ -71,12 +71,12 @@ class Connections(OpenConnections["Connection"]):
 
     def sweep(self) -> None:
         super().sweep()
-        self.serving.reading.rooms.sweep()
+        self.serving.reading.buffers.trim()
 
     def remove(self, connection: Connection) -> None:
         super().remove(connection)
         if not self.open:  # and no sweep comes
-            self.serving.reading.rooms = MessageRooms()
+            self.serving.reading.buffers = KeptBuffers()
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -6,8 +6,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from wherry.frontends import compression
-from wherry.frontends.grpc.message_rooms import MessageRooms
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge
 
@@ -20,6 +22,8 @@ PREFIX: Final = struct.Struct(">BL")
 FIRST_ROOM: Final = 2**18
 """Bytes of new room for a message of which only the length has come: sending a length costs
 nothing."""
+KEPT_BYTES: Final = 2**17
+"""Messages of at least as many bytes come into kept buffers: small ones cost no fresh pages."""
 GROWTH: Final = 4
 """The room grows to this multiple of what has come; all copies add up to a third of a message."""
 
@@ -36,12 +40,12 @@ class Assembly:
     """Assembles the messages of a stream from pieces of any length."""
 
     __slots__ = (
-        "_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix", "_rooms",
+        "_buffers", "_compressed", "_filled", "_length", "_max_bytes", "_message", "_prefix",
     )  # fmt: skip
 
-    def __init__(self, max_bytes: int, rooms: MessageRooms) -> None:
+    def __init__(self, max_bytes: int, buffers: KeptBuffers) -> None:
         self._max_bytes = max_bytes
-        self._rooms = rooms
+        self._buffers = buffers
         self._prefix = b""
         self._compressed = False
         self._message: memoryview | None = None  # as much of it as there is room for by now
@@ -112,7 +116,8 @@ class Assembly:
             else:
                 self._compressed = flag == 1
                 self._length = length
-                self._message = self._rooms.kept(length) or self._room(FIRST_ROOM)
+                again = self._buffers.again(length) if length >= KEPT_BYTES else None
+                self._message = self._room(FIRST_ROOM) if again is None else again
                 self._filled = 0
 
     def place(self) -> memoryview | None:
@@ -133,8 +138,12 @@ class Assembly:
         yield self._compressed, message
 
     def _room(self, most: int) -> memoryview:
+        """Room for the whole message, or for as much as `most` of it."""
         length = self._length
-        return self._rooms.new(min(length, most), whole=length <= most)
+        if KEPT_BYTES <= length <= most:
+            return self._buffers.new(length)
+        # Not bytearray(n): that writes n zeros first.
+        return np.empty(min(length, most), np.uint8).data
 
 
 def unpacked(message: Buffer, coding: str, max_bytes: int) -> Buffer:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from wherry.frontends.connections.held import HeldBytes
-from wherry.frontends.grpc.message_rooms import MessageRooms
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, unpacked
 from wherry.frontends.grpc.rpc import report
 from wherry.frontends.grpc.work import CALL_WORK, UNPACKED_A_FRAME, TurnBudget
@@ -36,7 +36,7 @@ class MessageReading:
     #: Where large compressed messages are unpacked.
     offload: Offload
     #: Where large messages are assembled.
-    rooms: MessageRooms
+    buffers: KeptBuffers
 
 
 class MessageReceiver(Protocol):
@@ -86,7 +86,7 @@ class RequestMessages:
         self._heard: tuple[int, float] | None = None  # `held`, and when a sweep first saw it
         self._one = one
         self._kept: Buffer | None = None  # the one
-        self.assembly = Assembly(reading.max_bytes, reading.rooms)
+        self.assembly = Assembly(reading.max_bytes, reading.buffers)
         self._paused = False
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0

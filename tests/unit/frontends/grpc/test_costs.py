@@ -13,12 +13,12 @@ import pytest
 import wherry
 from tests.costs import assert_linear
 from tests.unit.frontends.grpc.raw import LIMITS, MANY, Desk, Peer
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.grpc import frames, proto
 from wherry.frontends.grpc.frames import frame, header_frames, window_update
 from wherry.frontends.grpc.heads import CODINGS, Head, Refusal, percent_encoded
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders, literal
-from wherry.frontends.grpc.message_rooms import MessageRooms
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.grpc.wire_numbers import BLOCK, varint
 from wherry.frontends.v2.element_bytes import pack_bytes
@@ -265,7 +265,7 @@ MESSAGES: dict[str, Bytes] = {
 @pytest.mark.parametrize("shape", MESSAGES)
 def test_the_messages_of_a_stream(shape: str, at_once: int) -> None:
     def read(data: bytes) -> None:
-        assembly, view = Assembly(2**30, MessageRooms()), memoryview(data)
+        assembly, view = Assembly(2**30, KeptBuffers()), memoryview(data)
         with contextlib.suppress(BadMessage):
             for i in range(0, len(view), at_once):
                 for _ in assembly.feed(view[i : i + at_once]):

@@ -9,6 +9,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hyperframe.frame import (
     ContinuationFrame,
@@ -1165,6 +1166,22 @@ async def test_a_large_message_is_read_straight_into_its_place(desk: Desk) -> No
     assert desk.only.message == message
     assert isinstance(desk.only.message, memoryview)
     assert not desk.only.message.readonly
+    await peer.leave()
+
+
+@looped
+async def test_the_room_of_a_large_message_is_used_again(desk: Desk) -> None:
+    peer = Peer(desk)
+    places: list[int] = []
+    for n in range(4):
+        message = bytes([n]) * 600_000
+        peer.ask(2 * n + 1, message)
+        call = desk.calls.pop()
+        assert call.message == message
+        places.append(np.frombuffer(call.message, np.uint8).ctypes.data)
+        call.respond(b"")
+        del call
+    assert len(set(places[1:])) == 1  # the first had no room to begin with, and grew
     await peer.leave()
 
 

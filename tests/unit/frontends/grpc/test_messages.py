@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.properties import examples
 from tests.unit.frontends.grpc.raw import prefixed
-from wherry.frontends.grpc.message_rooms import MessageRooms
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, packed, unpacked
 
 
@@ -17,7 +17,7 @@ from wherry.frontends.grpc.messages import Assembly, BadMessage, Message, packed
 def test_however_a_stream_is_cut_its_messages_are_the_same(
     texts: list[bytes], cuts: list[int]
 ) -> None:
-    assembly = Assembly(50, MessageRooms())
+    assembly = Assembly(50, KeptBuffers())
     data = b"".join(map(prefixed, texts))
     found: list[Message] = []
     for size in [*cuts, len(data)]:
@@ -35,7 +35,7 @@ def test_however_a_stream_is_cut_its_messages_are_the_same(
 
 
 def test_a_message_says_what_it_lacks() -> None:
-    assembly = Assembly(1000, MessageRooms())
+    assembly = Assembly(1000, KeptBuffers())
     assert list(assembly.feed(memoryview(b"\0\0"))) == []
     assert (assembly.between, assembly.missing) == (False, 0)
     assert list(assembly.feed(memoryview(b"\0\0\x0aab"))) == []
@@ -44,8 +44,8 @@ def test_a_message_says_what_it_lacks() -> None:
 
 def test_a_message_over_the_limit_is_refused_at_its_length() -> None:
     with pytest.raises(BadMessage, match=r"larger than max \(101 vs. 100 bytes\)"):
-        list(Assembly(100, MessageRooms()).feed(memoryview(b"\0\0\0\0\x65")))
-    assert list(Assembly(100, MessageRooms()).feed(memoryview(prefixed(bytes(100))))) == [
+        list(Assembly(100, KeptBuffers()).feed(memoryview(b"\0\0\0\0\x65")))
+    assert list(Assembly(100, KeptBuffers()).feed(memoryview(prefixed(bytes(100))))) == [
         (False, bytes(100))
     ]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.frontends.grpc.raw import looped, prefixed, turned
 from wherry.frontends.connections.held import FREE_BYTES, HeldBytes
-from wherry.frontends.grpc.message_rooms import MessageRooms
+from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc.request_messages import (
     MESSAGE_BYTES,
     PACKED_BYTES,
@@ -32,7 +32,7 @@ class Receiver:
         self.ends = 0
         self.grants = 0
         self.refused = ""
-        self.reading = MessageReading(MAX_BYTES, TurnBudget(), Offload(), MessageRooms())
+        self.reading = MessageReading(MAX_BYTES, TurnBudget(), Offload(), KeptBuffers())
         self.received = HeldBytes(lambda count: count > full)
         self.messages = RequestMessages(self, coding, self.reading, self.received, one=one)
 
