@@ -85,7 +85,14 @@ class Outcomes:
 
     def finished(self, instance: Instance, runs: Sequence[BatchRun]) -> None:
         try:
-            ran = [(run, *self._with_outcomes(run)) for run in runs]
+            ran: list[tuple[BatchRun, Sequence[InferRequest], Sequence[Outcome]]] = []
+            for run in runs:
+                execution = run.execution
+                special = execution.later or execution.out_of_memory_rows
+                if special or self._inputs is not None:
+                    ran.append((run, *self._with_outcomes(run)))
+                else:  # as nearly always
+                    ran.append((run, run.requests, execution.outcomes))
             self._desk.ended(instance, runs)
             good: list[tuple[InferRequest, InferResponse]] = []
             bad: list[tuple[InferRequest, Failure]] = []
@@ -97,9 +104,10 @@ class Outcomes:
                     if isinstance(outcome, Failure):
                         bad.append((request, outcome))
                     elif request.reply.claim():
-                        good.append(
-                            (request, InferResponse(outcome, request.rows, said.get(request)))
+                        response = InferResponse(
+                            outcome, request.rows, said.get(request) if said else None
                         )
+                        good.append((request, response))
             self._delivery.answer(good)
             for request, failure in bad:
                 self._desk.failed(request, failure, instance.name)

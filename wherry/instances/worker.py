@@ -138,6 +138,8 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
 
 
 def _serve(connection: MessageSocket, executable: Executable) -> None:
+    # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
+    # an answer is the one that ran.
     while True:
         message = connection.receive()
         if isinstance(message, Execute):

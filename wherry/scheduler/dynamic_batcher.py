@@ -100,7 +100,11 @@ class DynamicBatcher(Batcher):
         for lane in self._queue.lanes(now):
             if ahead and not self._is_full(lane):
                 return IDLE
-            rows, reason = self._ready(lane, now)
+            if not self.max_queue_delay:
+                rows = self.max_batch_size
+                reason = "full" if lane.rows >= rows else "idle"
+            else:
+                rows, reason = self._ready(lane, now)
             if rows:
                 before = lane.rows
                 requests = tuple(self._queue.take(lane, rows))
@@ -111,10 +115,8 @@ class DynamicBatcher(Batcher):
         return Wait(until=wake_at)
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:
-        """How many rows of this lane may leave now (0: none yet), and why."""
+        """How many rows of this lane may leave now (0: none yet), and why, if there is a delay."""
         full = lane.rows >= self.max_batch_size
-        if not self.max_queue_delay:
-            return self.max_batch_size, "full" if full else "idle"
         last = lane.oldest_at + self.max_queue_delay
         if now >= last:
             return self.max_batch_size, "full" if full else "delay"

@@ -160,10 +160,8 @@ class RequestQueue:
         return live
 
     def take(self, lane: Lane, max_rows: int) -> list[InferRequest]:
-        """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows.
-
-        The first one is taken in any case.
-        """
+        """Remove the longest run of requests at the head of `lane` of at most `max_rows` rows, and
+        the first one in any case."""
         taken: list[InferRequest] = []
         rows = 0
         if not lane.gone and len(lane.tenants) == 1:  # as nearly always: the first of one line
@@ -187,7 +185,11 @@ class RequestQueue:
         lane.rows -= rows
         self.queued_requests -= len(taken)
         self.queued_rows -= rows
-        self._pass_turns(lane, taken)
+        if len(self._lanes) > 1 or len(lane.tenants) > 1 or lane.gone:
+            self._pass_turns(lane, taken)
+        else:
+            self._turns += 1
+            self._served[taken[0].tenant] = self._turns
         return taken
 
     def take_these(self, lane: Lane, chosen: list[InferRequest]) -> list[InferRequest]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import wherry
 from tests.fakes import PATIENCE, Call, Desk, desk, until
@@ -62,8 +62,8 @@ class Line(Instance):
     def give(self, batches: Sequence[Batch]) -> None:
         assert not self.stopped
         assert self.answers is not None
+        self._given_at += [self.answers.now()] * len(batches)  # first: the test looks at `given`
         self.given += batches
-        self._given_at += [self.answers.now()] * len(batches)
         self.gives.append(len(batches))
 
     def stop(self) -> None:
@@ -327,6 +327,7 @@ def test_only_the_oldest_batch_was_run_by_a_worker_that_died() -> None:
         assert [call.request.attempts for call in calls] == [0, 1, *[0] * 8]
         # It is not known any more how long a batch runs.
         order = []
+        until(lambda: bool(successor.given))
         while successor.given:
             order += [row for rows in successor.rows() for row in rows]
             successor.finish(len(successor.given))
@@ -489,20 +490,24 @@ class AnyOrder(RuleBasedStateMachine):
         rows = [str(len(self.calls) + i) for i in range(count)]
         self.calls += self.desk.ask_all(*rows, priority=priority)
 
-    @precondition(lambda self: self.busy())
-    @rule(data=st.data(), us=st.sampled_from([5, 5, 5, 100, 1000]))
-    def finish(self, data: Any, us: int) -> None:
-        line = data.draw(st.sampled_from(self.busy()))
-        line.finish(data.draw(st.integers(1, len(line.given))), us * US)
+    # What is drawn must not depend on what other threads have done so far.
 
-    @precondition(lambda self: self.calls)
-    @rule(data=st.data())
-    def cancel(self, data: Any) -> None:
-        self.desk.dispatcher.cancel(data.draw(st.sampled_from(self.calls)).request)
+    @rule(which=st.integers(0, 5), most=st.integers(1, 8), us=st.sampled_from([5, 5, 5, 100, 1000]))
+    def finish(self, which: int, most: int, us: int) -> None:
+        busy = self.busy()
+        if busy:
+            line = busy[which % len(busy)]
+            line.finish(min(most, len(line.given)), us * US)
 
-    @rule(data=st.data(), reached=st.booleans())
-    def die(self, data: Any, reached: bool) -> None:
-        line = data.draw(st.sampled_from(self.up()))
+    @rule(which=st.integers(0, 20))
+    def cancel(self, which: int) -> None:
+        if self.calls:
+            self.desk.dispatcher.cancel(self.calls[-1 - which % len(self.calls)].request)
+
+    @rule(which=st.integers(0, 5), reached=st.booleans())
+    def die(self, which: int, reached: bool) -> None:
+        up = self.up()
+        line = up[which % len(up)]
         line.given.clear()
         line.die(reached=reached)
         until(lambda: line not in self.desk.dispatcher.instances)
