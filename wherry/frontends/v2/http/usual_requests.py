@@ -1,7 +1,7 @@
 """Which infer requests are like most others, and need not be read member by member?
 
-Both classes here give the same as ModelCodec.decode, and None for all that is not usual or wrong:
-that is read in full.
+Both classes return what ModelCodec.decode_in_full does, or None for a request that they do not
+know: that one is read in full.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD_BYTES: Final = 2048
 
 
 class UsualBody:
-    """Reads JSON whose one input is a flat list of strings or numbers, and that asks for nothing.
+    """Reads a JSON body for a model with one input, whose data is a flat list.
 
     One decoder checks name, datatype and elements, so that the data is not read a second time.
     """
