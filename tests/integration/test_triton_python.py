@@ -125,6 +125,14 @@ def test_without_dynamic_batching_each_request_is_executed_alone(rt: wherry.Runt
     assert [one["requests"] for one in told] == [1] * 4
 
 
+def test_batches_go_ahead_to_models_that_answer_with_what_they_return(rt: wherry.Runtime) -> None:
+    """A call may wait for a request that would be behind it, and a decoupled model's batch says
+    nothing of how long its requests take."""
+    ahead = {name: instances(rt, name)[0].takes_ahead for name in ("add_sub", "caller", "repeat")}
+
+    assert ahead == {"add_sub": True, "caller": False, "repeat": False}
+
+
 def test_strings_are_arrays_of_bytes_objects(rt: wherry.Runtime) -> None:
     answer = rt.infer("upper", TEXT=[b"a", "\u00e4".encode(), b""])
 
