@@ -195,9 +195,10 @@ class PythonInstance(Instance):
         kind = message[0]
         if kind == "executed":
             decoded = self._codec.decoded
-            message[5] = [
-                decoded(one, incoming) if isinstance(one, list) else one for one in message[5]
-            ]
+            answers = message[5]
+            for index, one in enumerate(answers):
+                if isinstance(one, list):
+                    answers[index] = decoded(one, incoming)
         elif kind == "response":
             if message[4] is not None:
                 message[4] = self._codec.decoded(message[4], incoming)

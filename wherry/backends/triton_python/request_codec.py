@@ -58,7 +58,11 @@ class RequestCodec:
         self._batched = config.max_batch_size > 0
         triton: TritonConfig = model.triton
         signature: Signature = model.signature(config.name)
-        self._outputs = {spec.name: spec for spec in signature.outputs}
+        #: Of each output what it is declared as, and the datatype of one that is taken as it is.
+        self._outputs = {
+            spec.name: (spec, spec.datatype.name if _is_as_it_is(spec) else "")
+            for spec in signature.outputs
+        }
         dims = {one.name: one.reshape.shape for one in triton.input if one.reshape is not None}
         #: Of each input the shape of a row as the model knows it, and whether it goes as it is.
         self._inputs = [
@@ -66,7 +70,7 @@ class RequestCodec:
                 spec.name,
                 spec,
                 dims.get(spec.name, spec.shape),
-                spec.form is Form.ARRAY and spec.datatype is not BF16,
+                _is_as_it_is(spec),
             )
             for spec in signature.inputs
         ]
@@ -130,13 +134,19 @@ class RequestCodec:
         columns: Columns = {}
         wrong: dict[str, Exception] = {}
         for descriptor in outputs:
-            name = descriptor[0]
-            spec = self._outputs.get(name)
-            if spec is None:  # as in Triton: clients cannot request it
+            name, datatype, shape, where, offset, size = descriptor
+            declared = self._outputs.get(name)
+            if declared is None:  # as in Triton: clients cannot request it
                 self._log_undeclared(name)
                 continue
+            spec, usual = declared
             try:
-                columns[name], _ = get(descriptor, incoming, spec, batched=self._batched)
+                if datatype == usual and shape:
+                    whole = shape if self._batched else (1, *shape)
+                    dtype = spec.datatype.dtype
+                    columns[name] = incoming.array(where, offset, size, dtype, whole)
+                else:
+                    columns[name], _ = get(descriptor, incoming, spec, batched=self._batched)
             except ValueError as problem:
                 wrong[name] = problem
         said = None if parameters == "{}" else json.loads(parameters)
@@ -186,6 +196,11 @@ class RequestCodec:
 
     def _bad(self, what: str) -> Failure:
         return Failure("BadModelOutput", f"model {self.model_name!r} {what}")
+
+
+def _is_as_it_is(spec: TensorSpec) -> bool:
+    """Is its column the very array that the model sees?"""
+    return spec.form is Form.ARRAY and spec.datatype is not BF16
 
 
 def _bytes_of_row(inputs: Sequence[TensorSpec]) -> float:

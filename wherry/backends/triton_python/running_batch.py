@@ -92,13 +92,16 @@ class RunningBatch(BatchRun):
 
     def end(self, input_ns: int = 0, infer_ns: int = 0, output_ns: int = 0) -> None:
         """The batch ends, with its outcomes and these durations."""
-        members, requests = self.members, self.requests
+        rows = 0
+        for index in self.members:
+            rows += self.requests[index].rows
         self.execution = Execution(
             self.outcomes,
-            max(0, input_ns),
+            input_ns if input_ns > 0 else 0,
             infer_ns,
-            max(0, output_ns),
-            [sum([requests[index].rows for index in members])] if members else [],
-            later=self.later,
-            parameters=self.parameters,
+            output_ns if output_ns > 0 else 0,
+            [rows] if self.members else [],
+            0,
+            self.later,
+            self.parameters,
         )

@@ -360,7 +360,11 @@ class InferenceResponse:
             return [[error.code(), clean(error.message())], self._parameters, []]
         outputs = []
         for tensor in self._outputs:
-            outputs.append(out.put(*tensor._wire()))  # noqa: PERF401 - takes less
+            name, datatype, array = tensor._name, tensor._datatype, tensor._array
+            if tensor._memory is None and datatype != "BYTES" and name.isascii():
+                outputs.append(out.put(name, datatype, tensor._shape, array))
+            else:
+                outputs.append(out.put(*tensor._wire()))
         return [None, self._parameters, outputs]
 
     def __repr__(self) -> str:

@@ -46,6 +46,8 @@ _HAS_FILE = 1
 _BUFFER_BYTES = 64 << 10
 _ONE_FILE = socket.CMSG_SPACE(4)
 _LENGTH = struct.Struct("<I")
+#: The header, and the length of the head that follows it.
+_BEGINNING = struct.Struct("<IIHHI")
 _PADDING = bytes(16)
 #: Datatypes whose tensors are converted where they arrive.
 _DECODED = ("BYTES", "BF16")
@@ -112,6 +114,17 @@ class Arena:
 
 class Outgoing:
     """The tensors of a message being built."""
+
+    __slots__ = (
+        "_arena",
+        "_file_size",
+        "_memory",
+        "blocks",
+        "chunks",
+        "decoded_bytes",
+        "file",
+        "size",
+    )
 
     def __init__(self, memory: Any = None, arena: Arena | None = None) -> None:
         self._memory = memory
@@ -286,8 +299,11 @@ def framed(message: list[Any], tensors: Outgoing) -> bytes:
     if size > MAX_MESSAGE_BYTES:
         raise ValueError(f"{size} bytes are more than one message may hold")
     flags = 0 if tensors.file is None else _HAS_FILE
-    header = _HEADER.pack(size, min(tensors.decoded_bytes, 0xFFFFFFFF), flags, _MARK)
-    return b"".join([header, _LENGTH.pack(len(head)), head, *tensors.chunks])
+    decoded_bytes = tensors.decoded_bytes
+    if decoded_bytes > 0xFFFFFFFF:
+        decoded_bytes = 0xFFFFFFFF
+    beginning = _BEGINNING.pack(size, decoded_bytes, flags, _MARK, len(head))
+    return b"".join([beginning, head, *tensors.chunks])
 
 
 def read_body(body: Any, file: Any, views: SlabViews | None) -> tuple[list[Any], Incoming]:

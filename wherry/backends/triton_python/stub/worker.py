@@ -198,7 +198,7 @@ class Worker:
         outcomes: list[Any]
         try:
             result = self._model.execute(requests)
-            if hasattr(result, "__await__"):
+            if result.__class__ is not list and hasattr(result, "__await__"):
                 result = self._run_in_loop(result)
             outcomes = self._outcomes(result, requests)
         except _errors() as error:
@@ -248,21 +248,19 @@ class Worker:
         for request, response in zip(requests, result):  # noqa: B905 - Python 3.8 has no strict
             if response is None:
                 outcomes.append(request._leave())
-            else:
-                outcomes.append(self._answered(request, response))
+                continue
+            if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+                raise _WrongAnswer(  # Triton's spelling
+                    "Expected a None object in the execute function return list for reschduled"
+                    " request"
+                )
+            if not request._end():
+                raise _WrongAnswer(
+                    "execute() returned a response for a request that its response sender had"
+                    " answered"
+                )
+            outcomes.append(response)
         return outcomes
-
-    @staticmethod
-    def _answered(request: Any, response: Any) -> Any:
-        if request._release == pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-            raise _WrongAnswer(  # Triton's spelling
-                "Expected a None object in the execute function return list for reschduled request"
-            )
-        if not request._end():
-            raise _WrongAnswer(
-                "execute() returned a response for a request that its response sender had answered"
-            )
-        return response
 
     # async def execute
 
