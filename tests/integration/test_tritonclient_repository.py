@@ -136,6 +136,30 @@ def test_a_server_that_polls_serves_what_its_files_say(tmp_path: Path) -> None:
             client.load_model("a")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_change_within_a_second_to_files_of_the_same_size_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own cache of bytecode would miss it, in model.py as in what that imports."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+
+    def save_both(number: int) -> None:
+        save(tmp_path, "a", number)
+        folder = tmp_path / "a" / "1"
+        write(folder / "model.py", f"import factor\n{MODEL}".format(number=f"{number} * factor.IS"))
+        write(folder / "factor.py", f"IS = {number}\n")
+        for file in folder.glob("*.py"):
+            os.utime(file, (1e9, 1e9))
+
+    save_both(3)
+    with client_of(tmp_path, "--model-control-mode=explicit", "--load-model=a") as client:
+        assert product(client, "a") == 9
+        save_both(4)
+        client.load_model("a")
+        assert product(client, "a") == 16
+
+
 def held(pid: int) -> dict[str, int]:
     """What a process holds beyond its memory."""
     threads = children = 0

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import importlib
-import importlib.util
 import json
 import os
 import select
@@ -24,6 +22,7 @@ from typing import Any, Iterator  # noqa: UP035 - for Python 3.8
 
 from . import pb_utils
 from .link import Link
+from .model_files import import_model
 from .text import clean, write_record
 from .wire import SLAB_BYTES, Channel
 
@@ -98,7 +97,8 @@ class Worker:
             sys.modules[name] = pb_utils
         completed: str | None = None
         try:
-            module = _import_model(self._start)
+            start = self._start
+            module = import_model(start["module"], start["file"], start["path"])
             if "logging" in sys.modules:
                 _log_to_server(self._start["log_level"])
             self._class = getattr(module, "TritonPythonModel", None)
@@ -398,20 +398,6 @@ def _is_coroutine_function(function: Any) -> bool:
 
 class _WrongAnswer(Exception):
     """execute() returned something invalid."""
-
-
-def _import_model(start: dict[str, Any]) -> Any:
-    """Import the model's file as Triton does: as "1.model", with the model's folder on sys.path."""
-    for folder in start["path"]:
-        sys.path.append(folder)
-    name, file = start["module"], start["file"]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{os.path.basename(file)} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _completed(complete: Any, config: str) -> str:
