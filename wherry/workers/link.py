@@ -142,6 +142,8 @@ class WorkerLink:
 
     def write(self) -> None:
         """Send what was added. Not while the other thread encodes: then when it has done so."""
+        if self._lent:
+            return  # nothing was added: that takes the sockets back
         while self._waiting and not self._encoding:
             message, slab, large = self._waiting.popleft()
             if large:

@@ -523,6 +523,7 @@ class AnyOrder(RuleBasedStateMachine):
         world = self.world
         self.caller.give_back()
         closed = bool(world.ends)
+        self.send("small")  # takes back what is lent
         world.link.write()
         for _ in range(100):
             world.link.resume()
