@@ -4,6 +4,7 @@ import contextlib
 import gc
 import logging
 import re
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in the background with these ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for package in filter(None, config.getoption("--without").split(",")):
         sys.modules[package] = None  # type: ignore[assignment] # as the import system has it
 

@@ -88,10 +88,12 @@ def test_a_request_in_flight_keeps_no_more_memory_than_its_limit_and_none_afterw
         for _ in range(4):  # what is made once, and kept for the next time
             all_held()
             idle = all_answered()
-        in_flight = all_held() - idle
-        afterwards = all_answered() - idle
-    assert in_flight / many <= LIMITS["json to a thread"]["kept_in_flight"]
-    assert afterwards / many < 1
+        in_flight, afterwards = [], []
+        for _ in range(3):  # other threads make objects, too
+            in_flight.append(all_held() - idle)
+            afterwards.append(all_answered() - idle)
+    assert min(in_flight) / many <= LIMITS["json to a thread"]["kept_in_flight"]
+    assert min(afterwards) / many < 1
 
 
 def _blocks() -> int:
