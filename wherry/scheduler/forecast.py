@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
+from wherry.scheduler.costs import RowCosts
 from wherry.scheduler.curve import BatchCurve
 from wherry.scheduler.door import TurnTimes
 from wherry.values.request import InferRequest
@@ -23,8 +24,7 @@ class Forecast:
         self.turns = TurnTimes()
         self.busy = 0
         self.running_rows = 0
-        #: Work (rows times the longest row's cost) in a row; 1 for models without costs.
-        self.work_per_row = 1.0
+        self.costs = RowCosts()
         #: The last answer of `rows_within`, until something is learnt.
         self.known_rows_within: float | None = None
 
@@ -45,8 +45,7 @@ class Forecast:
         self.busy -= batches
         self.running_rows -= rows
         if seconds is not None:
-            if cost != self.work_per_row:
-                self.work_per_row += 0.1 * (cost - self.work_per_row)
+            self.costs.learn(cost)
             self.learn(rows / batches * cost, seconds)
 
     def learn(self, work: float, seconds: float) -> None:
@@ -57,7 +56,7 @@ class Forecast:
 
     def batch_seconds(self, rows: float) -> float:
         """Of a batch of so many rows; 0.0 while nothing is known."""
-        return self.curve.seconds(rows * self.work_per_row) if self.curve else 0.0
+        return self.curve.seconds(rows * self.costs.per_row) if self.curve else 0.0
 
     def waiting_seconds(self, rows_ahead: float, most: int) -> float:
         """Until a request starts behind so many rows, in batches of at most `most`; 0.0 while
@@ -92,6 +91,6 @@ class Forecast:
             "batch_seconds": [list(point) for point in self.curve.points()],
             "fixed_seconds": self.curve.fixed(),
             "row_seconds": self.curve.slope(),
-            "work_per_row": self.work_per_row,
+            "work_per_row": self.costs.per_row,
             "predicted_wait_seconds": self.waiting_seconds(queued_rows, most),
         }

@@ -9,7 +9,7 @@ Five rules, each from what was learnt while running:
    free in between; and what one takes the others will lack (`_fair_part`).
 4. Where the device works in steps, a batch ends with a step (`_step`); where a batch costs next to
    nothing by itself, it takes only a part of what waits (`_part`).
-5. Where rows are padded to the longest, rows of similar length go together (`_alike`).
+5. Where rows are padded to the longest, rows of similar length go together (costs.py).
 
 docs/internals/batching.md has the reasons and what the rules reach.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate
 from math import ceil, inf
 from typing import Any
 
@@ -87,7 +87,7 @@ class SelfTuningBatcher(Batcher):
         return not self.returns.share or self._company(1, now, 1) <= now
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        if self.forecast.work_per_row == 1.0:  # what this row's cost was is not known here
+        if not self.forecast.costs.differ:  # what this row's cost was is not known here
             self.forecast.learn(1, seconds)
         self.returns.ended(1, now)
 
@@ -200,7 +200,7 @@ class SelfTuningBatcher(Batcher):
         if fixed is None or slope is None:
             return 0.0, 0.0
         rate = self.returns.rate * self._rows_per_request
-        load = rate * slope * self.forecast.work_per_row / self.instances
+        load = rate * slope * self.forecast.costs.per_row / self.instances
         share = self.returns.share
         apart = APART_OPEN + (APART_CLOSED - APART_OPEN) * share
         most = MOST_LOAD_OPEN + (MOST_LOAD_CLOSED - MOST_LOAD_OPEN) * share
@@ -216,8 +216,11 @@ class SelfTuningBatcher(Batcher):
         return min(rows, ceil(fair))
 
     def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
-        if self.forecast.work_per_row != 1.0:
-            return tuple(self._queue.take_these(lane, self._alike(lane)))
+        costs = self.forecast.costs
+        if costs.differ:
+            fixed, slope = self.curve.fixed(), self.curve.slope()
+            alike = costs.alike(lane, self.max_batch_size, fixed, slope)
+            return tuple(self._queue.take_these(lane, alike))
         return tuple(self._queue.take(lane, self._part(self._step(lane, rows))))
 
     def _step(self, lane: Lane, rows: int) -> int:
@@ -257,38 +260,3 @@ class SelfTuningBatcher(Batcher):
         # The straight line that `fixed` is from knows no steps.
         steps = self.curve.seconds(part) * rows > self._clearly() * seconds * part
         return rows if steps else part
-
-    def _alike(self, lane: Lane) -> list[InferRequest]:
-        """The oldest request and those of similar cost that make the most of the padding.
-
-        From the oldest outwards in the order of cost, as long as real work per second grows, or
-        the padding costs less than those left behind would save of a batch of their own.
-        """
-        waiting = list(islice(lane.in_turn(), 4 * self.max_batch_size))
-        oldest = waiting[0]
-        fixed, slope = self.curve.fixed(), self.curve.slope()
-        if fixed is None or slope is None:  # not known yet: half and half
-            fixed, slope = self.forecast.work_per_row, 1.0
-        left = sum([request.rows for request in waiting]) - oldest.rows
-        waiting.sort(key=lambda request: request.cost)
-        low = high = waiting.index(oldest)
-        rows, real, longest = oldest.rows, oldest.rows * oldest.cost, oldest.cost
-        while True:
-            seconds = fixed + slope * rows * longest
-            best, found = 0.0, None
-            for i in (low - 1, high + 1):
-                if not 0 <= i < len(waiting):
-                    continue
-                more = waiting[i]
-                total, work = rows + more.rows, more.rows * more.cost
-                worst = max(longest, more.cost)
-                longer = slope * (total * worst - rows * longest)
-                value = (real + work) / (seconds + longer)
-                pays = value > real / seconds or longer <= slope * work + fixed * more.rows / left
-                if total <= self.max_batch_size and pays and value > best:
-                    best, found = value, (i, total, real + work, worst)
-            if found is None:
-                return waiting[low : high + 1]
-            i, total, real, longest = found
-            left, rows = left - total + rows, total
-            low, high = min(low, i), max(high, i)

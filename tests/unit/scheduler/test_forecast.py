@@ -106,6 +106,6 @@ def test_rows_of_some_cost_are_counted_by_their_work() -> None:
     for _ in range(200):
         forecast.began(4)
         forecast.ended(requests(4, cost=10.0), 2.0)
-    assert forecast.work_per_row == pytest.approx(10.0)
+    assert forecast.costs.per_row == pytest.approx(10.0)
     assert forecast.batch_seconds(4) == pytest.approx(2.0)
-    assert forecast.explain(0, 8)["work_per_row"] == forecast.work_per_row
+    assert forecast.explain(0, 8)["work_per_row"] == forecast.costs.per_row
