@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from math import inf
 
 from wherry.models.config import QueuePolicy
+from wherry.scheduler.decisions import Decisions
 from wherry.scheduler.forecast import Forecast
+from wherry.scheduler.policy import Dispatch
 from wherry.scheduler.queue import Lane, RequestQueue
 from wherry.values.errors import WherryError
-from wherry.values.request import InferRequest
+from wherry.values.request import Batch, InferRequest
 
 
 class Batcher:
@@ -29,6 +31,7 @@ class Batcher:
         self.instances = instances
         self.max_queue_size = max_queue_size
         self.forecast = Forecast(instances)
+        self.decisions = Decisions()
         self._queue = RequestQueue(queue_policies)
         #: With fewer queued requests than this no limit of the queue matters.
         self._in_any_case = (
@@ -53,6 +56,25 @@ class Batcher:
         request.enqueued_at = now
         queue.push(request)
         return True
+
+    def _dispatch(
+        self, requests: Sequence[InferRequest], rows: int, reason: str, now: float, instance: int
+    ) -> Dispatch:
+        """Give an instance these requests, which were taken from the queue, as one batch."""
+        first = requests[0]
+        oldest_at = first.enqueued_at
+        if len(requests) > 1 and requests[1].tenant != first.tenant:  # tenants take turns
+            oldest_at = min([request.enqueued_at for request in requests])
+        self.forecast.began(rows)
+        self.decisions.left(
+            requests, now, rows, self._queue.queued_rows, oldest_at, reason, instance
+        )
+        return Dispatch(Batch(tuple(requests), rows, reason))
+
+    def _ended(self, requests: Sequence[InferRequest], seconds: float | None, batches: int) -> None:
+        """As many equal batches have ended: see `Scheduler.finished`."""
+        expected = self.forecast.ended(requests, seconds, batches)
+        self.decisions.ended(requests, seconds, batches, expected)
 
     def requeue(self, request: InferRequest, now: float, *, alone: bool) -> None:
         if alone:

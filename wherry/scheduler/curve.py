@@ -40,7 +40,8 @@ class BatchCurve:
         #: Decayed sums for a straight line through all batches.
         self._line = (0.0, 0.0, 0.0, 0.0, 0.0)
 
-    def learn(self, rows: int, seconds: float) -> None:
+    def learn(self, rows: int, seconds: float) -> float | None:
+        """Returns the mean of this size until now; None: it is the first."""
         size = rows if rows <= EXACT_SIZES else _bucket(rows)
         self._batches += 1
         self._last_run[size] = self._batches
@@ -66,6 +67,7 @@ class BatchCurve:
         self._stale = True
         if self._batches % LOOKED_FOR_EACH == 0:
             self._forget(self._batches - FORGOTTEN_AFTER)
+        return known
 
     def _forget(self, before: int) -> None:
         """Drop the sizes last run in batch `before` or earlier; the latest one always stays."""

@@ -18,9 +18,9 @@ from typing import Any
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.batcher import Batcher
 from wherry.scheduler.company import Company
-from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.scheduler.policy import Action, Idle, Wait
 from wherry.scheduler.queue import Lane
-from wherry.values.request import Batch, InferRequest
+from wherry.values.request import InferRequest
 
 IDLE = Idle()
 
@@ -79,7 +79,7 @@ class DynamicBatcher(Batcher):
         batches: int = 1,
     ) -> None:
         """What a batch takes decides nothing here, but a wait is predicted from it."""
-        self.forecast.ended(requests, seconds, batches)
+        self._ended(requests, seconds, batches)
         if self.company is not None:
             self.company.ended(len(requests), now)
 
@@ -107,11 +107,10 @@ class DynamicBatcher(Batcher):
                 rows, reason = self._ready(lane, now)
             if rows:
                 before = lane.rows
-                requests = tuple(self._queue.take(lane, rows))
-                total = before - lane.rows
-                self.forecast.began(total)
-                return Dispatch(Batch(requests, total, reason))
+                requests = self._queue.take(lane, rows)
+                return self._dispatch(requests, before - lane.rows, reason, now, instance)
             wake_at = min(wake_at, self._leaves_at(lane))
+        self.decisions.held(now, "delay")
         return Wait(until=wake_at)
 
     def _ready(self, lane: Lane, now: float) -> tuple[int, str]:

@@ -34,9 +34,9 @@ class Forecast:
 
     def ended(
         self, requests: Sequence[InferRequest], seconds: float | None, batches: int = 1
-    ) -> None:
+    ) -> float | None:
         """So many equal batches are over, after so many seconds each; None: there is nothing to
-        learn from that."""
+        learn from that. Returns the seconds that were expected, if they were known."""
         rows, cost = 0, 0.0
         for request in requests:
             rows += request.rows
@@ -44,15 +44,18 @@ class Forecast:
                 cost = request.cost
         self.busy -= batches
         self.running_rows -= rows
-        if seconds is not None:
-            self.costs.learn(cost)
-            self.learn(rows / batches * cost, seconds)
+        if seconds is None:
+            return None
+        self.costs.learn(cost)
+        return self.learn(rows / batches * cost, seconds)
 
-    def learn(self, work: float, seconds: float) -> None:
-        if seconds > 0:  # a coarse clock may not have moved
-            self.curve.learn(max(1, round(work)), seconds)
-            self.turns.ended(seconds)
-            self.known_rows_within = None
+    def learn(self, work: float, seconds: float) -> float | None:
+        """Returns what so much work was known to take."""
+        if seconds <= 0:  # a coarse clock has not moved
+            return None
+        self.turns.ended(seconds)
+        self.known_rows_within = None
+        return self.curve.learn(max(1, round(work)), seconds)
 
     def batch_seconds(self, rows: float) -> float:
         """Of a batch of so many rows; 0.0 while nothing is known."""

@@ -24,10 +24,10 @@ from typing import Any
 
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.batcher import Batcher
-from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
+from wherry.scheduler.policy import Action, Idle, Wait
 from wherry.scheduler.queue import Lane
 from wherry.scheduler.returns import AGES, Returns
-from wherry.values.request import Batch, InferRequest
+from wherry.values.request import InferRequest
 
 IDLE = Idle()
 #: Running a queue in parts must keep this share of the spare capacity (of one instance) ...
@@ -100,7 +100,7 @@ class SelfTuningBatcher(Batcher):
         batches: int = 1,
     ) -> None:
         self._hold_until = 0.0
-        self.forecast.ended(requests, seconds, batches)
+        self._ended(requests, seconds, batches)
         if seconds is not None:
             self.returns.ended(len(requests), now)
 
@@ -132,19 +132,22 @@ class SelfTuningBatcher(Batcher):
         if ahead and (rows < self.max_batch_size or not self._is_full(lane)):
             return IDLE
         if lane.rows < self.max_batch_size:
-            until = self._company(rows, now)
+            back_at = until = self._company(rows, now)
             if self.forecast.busy and lane.rows < turn:
                 until = max(until, self._last_start + apart)
             if now < until < (self.next_deadline() or inf):
                 self._hold_until = until
+                if until == back_at:
+                    self.decisions.held(now, "callers", self._hold_requests - waiting)
+                else:
+                    self.decisions.held(now, "turn", ceil(turn))
                 return Wait(until)
             reason = "waited" if self._hold_until else "idle"
         self._hold_until = 0.0
         requests = self._take(lane, rows)
         total = sum([request.rows for request in requests])
-        self.forecast.began(total)
         self._last_start = now
-        return Dispatch(Batch(requests, total, "part" if total < rows else reason))
+        return self._dispatch(requests, total, "part" if total < rows else reason, now, instance)
 
     def _company(self, rows: int, now: float, arriving: int = 0) -> float:
         """Until when callers on their way back are worth waiting for; `now` if they are not.
@@ -215,13 +218,13 @@ class SelfTuningBatcher(Batcher):
             fair = turn
         return min(rows, ceil(fair))
 
-    def _take(self, lane: Lane, rows: int) -> tuple[InferRequest, ...]:
+    def _take(self, lane: Lane, rows: int) -> list[InferRequest]:
         costs = self.forecast.costs
         if costs.differ:
             fixed, slope = self.curve.fixed(), self.curve.slope()
             alike = costs.alike(lane, self.max_batch_size, fixed, slope)
-            return tuple(self._queue.take_these(lane, alike))
-        return tuple(self._queue.take(lane, self._part(self._step(lane, rows))))
+            return self._queue.take_these(lane, alike)
+        return self._queue.take(lane, self._part(self._step(lane, rows)))
 
     def _step(self, lane: Lane, rows: int) -> int:
         """All that wait, or as many as fill a step of the device if that is clearly more a second.

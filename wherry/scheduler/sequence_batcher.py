@@ -21,6 +21,7 @@ from math import ceil, inf
 from typing import Any
 
 from wherry.scheduler.deadlines import Deadlines
+from wherry.scheduler.decisions import Decisions
 from wherry.scheduler.forecast import Forecast
 from wherry.scheduler.open_sequences import OpenSequence, OpenSequences, not_ready, starts
 from wherry.scheduler.policy import Action, Dispatch, Idle, Wait
@@ -66,6 +67,7 @@ class SequenceBatcher:
         self.rows_are_slots = rows_are_slots
         self.iterative = iterative
         self.forecast = Forecast()
+        self.decisions = Decisions()
         self.sequences = OpenSequences(
             model, slots=self.slots, max_idle=max_sequence_idle, reuses_ids=not iterative
         )
@@ -156,7 +158,8 @@ class SequenceBatcher:
         *,
         batches: int = 1,
     ) -> None:
-        self.forecast.ended(requests, seconds, batches)
+        expected = self.forecast.ended(requests, seconds, batches)
+        self.decisions.ended(requests, seconds, batches, expected)
         for request in requests:
             sequence = self._running.pop(request, None)
             if sequence is not None:  # else a row that was not ready
@@ -244,16 +247,20 @@ class SequenceBatcher:
             key = head.shape_key, None if starts(head) else sequence.state_shapes
             alike.setdefault(key, []).append(sequence)
         for sequences in alike.values():
-            leaves_at = sequences[0].ready_since + self.max_queue_delay
+            ready_since = sequences[0].ready_since
+            leaves_at = ready_since + self.max_queue_delay
             rows, reason = self._leaving(len(sequences), leaves_at, now)
             if rows:
                 requests = [self.sequences.start(sequence, now) for sequence in sequences[:rows]]
                 self._running.update(zip(requests, sequences, strict=False))
                 if self.rows_are_slots:
                     requests = _in_slots(sequences[:rows], requests)
-                self.forecast.began(len(requests))
-                return Dispatch(Batch(tuple(requests), len(requests), reason))
+                total, behind = len(requests), self.queued_requests
+                self.forecast.began(total)
+                self.decisions.left(requests, now, total, behind, ready_since, reason, instance)
+                return Dispatch(Batch(tuple(requests), total, reason))
             wake_at = min(wake_at, leaves_at)
+        self.decisions.held(now, "delay", instance=instance)
         return Wait(wake_at)
 
     def _leaving(self, ready: int, leaves_at: float, now: float) -> tuple[int, str]:

@@ -1,0 +1,124 @@
+"""What was decided for the last batches?
+
+Pure. Writing an event down costs next to nothing; what it means is found when somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from wherry.values.request import InferRequest
+
+#: Batches that are remembered.
+REMEMBERED = 64
+#: Held from whichever instance is free.
+ANY_INSTANCE = -1
+
+#: A batch has left: id() of its first request, when, rows, rows that stayed queued, when its oldest
+#: request was queued, reason, instance, and the hold that has ended.
+_Left = tuple[int, float, int, int, float, str, int, "_Hold | None"]
+#: Batches have ended: id() of the first one's first request, seconds that each took, seconds that
+#: were expected, how many.
+_Ended = tuple[int, float | None, float | None, int]
+#: Since when an instance was free and was given nothing, for what, for how many of them.
+_Hold = tuple[float, str, int]
+
+
+class Decision(msgspec.Struct):
+    """One batch: why it left, what it left behind, what it took. Times are the scheduler's."""
+
+    left_at: float
+    rows: int
+    #: Rows that stayed queued.
+    rows_left: int
+    #: When its oldest request was queued.
+    oldest_at: float
+    #: As in `Batch`.
+    reason: str
+    instance: int
+    #: For how long it was held although an instance was free, ...
+    held_seconds: float = 0.0
+    #: ... for what, and for how many of them: see `Decisions.held`.
+    held_for: str = ""
+    held_count: int = 0
+    runs: bool = True
+    #: What it took; None: it runs, or nothing could be learnt from it.
+    seconds: float | None = None
+    #: What batches of its size took before; None: there were none.
+    expected_seconds: float | None = None
+
+
+class Decisions:
+    """The last `REMEMBERED` decisions of one scheduler. Holds no request."""
+
+    def __init__(self) -> None:
+        #: Some more than are shown: of the oldest ones the beginning may be lost.
+        self._events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
+        self._held: dict[int, _Hold] = {}
+
+    def last(self) -> list[Decision]:
+        """The last ones, in the order in which the batches left."""
+        decisions: list[Decision] = []
+        running: dict[int, Decision] = {}
+        for event in self._events:
+            if len(event) == 8:
+                key, left_at, rows, rows_left, oldest_at, reason, instance, hold = event
+                decision = Decision(left_at, rows, rows_left, oldest_at, reason, instance)
+                if hold is not None:
+                    since, decision.held_for, decision.held_count = hold
+                    # What was held first may have been cancelled.
+                    decision.held_seconds = left_at - max(since, oldest_at)
+                decisions.append(decision)
+                running[key] = decision
+                continue
+            key, seconds, expected_seconds, batches = event
+            first = running.get(key)
+            if first is None:
+                continue
+            # An instance runs its batches in order; equal ones are told of together.
+            for key, one in list(running.items()):
+                if batches and one.instance == first.instance and one.rows == first.rows:
+                    one.runs = False
+                    one.seconds, one.expected_seconds = seconds, expected_seconds
+                    batches -= 1
+                    del running[key]
+        return decisions[-REMEMBERED:]
+
+    def held(
+        self, now: float, held_for: str, count: int = 0, *, instance: int = ANY_INSTANCE
+    ) -> None:
+        """What is queued is held although this instance is free, for so many of: "callers" that
+        return, "turn" (rows that it brings), "delay" (the one that was set)."""
+        since = self._held[instance][0] if instance in self._held else now
+        self._held[instance] = since, held_for, count
+
+    def left(
+        self,
+        requests: Sequence[InferRequest],
+        now: float,
+        rows: int,
+        rows_left: int,
+        oldest_at: float,
+        reason: str,
+        instance: int,
+    ) -> None:
+        """A batch is given to an instance."""
+        hold = None
+        if self._held:
+            hold = self._held.pop(instance, None) or self._held.pop(ANY_INSTANCE, None)
+        self._events.append(
+            (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
+        )
+
+    def ended(
+        self,
+        requests: Sequence[InferRequest],
+        seconds: float | None,
+        batches: int,
+        expected_seconds: float | None,
+    ) -> None:
+        """As many equal batches with these `requests` in all have ended."""
+        self._events.append((id(requests[0]), seconds, expected_seconds, batches))
