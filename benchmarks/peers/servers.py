@@ -93,7 +93,7 @@ class Wherry(Peer):
         env = {"PYTHONPATH": str(self._tree)}
         ready = f"http://127.0.0.1:{http}/v2/health/ready"
         # Its workers import from the folder that they start in before they look at PYTHONPATH.
-        with _process(command, ready, env=env, cwd=self._tree) as pid:
+        with process(command, ready, env=env, cwd=self._tree) as pid:
             yield Running(pid, http, grpc)
 
 
@@ -120,7 +120,7 @@ class Triton(Peer):
     def started(self, families: Sequence[Family]) -> Iterator[dict[Family, Running]]:
         http, grpc, metrics = free_ports(3)
         command = [*self._command, str(REPOSITORY), str(http), str(grpc), str(metrics)]
-        with _process(command, f"http://127.0.0.1:{http}/v2/health/ready") as pid:
+        with process(command, f"http://127.0.0.1:{http}/v2/health/ready") as pid:
             with urllib.request.urlopen(f"http://127.0.0.1:{http}/v2") as answer:
                 told = json.load(answer)
             self.version = f"Triton {told['version']}"
@@ -152,7 +152,7 @@ class Commanded(Peer):
         command = [part.replace("{port}", str(port)) for part in self._command]
         hello = Cell("", "function", "single", "json", 1)
         url = f"http://127.0.0.1:{port}{self.path(hello)}"
-        with _process(command, url, body=self.request(hello).body) as pid:
+        with process(command, url, body=self.request(hello).body) as pid:
             yield Running(pid, port)
 
 
@@ -196,7 +196,7 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _process(
+def process(
     command: Sequence[str],
     ready: str,
     *,

@@ -1,0 +1,179 @@
+"""Does each fresh start end with full batches on the real server?
+
+    python -m benchmarks.full_batches [--over http,grpc] [--callers 1,16] [--runs 20] [--json PATH]
+    python -m benchmarks.full_batches --stuck --runs 5
+    python -m benchmarks.full_batches --tree OLD    # another working tree, in turns with this one
+
+A simulated device (5 ms and 0.2 ms a row, at most 32 rows) in a process that is started for each
+run and called for 2 s: over HTTP (wrk) and gRPC (h2load), where a worker process runs the model,
+and in its own process by tasks of one event loop and by threads. The best batch has all callers,
+or 32 rows; "full" is the share of such batches in the second before the last 0.1 s, "of ideal" the
+rows/s of that time against a device that pauses for nobody. A run with less than 90 % of full
+batches is bad. The JSON has each run, the bad ones and the worst of each line with what the batcher
+had learnt. All of it takes 25 minutes.
+
+`--stuck`: the first twelve batches of more than 4 rows take 60 ms longer, as if they compiled; then
+16, 4, 16, 64 and 16 callers follow, 3 s each.
+
+"foreign" is how many cores other processes took: repeat what was measured above 0.3 or so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.full_batches.ways import OVER, Look, Phase, run
+
+CALLERS = (1, 2, 4, 10, 16, 33, 64, 128)
+SECONDS = 2
+STUCK = tuple(Phase(callers, 3) for callers in (16, 4, 16, 64, 16))
+MOST_ROWS = 32
+#: A run with a smaller share of full batches is bad.
+GOOD = 0.9
+
+Record = dict[str, Any]
+
+
+def best_size(callers: int) -> int:
+    return min(callers, MOST_ROWS)
+
+
+def ideal(callers: int) -> float:
+    """Rows/s of a device that has the next best batch when one ends."""
+    rows = best_size(callers)
+    return rows / (0.005 + 0.0002 * rows)
+
+
+def measured(phase: Phase, first: Look, last: Look) -> Record:
+    """What batches a phase had between two looks at them, and before."""
+    (began, before), (ended, after) = first, last
+    sizes_before, sizes_then = _sizes(before), _sizes(after)
+    sizes = {
+        size: count - sizes_before.get(size, 0)
+        for size, count in sizes_then.items()
+        if count > sizes_before.get(size, 0)
+    }
+    rate = sum(size * count for size, count in sizes.items()) / (ended - began)
+    return {
+        "callers": phase.callers,
+        "rate": round(rate, 1),
+        "of_ideal": round(rate / ideal(phase.callers), 4),
+        "full": round(sizes.get(best_size(phase.callers), 0) / max(1, sum(sizes.values())), 4),
+        "batches_by_size": sizes,
+        "batches_by_size_before": sizes_before,
+        "learnt": after,
+    }
+
+
+def _sizes(batching: dict[str, Any]) -> dict[int, int]:
+    return {int(size): count for size, count in batching["executions_by_batch_size"].items()}
+
+
+def in_short(records: Sequence[Record]) -> list[Record]:
+    """One line of the table for each tree, way and number of callers."""
+    lines: dict[str, list[Record]] = {}
+    for record in records:
+        lines.setdefault(record["what"], []).append(record)
+    rows = []
+    for what, same in lines.items():
+        full, shares = [one["full"] for one in same], [one["of_ideal"] for one in same]
+        rows.append({
+            "what": what,
+            "runs": len(same),
+            "bad": sum(share < GOOD for share in full),
+            "full %": round(100 * median(full), 1),
+            "worst full %": round(100 * min(full), 1),
+            "rows/s": round(median(one["rate"] for one in same)),
+            "of ideal %": round(100 * median(shares), 1),
+            "worst %": round(100 * min(shares), 1),
+            "foreign": round(median(one["foreign"] for one in same), 2),
+        })  # fmt: skip
+    return rows
+
+
+def keep_the_worst(records: Sequence[Record]) -> None:
+    """Drop what was learnt in all runs but the bad ones, and the worst of each line."""
+    worst: dict[str, Record] = {}
+    for record in records:
+        known = worst.setdefault(record["what"], record)
+        if record["of_ideal"] < known["of_ideal"]:
+            worst[record["what"]] = record
+    for record in records:
+        if record["full"] >= GOOD and record is not worst[record["what"]]:
+            del record["learnt"]
+
+
+def show_bad(records: Sequence[Record]) -> None:
+    for record in records:
+        if record["full"] < GOOD:
+            learnt = record["learnt"]
+            print(
+                f"\n{record['what']}, run {record['run']}: {record['full']:.0%} full,"
+                f" {record['rate']:.0f} rows/s\n"
+                f"  batches by size: {record['batches_by_size']}\n"
+                f"  until then: {record['batches_by_size_before']}\n"
+                f"  ms by size: {[(n, round(1e3 * s, 2)) for n, s in learnt['batch_seconds']]}"
+            )
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--callers", help=f"numbers of them [{','.join(map(str, CALLERS))}]")
+    parser.add_argument("--over", default=",".join(OVER), help="ways to call [%(default)s]")
+    parser.add_argument("--runs", type=int, default=20, help="fresh starts of each [%(default)s]")
+    parser.add_argument("--stuck", action="store_true", help="slow first batches, changing callers")
+    parser.add_argument("--tree", type=Path, action="append", default=[], metavar="PATH",
+                        help="another working tree of wherry; may be repeated")  # fmt: skip
+    parser.add_argument("--json", type=Path, help="write each run and the machine's facts here")
+    options = parser.parse_args()
+    options.over = options.over.split(",")
+    if unknown := set(options.over) - set(OVER):
+        parser.error(f"--over {','.join(sorted(unknown))}: there are {', '.join(OVER)}")
+    options.callers = [int(n) for n in options.callers.split(",")] if options.callers else CALLERS
+    return options
+
+
+def main() -> None:
+    options = parsed()
+    trees = [harness.ROOT, *(tree.resolve() for tree in options.tree)]
+    loads = [("slow_start", STUCK)] if options.stuck else [
+        ("device", (Phase(callers, SECONDS),)) for callers in options.callers
+    ]  # fmt: skip
+    records: list[Record] = []
+    for number in range(1, options.runs + 1):
+        print(f"run {number} of {options.runs}", file=sys.stderr)
+        for over in options.over:
+            for model, phases in loads:
+                for tree in trees:
+                    where = f"{tree.name}: {over}" if len(trees) > 1 else over
+                    seen = run(tree, over, model, phases)
+                    for place, (phase, looks) in enumerate(zip(phases, seen.looks, strict=True), 1):
+                        what = f"{where}, {phase.callers} callers"
+                        records.append({
+                            "what": f"{what} (phase {place})" if options.stuck else what,
+                            "run": number,
+                            "foreign": round(seen.foreign, 2),
+                            **measured(phase, *looks),
+                        })  # fmt: skip
+    title = "a device of 5 ms + 0.2 ms a row, at most 32 rows, from fresh starts"
+    harness.report(title, in_short(records), None)
+    show_bad(records)
+    if options.json is not None:
+        keep_the_worst(records)
+        figures = {"title": title, "rows": in_short(records), "runs": records}
+        versions = {tree.name: harness.commit(tree) for tree in trees}
+        told = {**harness.facts(), "trees": versions, **figures}
+        options.json.write_text(json.dumps(told, indent=1))
+
+
+if __name__ == "__main__":
+    main()
