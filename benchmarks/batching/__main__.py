@@ -1,74 +1,79 @@
-"""How close does the batcher that tunes itself come to the best pair of a sweep? In simulation.
+"""How close does the self-tuning batcher come to the best pair of a sweep? In simulation.
 
-    python -m benchmarks.batching [--curves gpu,linear] [--instances 1,2,4,8]
-    python -m benchmarks.batching --held-out 101,102     # curves that nobody has tuned on
-    python -m benchmarks.batching --pairs benchmarks/results/batching.json    # without the sweep
+    python -m benchmarks.batching --seed 7 [--count 200] [--references F] [--json F]
+    python -m benchmarks.batching --seed 7 --policy module:Class --policy other:Class
+    python -m benchmarks.batching --seed 7 --only "k=2 limit 16" [--all]
+    python -m benchmarks.batching --seed 7 --show 7/13
+    python -m benchmarks.batching --lock-in --seed 7 [--count 100]
+    python -m benchmarks.batching --shifts --seed 7 [--count 40]
 
-Simulated seconds: the figures depend on no machine. All scenarios take two cores ten minutes.
+Simulated seconds: the figures depend on no machine, only on the seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.batching.scenarios import Pair, good, held_out, judge, summary, tuned
-from benchmarks.batching.simulator import CURVES
-from benchmarks.harness import facts, report
+from benchmarks.batching import lockin, recovery
+from benchmarks.batching.judge import OURS, in_parallel, judged
+from benchmarks.batching.scenarios import drawn
+from benchmarks.batching.show import show
+from benchmarks.batching.tables import line, report
+from benchmarks.harness import facts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--curves", default=",".join(CURVES))
-    parser.add_argument("--instances", default="1,2,4,8")
-    parser.add_argument("--held-out", default="", help="seeds to draw curves and arrivals from")
-    parser.add_argument("--pairs", type=Path, help="take the elected pairs from a former --json")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=0, help="200; lock-in: 100; shifts: 40")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each scenario: 1 to 4")
+    parser.add_argument("--policy", action="append", metavar="MODULE:CLASS")
+    parser.add_argument("--only", default="", help="scenarios whose description has this text")
+    parser.add_argument("--references", type=Path, help="keep the elected pairs in this file")
     parser.add_argument("--json", type=Path, help="write the figures and the machine's facts here")
+    parser.add_argument("--all", action="store_true", help="print each scenario")
+    parser.add_argument(
+        "--show", nargs="+", default=[], help="print the batches of these scenarios"
+    )
+    parser.add_argument("--lock-in", action="store_true", help="after another life")
+    parser.add_argument("--shifts", action="store_true", help="after a shift of the device")
     options = parser.parse_args()
-    if options.held_out:
-        scenarios = [s for seed in options.held_out.split(",") for s in held_out(int(seed))]
-    else:
-        instances = [int(k) for k in options.instances.split(",")]
-        scenarios = list(tuned(options.curves.split(","), instances))
-    pairs = elected(options.pairs) if options.pairs else {}
+    policies = options.policy or [OURS]
+    if options.show:
+        numbers = [int(name.rpartition("/")[2]) for name in options.show]
+        every = list(drawn(options.seed, max(numbers) + 1))
+        print("\n\n".join(show(every[n], policy) for n in numbers for policy in policies))
+        return
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(2) as pool:
-        for row in pool.map(judge, [(s, pairs.get(s.key)) for s in scenarios]):
-            rows.append(row)
-            print(f"{len(rows)} of {len(scenarios)}", end="\r", file=sys.stderr)
-    title = "the batcher that tunes itself, against the best pair of a sweep"
-    report(title, [shown(row) for row in rows], None)
-    for k in sorted({row["instances"] for row in rows}):
-        some = [row for row in rows if row["instances"] == k]
-        print(f"{k} instances: ours {summary(some)}")
-        print(f"{k} instances: greedy {summary(some, 'greedy')}")
-    print(f"all: ours {summary(rows)}")
+    if options.lock_in or options.shifts:
+        for policy in policies:
+            if options.lock_in:
+                some = list(lockin.stationary(options.seed, options.count or 100))
+                jobs = [(s, policy) for s in some if options.only in s.about]
+                found = list(in_parallel(lockin.lock_in, jobs, "lives"))
+                print(lockin.report(found, policy))
+            else:
+                some = list(recovery.shifting(options.seed, options.count or 40))
+                jobs = [(s, policy) for s in some if options.only in s.about]
+                found = list(in_parallel(recovery.recovery, jobs, "shifts"))
+                print(recovery.report(found, policy))
+            rows += [{"policy": policy, **row} for row in found]
+    else:
+        count = options.count or 200
+        scenarios = [s for s in drawn(options.seed, count) if options.only in s.about]
+        rows = judged(scenarios, policies, options.references, options.seeds)
+        for policy in policies:
+            if options.all:
+                print("\n".join(line(row, policy) for row in rows))
+            print(report(rows, policy), end="\n\n")
     if options.json:
-        report_json = {**facts(), "title": title, "rows": rows}
-        options.json.write_text(json.dumps(report_json, indent=1))
-
-
-def shown(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "what": row["what"],
-        "pair": f"{row['size']}, {row['delay_ms']} ms",
-        "rows/s": f"{row['rate']:.0f}",
-        "p95 ms": f"{row['p95_ms']:.1f}",
-        "ours %, p95 %": f"{row['ours_rate_%']:+.1f} {row['ours_p95_%']:+.1f}",
-        "greedy %, p95 %": f"{row['greedy_rate_%']:+.1f} {row['greedy_p95_%']:+.1f}",
-        "": "" if good(row) else "<--",
-    }
-
-
-def elected(path: Path) -> dict[str, Pair]:
-    rows = json.loads(path.read_text())["rows"]
-    return {row["what"]: (row["size"], row["delay_ms"] / 1e3) for row in rows}
+        content = {**facts(), "seed": options.seed, "policies": policies, "rows": rows}
+        options.json.write_text(json.dumps(content, indent=1))
 
 
 if __name__ == "__main__":
