@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from textwrap import wrap
+from typing import Any, NamedTuple
 
 from wherry.cli.call import client_of
 from wherry.cli.show import as_json, print_line
 from wherry.values.errors import ConfigError
+from wherry.values.quantities import duration, number, rows
 
-#: Characters of the longest bar.
-WIDTH = 40
+#: Characters of a line, and of the longest bar.
+COLUMNS, WIDTH = 80, 26
+#: Of the last batches, those that a terminal shows.
+SHOWN = 16
 
 STYLE = """
 body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
@@ -22,6 +26,11 @@ body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; pad
 h2 { font-size: 1em; margin: 2em 0 .5em; }
 svg text { font-size: 12px; fill: currentColor; }
 svg rect { fill: #3b7dd8; }
+svg path { stroke: currentColor; stroke-width: 1.5; }
+table { border-spacing: 1em .2em; margin-left: -1em; }
+th, td { text-align: right; font-weight: normal; white-space: nowrap; }
+th { opacity: .6; }
+th:last-child, td:last-child { text-align: left; }
 """
 
 #: Pixels: of a bar's row, of the labels before it, and of the longest bar.
@@ -41,14 +50,29 @@ REASONS = {
 }
 
 
+class Bar(NamedTuple):
+    """A line of a chart."""
+
+    label: str
+    value: float
+    remark: str = ""
+    #: A standard error of the value.
+    error: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars under a heading: label, value, remark."""
+    """Bars under a heading."""
 
     heading: str
-    bars: list[tuple[str, float, str]]
+    bars: list[Bar]
     unit: str = ""
     remark: str = ""
+
+    @property
+    def most(self) -> float:
+        """The end of the axis: 0 to this."""
+        return max([bar.value + bar.error for bar in self.bars], default=0.0) or 1.0
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -66,17 +90,67 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """The server's answer for people."""
-    out = facts(told)
+    """The server's answer for people, in lines of `COLUMNS`."""
+    out = [line for fact in facts(told) for line in _wrapped(fact, "")]
     for chart in charts(told):
         out += ["", chart.heading]
-        most = max(value for _, value, _ in chart.bars) or 1.0
-        for label, value, remark in chart.bars:
-            bar = "█" * max(1, round(WIDTH * value / most)) if value else ""
-            out.append(f"  {label:>10} {value:>9.4g} {chart.unit:<2} {bar}  {remark}".rstrip())
+        for bar in chart.bars:
+            out += _bar_lines(chart, bar)
         if chart.remark:
-            out.append(f"  {chart.remark}")
+            out += _wrapped(chart.remark, "  ")
+    if last := told.get("last_batches"):
+        shown = last[: -SHOWN - 1 : -1]
+        out += ["", f"the last {len(shown)} batches, the latest first, in ms"]
+        out += _table_lines(_table(shown))
     return out
+
+
+def _bar_lines(chart: Chart, bar: Bar) -> list[str]:
+    """The bar, and its remark behind or below it."""
+    drawn = "█" * max(1, round(WIDTH * bar.value / chart.most)) if bar.value else ""
+    line = f"  {bar.label:>10} {bar.value:>9.4g} {chart.unit:<2} {drawn}".rstrip()
+    remark = ", ".join(filter(None, (_error(chart, bar), bar.remark)))
+    if len(line) + 2 + len(remark) <= COLUMNS:
+        return [f"{line}  {remark}".rstrip()]
+    return [line, *_wrapped(" " * 13 + remark, " " * 13)]
+
+
+def _table_lines(table: list[list[str]]) -> Iterator[str]:
+    """All columns but the last are as wide as they must be; the last one is wrapped."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
+    for *cells, last in table:
+        line = " ".join([f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)])
+        yield from _wrapped(f"{line}  {last}", " " * (2 + len(line)))
+
+
+def _error(chart: Chart, bar: Bar) -> str:
+    return f"±{bar.error:.2g} {chart.unit}" if bar.error else ""
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return wrap(text, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [text]
+
+
+def _table(last: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The cells of these batches, below their heads."""
+    several = len({batch["instance"] for batch in last}) > 1
+    cells = [
+        [
+            duration(batch["left_seconds_ago"]),
+            number(batch["rows"]),
+            number(batch["rows_left_queued"]),
+            number(1e3 * batch["longest_wait_seconds"]),
+            "runs" if batch["runs"] else _ms(batch["seconds"]),
+            _ms(batch["expected_seconds"]),
+            batch["why"] + (f" (instance {batch['instance']})" if several else ""),
+        ]
+        for batch in last
+    ]
+    return [["ago", "rows", "queued", "waited", "took", "predicted", "left"], *cells]
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else number(1e3 * seconds)
 
 
 def page(told: dict[str, Any]) -> str:
@@ -87,53 +161,69 @@ def page(told: dict[str, Any]) -> str:
     drawn = "\n".join(map(_section, charts(told)))
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
+        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n{_batches(told)}</html>\n"
     )
 
 
 def _section(chart: Chart) -> str:
     """One chart with its heading."""
-    most = max(value for _, value, _ in chart.bars) or 1.0
-    rows = []
-    for number, (label, value, remark) in enumerate(chart.bars):
-        y, width = number * ROW, BARS * value / most
-        shown = f"{value:.4g} {chart.unit}".strip()
-        rows.append(
-            f'<text x="{LABELS - 8}" y="{y + 14}" text-anchor="end">{escape(label)}</text>'
+    scale = BARS / chart.most
+    drawn = []
+    for place, bar in enumerate(chart.bars):
+        y, width = place * ROW, scale * bar.value
+        end = LABELS + width + scale * bar.error
+        shown = f"{bar.value:.4g} {_error(chart, bar) or chart.unit}".strip()
+        drawn.append(
+            f'<text x="{LABELS - 8}" y="{y + 14}" text-anchor="end">{escape(bar.label)}</text>'
             f'<rect x="{LABELS}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
-            f'<text x="{LABELS + width + 6:.1f}" y="{y + 14}">{escape(shown)}'
-            f"<title>{escape(remark)}</title></text>"
+            f'<text x="{end + 6:.1f}" y="{y + 14}">{escape(shown)}'
+            f"<title>{escape(bar.remark)}</title></text>"
         )
+        if bar.error:
+            start = max(LABELS, LABELS + width - scale * bar.error)
+            drawn.append(f'<path d="M{start:.1f} {y + ROW // 2}H{end:.1f}"/>')
     height = ROW * len(chart.bars)
     remark = f"\n<p>{escape(chart.remark)}</p>" if chart.remark else ""
     return (
         f"<h2>{escape(chart.heading)}</h2>\n"
-        f'<svg width="{LABELS + BARS + 120}" height="{height}" role="img"'
-        f' aria-label="{escape(chart.heading)}">{"".join(rows)}</svg>{remark}'
+        f'<svg width="{LABELS + BARS + 160}" height="{height}" role="img"'
+        f' aria-label="{escape(chart.heading)}">{"".join(drawn)}</svg>{remark}'
     )
 
 
+def _batches(told: dict[str, Any]) -> str:
+    """The last batches as a table."""
+    last = told.get("last_batches", ())
+    if not last:
+        return ""
+    heads, *batches = _table(last[::-1])
+    table = "\n".join(
+        f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
+        for kind, cells in (("th", heads), *(("td", cells) for cells in batches))
+    )
+    heading = f"the last {len(last)} batches, the latest first, in ms"
+    return f"<h2>{heading}</h2>\n<table>\n{table}\n</table>\n"
+
+
 def facts(told: dict[str, Any]) -> list[str]:
-    """The facts, each a line."""
+    """The facts, each a sentence or a line."""
     if "stages" in told:
         calls = "the calls of its latest request" if told["latest"] else "no request yet"
         tree = [line for span in told["latest"][:1] for line in _tree(span)]
         return [f"pipeline {told['name']} version {told['version']}: {calls}", *tree]
+    policy = told["policy"] if ":" in told["policy"] else f"{told['policy']} batching"
     out = [
-        f"model {told['name']} version {told['version']}: {told['policy']} batching,"
+        f"model {told['name']} version {told['version']}: {policy},"
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
     ]
+    out += told.get("in_words", ())
     if told.get("max_batch_rows", told["max_batch_size"]) < told["max_batch_size"]:
-        out.append(f"there was not enough memory for more than {told['max_batch_rows']} rows")
-    if told.get("max_queue_delay_seconds") is not None:
-        out.append(
-            f"a batch that is not full waits {1e3 * told['max_queue_delay_seconds']:g} ms at most"
-        )
+        out.append(f"There was not enough memory for more than {told['max_batch_rows']} rows.")
     if told.get("predicted_wait_seconds"):
-        wait = 1e3 * told["predicted_wait_seconds"]
-        out.append(f"a request that arrives now will wait about {wait:.3g} ms")
+        wait = duration(told["predicted_wait_seconds"])
+        out.append(f"A request that arrives now will wait about {wait}.")
     if told.get("rejected_predicted_late"):
-        out.append(f"{told['rejected_predicted_late']} requests were rejected: predicted late")
+        out.append(f"{told['rejected_predicted_late']} requests were rejected: predicted late.")
     return out
 
 
@@ -143,34 +233,44 @@ def charts(told: dict[str, Any]) -> Iterator[Chart]:
         if told["stages"]:
             yield Chart("what its requests called, mean time of a call", _stages(told), "ms")
         return
-    if told.get("batch_seconds"):
+    if told.get("curve"):
         remark = ""
-        if told["fixed_seconds"] is not None:
-            fixed, row = 1e3 * told["fixed_seconds"], 1e3 * told["row_seconds"]
-            remark = f"about {fixed:.3g} ms whatever the size, and {row:.3g} ms a row"
-        points = [(_rows(size), 1e3 * s, "") for size, s in _some(told["batch_seconds"])]
-        yield Chart("how long a batch takes (learnt)", points, "ms", remark)
-    if told.get("returned_within_seconds"):
-        shares = [
-            (f"{1e3 * age:.3g} ms", 100 * share, "")
-            for age, share in told["returned_within_seconds"]
-        ]
-        yield Chart("callers that send again, by the time since their answer", shares, "%")
+        if told.get("fixed_seconds") is not None:
+            fixed, row = duration(told["fixed_seconds"]), duration(told["row_seconds"])
+            remark = f"about {fixed} whatever the size, and {row} a row"
+        bars = [_believed(point) for point in _some(told["curve"])]
+        yield Chart("how long a batch takes, and when its size was last run", bars, "ms", remark)
+    if returned := told.get("callers", {}).get("returned_within_seconds"):
+        bars = [Bar(duration(age), 100 * share) for age, share in _some(_until_all(returned))]
+        yield Chart("callers that send again, by the time since their answer", bars, "%")
     if told["executions_by_batch_size"]:
         sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
-        yield Chart("batches run", [(_rows(size), float(n), "") for size, n in _some(sizes)])
+        yield Chart("batches run", [Bar(rows(size), float(n)) for size, n in _some(sizes)])
     if told["batches_cut_by_reason"]:
         reasons = told["batches_cut_by_reason"].items()
-        bars = [(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
+        bars = [Bar(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
         yield Chart("why they left", bars)
     if told.get("requests_by_wait"):
-        waits = [(f"<= {1e3 * s:g} ms", float(n), "") for s, n in told["requests_by_wait"]]
+        waits = [Bar(f"<= {1e3 * s:g} ms", float(n)) for s, n in told["requests_by_wait"]]
         yield Chart("what requests waited", waits)
 
 
-def _stages(told: dict[str, Any]) -> list[tuple[str, float, str]]:
+def _until_all(returned: list[list[float]]) -> list[list[float]]:
+    """Ages and shares, up to the first age with the last share."""
+    last = next(i for i, (_, share) in enumerate(returned) if share == returned[-1][1])
+    return returned[: last + 1]
+
+
+def _believed(point: dict[str, Any]) -> Bar:
+    """What is believed of one size."""
+    ago = point["age_batches"]
+    last = "the last batch" if not ago else "1 batch ago" if ago == 1 else f"{ago} batches ago"
+    return Bar(rows(point["rows"]), 1e3 * point["seconds"], last, 1e3 * point["error_seconds"])
+
+
+def _stages(told: dict[str, Any]) -> list[Bar]:
     return [
-        (
+        Bar(
             stage["model"],
             stage["mean_total_ms"],
             f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms of it waiting"
@@ -191,10 +291,6 @@ def _tree(span: dict[str, Any], indent: str = "  ") -> Iterator[str]:
         yield from _tree(call, indent + "  ")
     if "calls_left_out" in span:
         yield f"{indent}  and {span['calls_left_out']} more"
-
-
-def _rows(size: int) -> str:
-    return f"{size} rows" if size > 1 else "1 row"
 
 
 def _some(points: list[Any], most: int = 16) -> list[Any]:

@@ -130,7 +130,8 @@ class Dispatcher(InstanceRunner[Instance]):
 
     def explain(self) -> dict[str, Any]:
         with self._lock:
-            return self._scheduler.explain()
+            decided = self._scheduler.decisions.copy(self._clock())
+            return {**self._scheduler.explain(), "decisions": decided}
 
     def not_ready_reason(self) -> str:
         models = [instance.not_ready_reason() for instance in self.instances]

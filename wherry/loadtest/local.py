@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.client.wire import ModelDescription, by_place, describe
-from wherry.frontends.v2.describe import batching, model_config, statistics
+from wherry.frontends.v2.describe import model_config, statistics
 from wherry.loadtest import inputs
 from wherry.loadtest.answers import AnswerReader
 from wherry.loadtest.encode import columns_of
@@ -56,7 +56,7 @@ class Local:
     def observer(self) -> Observer:
         return Observer(
             statistics=lambda: statistics(self._loaded),
-            queued=lambda: float(batching(self._loaded)["queued_requests"]),
+            queued=lambda: float(self._loaded.runner.queued_requests),
         )
 
     def run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from math import ceil
+from typing import NamedTuple
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
@@ -12,6 +13,17 @@ EXACT_SIZES = 64
 FORGOTTEN_AFTER = 512
 #: Batches from one look for such sizes to the next.
 LOOKED_FOR_EACH = 16
+
+
+class KnownSize(NamedTuple):
+    """What is known of one batch size."""
+
+    rows: int
+    seconds: float
+    #: Standard error of the seconds.
+    error: float
+    #: Batches since it was run last.
+    age: int
 
 
 class BatchCurve:
@@ -125,10 +137,19 @@ class BatchCurve:
             return None
         return max(0.0, (n * xy - x * y) / spread)
 
-    def points(self) -> list[tuple[int, float]]:
-        """What was learnt: (rows, seconds)."""
+    def points(self) -> list[KnownSize]:
+        """What was learnt of each size."""
         self._smoothen()
-        return list(zip(self._sizes, self._smooth, strict=True))
+        settled = self.memory / (2 - self.memory)  # the part of a batch's variance in its mean
+        return [
+            KnownSize(
+                rows,
+                seconds,
+                seconds * self.error * max(1.0, 1 / self._seen[rows] / settled) ** 0.5,
+                self._batches - self._last_run[rows],
+            )
+            for rows, seconds in zip(self._sizes, self._smooth, strict=True)
+        ]
 
     def _smoothen(self) -> None:
         """What decreases is noise: such neighbours share their mean (pool adjacent violators)."""

@@ -58,9 +58,17 @@ class Decisions:
         #: Some more than are shown: of the oldest ones the beginning may be lost.
         self._events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
         self._held: dict[int, _Hold] = {}
+        #: Of a copy: when it was made.
+        self.now = 0.0
+
+    def copy(self, now: float) -> Decisions:
+        """As they are at that moment, to be looked at without the scheduler's lock."""
+        copy = Decisions()
+        copy._events, copy.now = self._events.copy(), now
+        return copy
 
     def last(self) -> list[Decision]:
-        """The last ones, in the order in which the batches left."""
+        """The last ones, in the order in which the batches left. About 80 us."""
         decisions: list[Decision] = []
         running: dict[int, Decision] = {}
         for event in self._events:

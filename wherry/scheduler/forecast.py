@@ -91,7 +91,15 @@ class Forecast:
     def explain(self, queued_rows: int, most: int) -> dict[str, Any]:
         """For people, with so many rows in the queue."""
         return {
-            "batch_seconds": [list(point) for point in self.curve.points()],
+            "curve": [
+                {
+                    "rows": point.rows,
+                    "seconds": point.seconds,
+                    "error_seconds": point.error,
+                    "age_batches": point.age,
+                }
+                for point in self.curve.points()
+            ],
             "fixed_seconds": self.curve.fixed(),
             "row_seconds": self.curve.slope(),
             "work_per_row": self.costs.per_row,

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from wherry.scheduler.decisions import Decisions
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, InferRequest
 
@@ -44,6 +45,8 @@ class Scheduler(Protocol):
     runs_sequences: bool
     #: Rows of a full batch.
     max_batch_size: int
+    #: What was decided for the last batches.
+    decisions: Decisions
 
     @property
     def queued_requests(self) -> int: ...

@@ -112,9 +112,13 @@ class SelfTuningBatcher(Batcher):
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
             "requests_per_second": returns.rate,
             "returning_share": returns.share,
-            "returned_within_seconds": [
-                [age, share] for age, share in zip(AGES, returns.shares, strict=True) if share
-            ],
+            "callers": {
+                "returning": returns.share * returns.last_answered * self._rows_per_request,
+                "returned_within_seconds": [
+                    [age, share] for age, share in zip(AGES, returns.shares, strict=True) if share
+                ],
+                "strangers_per_second": returns.rate * (1 - returns.share),
+            },
         }
 
     # What to do

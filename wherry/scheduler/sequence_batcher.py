@@ -230,6 +230,7 @@ class SequenceBatcher:
             "backlog_sequences": self.sequences.in_backlog,
             "max_queue_delay_seconds": self.max_queue_delay,
             "max_sequence_idle_seconds": self.max_sequence_idle,
+            "plan": {"rows": self.max_batch_size, "wait_seconds": self.max_queue_delay},
             **self.forecast.explain(self.queued_requests, self.max_batch_size),
         }
 

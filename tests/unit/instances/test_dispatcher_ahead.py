@@ -461,8 +461,11 @@ def test_the_time_behind_others_is_no_execution_time() -> None:
         d.clock.now += 0.005
         line.finish()
         explained = d.dispatcher.explain()
-        ((rows, seconds),) = explained["batch_seconds"]
-        assert (rows, round(seconds, 6)) == (1, 0.006667)  # 10, then 5 each, then 5 ms
+        (point,) = explained["curve"]
+        assert (point["rows"], round(point["seconds"], 6)) == (
+            1,
+            0.006667,
+        )  # 10, then 5 each, then 5 ms
 
 
 # Anything

@@ -64,8 +64,8 @@ def test_the_batcher_says_what_it_has_learnt() -> None:
 
     told = explained(echo, 100)
     assert told["policy"] == "self-tuning"
-    assert told["batch_seconds"]
-    assert all(seconds > 0 for _, seconds in told["batch_seconds"])
+    assert told["curve"]
+    assert all(point["seconds"] > 0 for point in told["curve"])
     assert told["predicted_wait_seconds"] == 0.0
 
 

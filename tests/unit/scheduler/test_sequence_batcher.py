@@ -514,4 +514,5 @@ def test_what_a_step_and_a_batch_will_take_is_learnt_from_those_that_ran() -> No
     # Half of what runs; then one after the other those that wait, and itself.
     assert b.predicted_seconds(step("a4")) == 1.0 + 2.0 + 2 * 2.0
     assert b.is_short(0.0)
-    assert b.explain()["batch_seconds"] == [[1, 2.0]]
+    (point,) = b.explain()["curve"]
+    assert (point["rows"], point["seconds"], point["age_batches"]) == (1, 2.0, 0)

@@ -11,7 +11,7 @@ from typing import Any
 from wherry.backends.repository_model import RepositoryModel
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.v2.wire_shape import wire_shape
-from wherry.observability.statistics import SECONDS_BUCKETS, Compute, Duration, ModelStatistics
+from wherry.observability.statistics import Compute, Duration, ModelStatistics
 from wherry.repository.json_form import filled, to_json
 from wherry.repository.mapping import triton_config
 from wherry.repository.triton_config import TritonConfig
@@ -131,34 +131,6 @@ def model_stats(runtime: Runtime, name: str = "", version: str | None = None) ->
         if version is None:
             asked = all_versions(runtime, name)
     return {"model_stats": [statistics(loaded) for loaded in asked]}
-
-
-def batching(loaded: LoadedModel) -> Json:
-    """Why batches are as they are: what the batcher has learnt, and what it did."""
-    counted = loaded.statistics
-    with counted.lock:
-        done = {
-            "batches_cut_by_reason": dict(sorted(counted.cut_reasons.items())),
-            "executions_by_batch_size": {
-                str(size): batch.count for size, batch in sorted(counted.batch_sizes.items())
-            },
-            "requests_by_wait": [
-                [seconds, count]
-                for seconds, count in zip(
-                    SECONDS_BUCKETS, counted.queue_seconds.counts, strict=False
-                )
-                if count
-            ],
-            "rejected_predicted_late": counted.predicted_late,
-        }
-    return {
-        "name": loaded.name,
-        "version": loaded.version,
-        "max_batch_size": loaded.config.max_batch_size,
-        "queued_requests": loaded.runner.queued_requests,
-        **loaded.runner.explain(),
-        **done,
-    }
 
 
 def _triton(loaded: LoadedModel) -> TritonConfig | None:

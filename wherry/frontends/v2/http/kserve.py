@@ -14,6 +14,7 @@ from wherry.frontends.http.answers import respond, respond_json
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.v2 import describe
+from wherry.frontends.v2.batching import batching
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
 from wherry.frontends.v2.http.generate import generate, generate_stream
 from wherry.frontends.v2.http.infer import infer
@@ -115,7 +116,7 @@ def _statistics(model: ModelPath, exchange: Exchange) -> None:
 
 
 def _batching(model: ModelPath, exchange: Exchange) -> None:
-    respond_json(exchange, describe.batching(model.loaded()))
+    respond_json(exchange, batching(model.loaded()))
 
 
 #: What may stand behind a model's name in a path: the method, the handler, the group.
