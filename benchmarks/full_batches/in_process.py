@@ -15,9 +15,12 @@ import app  # type: ignore[import-not-found] # of this folder, which a script im
 import wherry
 
 try:
-    from wherry.frontends.v2.describe import batching
+    from wherry.frontends.v2.batching import batching
 except ImportError:  # an earlier tree
-    from wherry.frontends.describe import batching  # type: ignore[import-not-found, no-redef]
+    try:
+        from wherry.frontends.v2.describe import batching  # type: ignore[attr-defined, no-redef]
+    except ImportError:  # and one before that
+        from wherry.frontends.describe import batching  # type: ignore[import-not-found, no-redef]
 
 
 def tasks(runtime: wherry.Runtime, model: str, callers: int, stop_at: float) -> None:
