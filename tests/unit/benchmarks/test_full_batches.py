@@ -22,19 +22,21 @@ def test_only_batches_between_the_two_looks_count() -> None:
 def test_the_best_batch_of_few_callers_has_all_of_them() -> None:
     figures = measured(Phase(4, 2), look(0.0), look(1.0, of_4=60, of_2=40))
     assert figures["full"] == 0.6
+    assert figures["filled"] == 3.2 / 4
     assert figures["of_ideal"] == round(320 / (4 / 0.0058), 4)
 
 
 def test_a_model_that_ran_nothing_is_a_bad_run_and_not_an_error() -> None:
     figures = measured(Phase(4, 2), look(0.0, of_4=60), look(1.0, of_4=60))
-    assert (figures["full"], figures["rate"]) == (0.0, 0.0)
+    assert (figures["filled"], figures["rate"]) == (0.0, 0.0)
 
 
-def record(run: int, full: float, of_ideal: float) -> dict[str, Any]:
+def record(run: int, filled: float, of_ideal: float) -> dict[str, Any]:
     return {
         "what": "http, 4 callers",
         "run": run,
-        "full": full,
+        "filled": filled,
+        "full": 0.8,
         "of_ideal": of_ideal,
         "rate": 690 * of_ideal,
         "foreign": 0.0,
@@ -42,11 +44,11 @@ def record(run: int, full: float, of_ideal: float) -> dict[str, Any]:
     }
 
 
-def test_a_line_counts_the_runs_with_too_few_full_batches() -> None:
+def test_a_line_counts_the_runs_with_batches_that_are_too_small() -> None:
     (line,) = in_short([record(1, 1.0, 0.9), record(2, 0.89, 0.7), record(3, 0.9, 0.8)])
     assert (line["runs"], line["bad"]) == (3, 1)
-    assert (line["full %"], line["worst full %"]) == (90.0, 89.0)
-    assert (line["of ideal %"], line["worst %"]) == (80.0, 70.0)
+    assert (line["filled %"], line["least %"]) == (90.0, 89.0)
+    assert (line["of ideal %"], line["least rows/s"]) == (80.0, 483)
 
 
 def test_what_was_learnt_is_kept_of_bad_runs_and_of_the_slowest() -> None:
