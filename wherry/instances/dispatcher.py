@@ -131,7 +131,8 @@ class Dispatcher(InstanceRunner[Instance]):
     def explain(self) -> dict[str, Any]:
         with self._lock:
             decided = self._scheduler.decisions.copy(self._clock())
-            return {**self._scheduler.explain(), "decisions": decided}
+            told = self._scheduler.explain()
+        return {**told, "held_seconds": decided.held_seconds, "decisions": decided}
 
     def not_ready_reason(self) -> str:
         models = [instance.not_ready_reason() for instance in self.instances]

@@ -14,17 +14,18 @@ from wherry.values.request import InferRequest
 
 #: Batches that are remembered.
 REMEMBERED = 64
+#: For what batches are held: callers that return, their turn among the instances, max_queue_delay.
+HELD_FOR = ("callers", "turn", "delay")
 #: Held from whichever instance is free.
 ANY_INSTANCE = -1
 
 #: A batch has left: id() of its first request, when, rows, rows that stayed queued, when its oldest
-#: request was queued, reason, instance, and the hold that has ended.
+#: request was queued, reason, instance; for how long it was held, for what, for how many of them.
 _Left = tuple[int, float, int, int, float, str, int, "_Hold | None"]
+_Hold = tuple[float, str, int]
 #: Batches have ended: id() of the first one's first request, seconds that each took, seconds that
 #: were expected, how many.
 _Ended = tuple[int, float | None, float | None, int]
-#: Since when an instance was free and was given nothing, for what, for how many of them.
-_Hold = tuple[float, str, int]
 
 
 class Decision(msgspec.Struct):
@@ -57,14 +58,18 @@ class Decisions:
     def __init__(self) -> None:
         #: Some more than are shown: of the oldest ones the beginning may be lost.
         self._events: deque[_Left | _Ended] = deque(maxlen=2 * REMEMBERED + 32)
+        #: By instance: since when it is free and is given nothing, for what, for how many of them.
         self._held: dict[int, _Hold] = {}
+        #: By what for: how long batches were held although an instance was free.
+        self.held_seconds = dict.fromkeys(HELD_FOR, 0.0)
         #: Of a copy: when it was made.
         self.now = 0.0
 
     def copy(self, now: float) -> Decisions:
         """As they are at that moment, to be looked at without the scheduler's lock."""
         copy = Decisions()
-        copy._events, copy.now = self._events.copy(), now
+        copy._events, copy.held_seconds = self._events.copy(), self.held_seconds.copy()
+        copy.now = now
         return copy
 
     def last(self) -> list[Decision]:
@@ -76,9 +81,7 @@ class Decisions:
                 key, left_at, rows, rows_left, oldest_at, reason, instance, hold = event
                 decision = Decision(left_at, rows, rows_left, oldest_at, reason, instance)
                 if hold is not None:
-                    since, decision.held_for, decision.held_count = hold
-                    # What was held first may have been cancelled.
-                    decision.held_seconds = left_at - max(since, oldest_at)
+                    decision.held_seconds, decision.held_for, decision.held_count = hold
                 decisions.append(decision)
                 running[key] = decision
                 continue
@@ -98,8 +101,8 @@ class Decisions:
     def held(
         self, now: float, held_for: str, count: int = 0, *, instance: int = ANY_INSTANCE
     ) -> None:
-        """What is queued is held although this instance is free, for so many of: "callers" that
-        return, "turn" (rows that it brings), "delay" (the one that was set)."""
+        """What is queued is held although this instance is free: for one of HELD_FOR, and for so
+        many callers, or rows of a turn."""
         since = self._held[instance][0] if instance in self._held else now
         self._held[instance] = since, held_for, count
 
@@ -117,6 +120,11 @@ class Decisions:
         hold = None
         if self._held:
             hold = self._held.pop(instance, None) or self._held.pop(ANY_INSTANCE, None)
+        if hold is not None:
+            since, held_for, count = hold
+            seconds = now - max(since, oldest_at)  # what was held first may have been cancelled
+            self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
+            hold = seconds, held_for, count
         self._events.append(
             (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
         )

@@ -58,6 +58,8 @@ def test_all_series_are_there_with_zero_from_the_start(client: Client) -> None:
     for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
         assert values["nv_inference_request_failure", (reason,)] == 0
         assert values["wherry_requests_total", (reason.lower(),)] == 0
+    for awaited in ("callers", "turn", "delay"):
+        assert values["wherry_batch_held_seconds_total", (awaited,)] == 0
     assert values["nv_model_load_time", ()] > 0
     for name in (
         "nv_inference_request_success",

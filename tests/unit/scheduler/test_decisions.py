@@ -74,6 +74,7 @@ def test_a_batch_is_held_from_the_first_decision_to_wait() -> None:
         b.enqueue(request(), 2.0)
     b.next_action(2.0)
     assert b.decisions.last()[-1].held_for == "", "one hold is that of one batch"
+    assert b.decisions.held_seconds == {"callers": 0.0, "turn": 0.0, "delay": 0.75}
 
 
 def test_a_hold_does_not_count_from_before_its_batch_arrived() -> None:

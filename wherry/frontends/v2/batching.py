@@ -65,7 +65,7 @@ def batching(loaded: LoadedModel) -> Json:
     if decisions is None:  # no batches are formed
         return told
     last = decisions.last()
-    told["in_words"] = [*beliefs(told), *summary(last)]
+    told["in_words"] = [*beliefs(told), *(summary(last) if last else _without_batches(told))]
     told["last_batches"] = [_batch(decision, decisions.now) for decision in last]
     return told
 
@@ -122,20 +122,26 @@ def _gain(plan: Json, returning: float, back: float | None) -> str:
     return f": {rate} rows/s instead of {rate_at_once}, {answers}"
 
 
+def _without_batches(told: Json) -> Iterator[str]:
+    if told["executions_by_batch_size"]:
+        yield "Rows ran at once, in the threads of their callers: no batch was decided about."
+    else:
+        yield "Nothing has run yet."
+
+
 def summary(last: Sequence[Decision]) -> Iterator[str]:
-    """What was decided for the last batches, and what they took."""
-    if not last:
-        return
+    """What was decided for the last batches, of which there is one at least, and what they took."""
     kinds: dict[tuple[str, str], list[Decision]] = {}
     for decision in last:
         kinds.setdefault((decision.reason, decision.held_for), []).append(decision)
     many = sorted(kinds.values(), key=lambda kind: -len(kind))
-    counts = ", ".join(f"{len(kind)} left {_left(kind)}" for kind in many)
+    counts = "; ".join([f"{len(kind)} left {_left(kind)}" for kind in many])
     total = sum([decision.rows for decision in last])
     rate, apart = "", last[-1].left_at - last[0].left_at
     if apart > 0:
         rate = f", {number((total - last[-1].rows) / apart)} rows/s"
-    yield f"Of the last {len(last)} batches ({rows(total / len(last))} on average{rate}) {counts}."
+    batches = f"The last {len(last)} batches" if len(last) > 1 else "The last batch"
+    yield f"{batches} ({rows(total / len(last))} on average{rate}): {counts}."
     compared = [
         (decision.seconds, decision.expected_seconds)
         for decision in last
@@ -159,7 +165,7 @@ def _left(alike: Sequence[Decision]) -> str:
     if len(alike) == 1:
         whom = one.format(first.held_count, "s" if first.held_count != 1 else "")
     else:
-        whom = several
+        whom = " on average" + several
     return f"{how or 'after'}{how and ', held'} {duration(held)}{whom}"
 
 

@@ -7,11 +7,14 @@ import pytest
 
 import wherry
 from tests.fakes import Gate, gated
-from wherry.cli.explain import lines
+from tests.sequence_models import Adder
+from wherry.cli.explain import COLUMNS, lines, page
 from wherry.frontends.v2.batching import LEFT, batching, beliefs, summary
 from wherry.observability.metrics import CUT_REASONS
 from wherry.runtime.runtime import Runtime
 from wherry.scheduler.decisions import Decision
+from wherry.values.quantities import duration
+from wherry.values.request import SequenceStep
 
 BACK = [[0.0003, 0.5], [0.0006, 0.95], [0.002, 1.0]]
 PLAN = {
@@ -71,14 +74,13 @@ def test_the_last_batches_are_summed_up_by_why_they_left() -> None:
     last += [decision("waited", 4, 1.0 + n, held_seconds=0.1 + n, **held) for n in range(2)]
     last += [decision("idle", 1, 4.0), decision("new", 1, 5.0, held_seconds=0.2, held_for="why")]
     assert list(summary(last)) == [
-        "Of the last 7 batches (8.29 rows on average, 11.4 rows/s) 3 left full, 2 left after"
-        " 600 ms for callers that send again, 1 left as an instance was free, 1 left new, held"
+        "The last 7 batches (8.29 rows on average, 11.4 rows/s): 3 left full; 2 left after 600 ms"
+        " on average for callers that send again; 1 left as an instance was free; 1 left new, held"
         " 200 ms for why.",
         "They took 20 ms on average, 100 % more than predicted.",
     ]
-    assert list(summary([])) == []
     assert list(summary([decision()])) == [
-        "Of the last 1 batches (1 row on average) 1 left as an instance was free."
+        "The last batch (1 row on average): 1 left as an instance was free."
     ]
 
 
@@ -92,7 +94,8 @@ def test_a_batch_is_told_with_its_place_times_and_reason() -> None:
         loaded = runtime.model("gated")
         assert batching(loaded)["last_batches"] == []
         assert batching(loaded)["in_words"] == [
-            "A free instance takes what is queued, up to 2 rows."
+            "A free instance takes what is queued, up to 2 rows.",
+            "Nothing has run yet.",
         ]
         call = threading.Thread(target=runtime.infer, args=("gated", "a"))
         call.start()
@@ -107,6 +110,53 @@ def test_a_batch_is_told_with_its_place_times_and_reason() -> None:
             "held_for": "", "held_count": 0, "why": "as an instance was free", "instance": 0,
             "runs": True, "seconds": None, "expected_seconds": None,
         }  # fmt: skip
+
+
+def test_seconds_of_holding_are_counted_by_what_for() -> None:
+    gate = Gate()
+    gate.open()
+    with Runtime(gated(gate, max_queue_delay=0.0005, max_batch_size=2)) as runtime:
+        runtime.infer("gated", "a")
+        told = batching(runtime.model("gated"))
+    (held,) = told["last_batches"]
+    assert told["held_seconds"] == {"callers": 0.0, "turn": 0.0, "delay": held["held_seconds"]}
+    assert held["held_seconds"] > 0
+    assert held["why"] == f"by max_queue_delay, held {duration(held['held_seconds'])}"
+
+
+class Ones(wherry.StepModel):
+    max_batch_size = 2
+
+    def start(self, n: int) -> int:
+        return n
+
+    def step(self, active: list[int]) -> list[wherry.Step[int]]:
+        return [wherry.Step([1], done=True) for _ in active]
+
+
+@wherry.pipeline
+async def through(text: str) -> str:
+    return text
+
+
+def test_models_that_form_no_batches_have_none_to_show() -> None:
+    with Runtime(Ones(), through) as runtime:
+        assert list(runtime.stream("ones", 1)) == [1]
+        runtime.infer("through", "a")
+        for name in ("ones", "through"):
+            told = batching(runtime.model(name))
+            assert {"last_batches", "in_words", "decisions"}.isdisjoint(told)
+            assert max(map(len, lines(told))) <= COLUMNS
+            assert page(told)
+
+
+def test_steps_of_sequences_are_told_as_batches() -> None:
+    with Runtime(Adder()) as runtime:
+        for n, step in ((1, SequenceStep("a", start=True)), (2, SequenceStep("a", end=True))):
+            runtime.infer("adder", n, sequence_step=step)
+        told = batching(runtime.model("adder"))
+    assert [one["rows"] for one in told["last_batches"]] == [1, 1]
+    assert told["in_words"][0] == "A free instance takes what is queued, up to 4 rows."
 
 
 def test_it_is_told_while_many_threads_call() -> None:
