@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.errors import WherryError
@@ -18,8 +19,9 @@ class LoopPort(LoopCalls):
     """Connects one event loop with the runtime.
 
     Requests of one turn of the loop are submitted together at its end, so that an idle
-    instance gets all of them as one batch and not the first one alone. Outcomes from other threads
-    share one wake-up of the loop.
+    instance gets all of them as one batch and not the first one alone; or before a worker's answer
+    is read, so that they can be in the batch that follows. Outcomes from other threads share one
+    wake-up of the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,6 +37,16 @@ class LoopPort(LoopCalls):
         if not requests:
             self.loop.call_soon(self._flush)
         requests[model] = [request]
+
+    def add_reader(self, file: int, read: Callable[[], object]) -> None:
+        """Call `read`, which may end a batch, whenever `file` can be read."""
+
+        def read_after_requests() -> None:
+            if self._requests:
+                self._flush()
+            read()
+
+        super().add_reader(file, read_after_requests)
 
     def _flush(self) -> None:
         requests, self._requests = self._requests, {}
