@@ -19,6 +19,10 @@ from wherry.values.quantities import duration, number, rows
 COLUMNS, WIDTH = 80, 26
 #: Of the last batches, those that a terminal shows.
 SHOWN = 16
+#: Characters of a remark that a page shows beside its bar, and not only when one points to it.
+SHORT = 20
+#: Characters of the labels of bars.
+LEAST_LABEL, MOST_LABEL = 10, 32
 
 STYLE = """
 body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
@@ -33,8 +37,8 @@ th { opacity: .6; }
 th:last-child, td:last-child { text-align: left; }
 """
 
-#: Pixels: of a bar's row, of the labels before it, and of the longest bar.
-ROW, LABELS, BARS = 20, 90, 360
+#: Pixels: of a bar's row, of a label's character, of the longest bar, and for what is behind it.
+ROW, LETTER, BARS, BEHIND = 20, 7, 360, 220
 
 REASONS = {
     "full": "max_batch_size was reached",
@@ -74,6 +78,11 @@ class Chart:
         """The end of the axis: 0 to this."""
         return max([bar.value + bar.error for bar in self.bars], default=0.0) or 1.0
 
+    @property
+    def label_width(self) -> int:
+        """Characters of the labels; of longer ones the end is not shown."""
+        return min(MOST_LABEL, max([LEAST_LABEL, *(len(bar.label) for bar in self.bars)]))
+
 
 def explain(args: argparse.Namespace) -> int:
     """Print what the model's batcher has learnt, the sizes it chose and why."""
@@ -108,11 +117,13 @@ def lines(told: dict[str, Any]) -> list[str]:
 def _bar_lines(chart: Chart, bar: Bar) -> list[str]:
     """The bar, and its remark behind or below it."""
     drawn = "█" * max(1, round(WIDTH * bar.value / chart.most)) if bar.value else ""
-    line = f"  {bar.label:>10} {bar.value:>9.4g} {chart.unit:<2} {drawn}".rstrip()
+    width = chart.label_width
+    line = f"  {bar.label[:width]:>{width}} {bar.value:>9.4g} {chart.unit:<2} {drawn}".rstrip()
     remark = ", ".join(filter(None, (_error(chart, bar), bar.remark)))
     if len(line) + 2 + len(remark) <= COLUMNS:
         return [f"{line}  {remark}".rstrip()]
-    return [line, *_wrapped(" " * 13 + remark, " " * 13)]
+    indent = " " * (3 + width)
+    return [line, *_wrapped(indent + remark, indent)]
 
 
 def _table_lines(table: list[list[str]]) -> Iterator[str]:
@@ -167,26 +178,29 @@ def page(told: dict[str, Any]) -> str:
 
 def _section(chart: Chart) -> str:
     """One chart with its heading."""
-    scale = BARS / chart.most
+    scale, left = BARS / chart.most, 20 + LETTER * chart.label_width
     drawn = []
     for place, bar in enumerate(chart.bars):
         y, width = place * ROW, scale * bar.value
-        end = LABELS + width + scale * bar.error
+        end = left + width + scale * bar.error
         shown = f"{bar.value:.4g} {_error(chart, bar) or chart.unit}".strip()
+        if bar.remark and len(bar.remark) <= SHORT:
+            shown += f", {bar.remark}"
         drawn.append(
-            f'<text x="{LABELS - 8}" y="{y + 14}" text-anchor="end">{escape(bar.label)}</text>'
-            f'<rect x="{LABELS}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
+            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">'
+            f"{escape(bar.label[: chart.label_width])}</text>"
+            f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
             f'<text x="{end + 6:.1f}" y="{y + 14}">{escape(shown)}'
             f"<title>{escape(bar.remark)}</title></text>"
         )
         if bar.error:
-            start = max(LABELS, LABELS + width - scale * bar.error)
+            start = left + max(0.0, width - scale * bar.error)
             drawn.append(f'<path d="M{start:.1f} {y + ROW // 2}H{end:.1f}"/>')
     height = ROW * len(chart.bars)
     remark = f"\n<p>{escape(chart.remark)}</p>" if chart.remark else ""
     return (
         f"<h2>{escape(chart.heading)}</h2>\n"
-        f'<svg width="{LABELS + BARS + 160}" height="{height}" role="img"'
+        f'<svg width="{left + BARS + BEHIND}" height="{height}" role="img"'
         f' aria-label="{escape(chart.heading)}">{"".join(drawn)}</svg>{remark}'
     )
 

@@ -16,8 +16,8 @@ def duration(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits; all of them if there are more before the point."""
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
+    """Three digits; up to seven if they stand before the point."""
+    return f"{value:.0f}" if 99.95 <= abs(value) < 1e7 else f"{value:.3g}"
 
 
 def rows(count: float) -> str:

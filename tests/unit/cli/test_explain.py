@@ -1,13 +1,17 @@
 """Why are batches as they are? As lines for a terminal and as a page."""
 
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import wherry
 from tests.fakes import Gate, gated
+from tests.properties import examples
 from wherry.cli import main
 from wherry.cli.explain import COLUMNS, REASONS, WIDTH, charts, lines, page
 from wherry.frontends.v2.batching import batching
@@ -23,6 +27,9 @@ def batch(ago: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+OURS = re.compile(
+    "[/!]?(doctype|html|meta|title|style|p|h2|svg|text|rect|path|table|tr|th|td)[ >/]"
+)
 TOLD: dict[str, Any] = {
     "name": "bert",
     "version": "3",
@@ -112,10 +119,49 @@ def test_a_page_holds_the_same_and_fetches_nothing() -> None:
     bars = tree.findall(".//rect")
     assert len(bars) == 3 + 2 + 2 + 1 + 1
     assert [float(bar.get("width", "")) for bar in bars[:3]] == [81.8, 98.2, 327.3]
+    assert "20 ±2 ms, the last batch" in html
     errors = [path.get("d") for path in tree.findall(".//path")]
     assert errors == ["M183.3 30H193.1", "M384.5 50H450.0"], "none where none is known"
     assert len(tree.findall(".//tr")) == 1 + 4
     assert "<table>" not in page({**TOLD, "last_batches": []})
+
+
+LARGE = st.floats(0, 1e15)
+COUNT = st.integers(0, 10**15)
+NAME = st.text(max_size=300)
+BATCH = st.fixed_dictionaries(
+    {
+        "left_seconds_ago": LARGE, "rows": COUNT, "rows_left_queued": COUNT,
+        "longest_wait_seconds": LARGE, "runs": st.booleans(), "seconds": LARGE | st.none(),
+        "expected_seconds": LARGE | st.none(), "instance": COUNT, "why": NAME,
+    }
+)  # fmt: skip
+SIZE = st.fixed_dictionaries(
+    {"rows": COUNT, "seconds": LARGE, "error_seconds": LARGE, "age_batches": COUNT}
+)
+
+
+@examples(1)
+@given(
+    st.fixed_dictionaries(
+        {
+            "name": NAME, "version": NAME, "policy": NAME, "max_batch_size": COUNT,
+            "queued_requests": COUNT, "in_words": st.lists(NAME, max_size=3),
+            "executions_by_batch_size": st.dictionaries(COUNT.map(str), COUNT, max_size=3),
+            "batches_cut_by_reason": st.dictionaries(NAME, COUNT, max_size=3),
+        },
+        optional={
+            "curve": st.lists(SIZE, max_size=40), "last_batches": st.lists(BATCH, max_size=20),
+            "callers": st.fixed_dictionaries(
+                {"returned_within_seconds": st.lists(st.tuples(LARGE, LARGE), max_size=40)}
+            ),
+        },
+    )
+)  # fmt: skip
+def test_whatever_is_told_fits_a_terminal_and_is_no_markup(told: dict[str, Any]) -> None:
+    assert all(len(line) <= COLUMNS for line in lines(told))
+    html = page(told)
+    assert all(map(OURS.match, html.split("<")[1:])), html
 
 
 @pytest.mark.parametrize("calls", [0, 40])

@@ -152,7 +152,7 @@ def test_no_request_is_held_and_only_so_many_batches() -> None:
     assert decisions.last()[-1].left_at == 10 * REMEMBERED - 1
 
 
-@examples(200)
+@examples(2)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 3), st.booleans(), st.booleans()), max_size=300
