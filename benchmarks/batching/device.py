@@ -24,6 +24,8 @@ MOST_ROWS = 256
 #: Share of the batches that take so many times as long.
 TAIL_SHARE, TAIL = 0.05, (3.0, 5.0)
 STALL, STALL_EVERY = 100 * MS, 200
+#: Seconds of a batch of one row of a device that stalls: a run should see several stalls.
+LEAST_STALLED = 1 * MS
 SHIFT = 3.0
 #: Tokens of the shortest and of the longest text.
 TOKENS = (8, 512)
@@ -135,15 +137,14 @@ class Device:
                 plain(rows, longest, arrived) * (amount if arrived > half else 1.0)
             )
         if self.behaviour == "hiccups":
-            return stalling(plain)
+            return stalling(plain, int(rng.integers(STALL_EVERY)))
         if self.behaviour == "slow first":
             return slow_first(plain, amount)
         return plain
 
 
-def stalling(seconds: BatchSeconds) -> BatchSeconds:
-    """Some batches take long, now and then."""
-    batches = 0
+def stalling(seconds: BatchSeconds, batches: int) -> BatchSeconds:
+    """A batch of STALL_EVERY takes STALL longer; `batches` are over since the last one."""
 
     def stalls(rows: int, longest: int, arrived: int) -> float:
         nonlocal batches
@@ -174,6 +175,8 @@ def drawn_device(rng: Random, kind: str, behaviour: str) -> Device:
     """A device with a curve of this kind."""
     tokens, spread = drawn_lengths(rng) if kind == "text" else (0.0, 0.0)
     curve = drawn_curve(rng, kind, tokens)
+    while behaviour == "hiccups" and curve.seconds(1, int(tokens)) < LEAST_STALLED:
+        curve = drawn_curve(rng, kind, tokens)
     noise = octaves(rng, 0.02, 0.2) if rng.random() < 0.8 else octaves(rng, 0.2, 0.5)
     amount = 0.0
     if behaviour == "shift":

@@ -24,7 +24,7 @@ from wherry.scheduler.policy import Scheduler
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 #: What the scenarios and the reference are: figures from before a change of it are not used.
-EDITION = 4
+EDITION = 6
 PAIR, GREEDY = "pair", "greedy"
 #: The pair itself under the same arrivals with other noise: how near two equal policies come.
 AGAIN = "again"

@@ -28,6 +28,8 @@ LENGTH = 3
 WINDOW, CLOSE = 500, 0.05
 #: Seconds between two worlds.
 BETWEEN = 1.0
+#: What is compared with an empty start; the last is how near two such starts come.
+LIVES = ("another world", "slow start", "empty, with other noise")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Phase:
     slow_batches: int = 0
     above: int = 0
     longer: float = 0.0
+
+    @property
+    def about(self) -> str:
+        about = f"{self.device.about}; {self.arrivals.about}"
+        if self.slow_batches:
+            about += f"; first {self.slow_batches} of more than {self.above} rows"
+            about += f" +{self.longer * 1e3:.3g} ms"
+        return about
 
 
 def stationary(seed: int, count: int) -> Iterator[Scenario]:
@@ -76,7 +86,7 @@ def slow_start(scenario: Scenario) -> list[Phase]:
     for number in range(rng.randint(2, 4)):
         n, back = round(octaves(rng, 1, 256)), octaves(rng, 0.2, 5) * 1e-3
         slow = rng.choice([1, 3, 12, 40]) if not number else 0
-        arrivals = Arrivals(n, back)
+        arrivals = Arrivals(n, back, about=f"closed {n}, back in {back * 1e3:g} ms")
         phases.append(Phase(device, arrivals, rng.randint(300, 1500), slow, above, longer))
     return phases
 
@@ -95,7 +105,9 @@ def slowed(seconds: BatchSeconds, phase: Phase) -> BatchSeconds:
     return slow
 
 
-def lived(scenario: Scenario, policy: str, before: Sequence[Phase]) -> Trace:
+def lived(
+    scenario: Scenario, policy: str, before: Sequence[Phase], noise: object = SEEDS[0]
+) -> Trace:
     """The run of a scenario after these phases; its times begin at 0."""
     seed = SEEDS[0]
     scheduler = made(policy, scenario)
@@ -107,7 +119,7 @@ def lived(scenario: Scenario, policy: str, before: Sequence[Phase]) -> Trace:
         trace = play(scheduler, seconds, drawn_load, scenario.instances, now)
         now = trace.ended[-1] + BETWEEN
     total = LENGTH * scenario.total
-    seconds = scenario.batch_seconds(seed, total)
+    seconds = scenario.batch_seconds(noise, total)
     trace = play(scheduler, seconds, scenario.load(seed, total), scenario.instances, now)
     trace.arrived = [at - now for at in trace.arrived]
     trace.ended = [at - now for at in trace.ended]
@@ -146,29 +158,38 @@ def lock_in(job: tuple[Scenario, str]) -> dict[str, Any]:
     """How both lives compare with an empty start: percent, and seconds and batches to settle."""
     scenario, policy = job
     rate, p95, mean = last_third(lived(scenario, policy, []), scenario.closed)
-    row: dict[str, Any] = {"name": scenario.name, "about": scenario.about}
-    for life in (another_world, slow_start):
-        phases = life(scenario)
-        trace = lived(scenario, policy, phases)
+
+    def compared(trace: Trace, before: Sequence[Phase]) -> dict[str, Any]:
         after = last_third(trace, scenario.closed)
         seconds, batches = settled(trace, rate, mean, scenario.closed)
-        row[life.__name__] = {
+        phases = [phase.about for phase in before]
+        return {
             "rate": percent(after[0], rate),
             "p95": percent(after[1], p95),
             "seconds": round(seconds, 3),
             "batches": batches,
-            "before": [f"{p.device.about}; {p.arrivals.about or p.arrivals}" for p in phases],
+            "before": phases,
         }
-    return row
+
+    start = slow_start(scenario)
+    other = another_world(scenario)
+    return {
+        "name": scenario.name,
+        "about": scenario.about,
+        "another world": compared(lived(scenario, policy, other), other),
+        "slow start": compared(lived(scenario, policy, start), start),
+        # How near two runs of the same policy come.
+        "empty, with other noise": compared(lived(scenario, policy, [], "again"), []),
+    }
 
 
 def report(rows: Sequence[dict[str, Any]], policy: str) -> str:
     lines = [f"{policy}: the last third of a run after another life, against an empty state"]
-    for life in ("another_world", "slow_start"):
+    for life in LIVES:
         some = [{"about": row["about"], **row[life]} for row in rows]
         near = [row["rate"] >= -5 and row["p95"] <= 5 for row in some]
         lines.append(
-            f"{life.replace('_', ' ')}: {len(some)} scenarios,"
+            f"{life}: {len(some)} scenarios,"
             f" both within 5 % {percent_of(near)}, throughput within 5 %"
             f" {percent_of([row['rate'] >= -5 for row in some])},"
             f" worst throughput {min(row['rate'] for row in some):+.1f} %,"
@@ -181,7 +202,7 @@ def report(rows: Sequence[dict[str, Any]], policy: str) -> str:
         lines += [
             f"  {row['rate']:+6.1f} % p95 {row['p95']:+7.1f} %  {row['about']}; before:"
             f" {' | '.join(row['before'])}"
-            for row in some[:5]
+            for row in (some[:5] if some[0]["before"] else [])
         ]
     return "\n".join(lines)
 

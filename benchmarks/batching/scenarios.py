@@ -66,6 +66,7 @@ def drawn(seed: int, count: int) -> Iterator[Scenario]:
         kind = turn(CALLER_KINDS, f"{seed} callers", number)
         arrivals, share = drawn_callers(rng, kind, device, limit, instances)
         long = share > 0.8 or arrivals.callers >= 128 or (share and limit >= 128)
+        long = long or behaviour == "hiccups"
         total = 12_000 if long else 5_000
         yield Scenario(f"{seed}/{number}", device, arrivals, instances, limit, total)
 

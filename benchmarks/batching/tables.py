@@ -12,6 +12,9 @@ Row = dict[str, Any]
 #: Worse than greedy: by more points of throughput, or of p95.
 WORSE_RATE, WORSE_P95 = 2.0, 5.0
 COLD = -10.0
+#: Behaviours that are there once in a run: the other ones are "lasting".
+PASSING = ("shift", "slow first")
+TOTALS = ("all", "instances 1", "instances 2 to 8")
 
 
 def within(row: Row, policy: str, points: float) -> bool:
@@ -38,6 +41,9 @@ def groups(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
         found += [(f"{what} {kind}", [row for row in rows if row[what] == kind]) for kind in kinds]
         if what == "instances":
             found.append(("instances 2 to 8", [row for row in rows if row["instances"] > 1]))
+    lasting = [row for row in rows if row["behaviour"] not in PASSING]
+    found.append(("lasting, 1 instance", [row for row in lasting if row["instances"] == 1]))
+    found.append(("lasting, 2 to 8", [row for row in lasting if row["instances"] > 1]))
     return [(name, some) for name, some in found if some]
 
 
@@ -97,7 +103,7 @@ def noise_floor(rows: Sequence[Row]) -> str:
     parts = [
         f"{name}: in 2 % {s['within 2']:.0f}, in 5 % {s['within 5']:.0f}"
         for name, s in [(name, summary(some, AGAIN)) for name, some in groups(rows)]
-        if name in ("all", "instances 1", "instances 2 to 8")
+        if name in TOTALS
     ]
     return f"the pair itself with other noise: {'; '.join(parts)}"
 
@@ -123,6 +129,28 @@ def line(row: Row, policy: str) -> str:
         f" (greedy {greedy['rate']:+.1f} {greedy['p95']:+.1f}; pair {row['pair']}"
         f" {row['rate']:g}/s p95 {row['p95 ms']:g} ms)  {row['about']}"
     )
+
+
+def beside(rows: Sequence[Row], policies: Sequence[str]) -> str:
+    """Several policies: a line each, and how often each is within 5 % where the first is not."""
+    lines = []
+    for policy in policies:
+        shares = [
+            f"{name} {s['within 2']:.0f} / {s['within 5']:.0f}"
+            for name, s in [(name, summary(some, policy)) for name, some in groups(rows)]
+            if name in TOTALS
+        ]
+        better, less = (
+            sum(within(row, a, 5) and not within(row, b, 5) for row in rows)
+            for a, b in ((policy, policies[0]), (policies[0], policy))
+        )
+        s = summary(rows, policy)
+        lines.append(
+            f"{', '.join(shares)}; worst {s['worst rate']:+.1f} {s['worst p95']:+.1f};"
+            f" mean {s['mean rate']:+.1f} {s['mean p95']:+.1f}; within 5 % where the first is"
+            f" not {better}, not where it is {less}: {policy}"
+        )
+    return "\n".join(lines)
 
 
 def report(rows: Sequence[Row], policy: str) -> str:
