@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
-from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 from wherry.cli.call import client_of
+from wherry.cli.charts import STYLE, Bar, Chart, Listing, wrapped
 from wherry.cli.show import as_json, print_line
+from wherry.values import quantities
 from wherry.values.errors import ConfigError
-from wherry.values.quantities import duration, number, rows
+from wherry.values.quantities import duration, number
 
-#: Characters of a line, and of the longest bar.
-COLUMNS, WIDTH = 80, 26
 #: Of the last batches, those that a terminal shows.
 SHOWN = 16
-#: Characters of a remark that a page shows beside its bar, and not only when one points to it.
-SHORT = 20
-#: Characters of the labels of bars.
-LEAST_LABEL, MOST_LABEL = 10, 32
-
-STYLE = """
-body { font: 15px system-ui, sans-serif; max-width: 720px; margin: 2em auto; padding: 0 1em;
-       color: CanvasText; background: Canvas; color-scheme: light dark; }
-h2 { font-size: 1em; margin: 2em 0 .5em; }
-svg text { font-size: 12px; fill: currentColor; }
-svg rect { fill: #3b7dd8; }
-svg path { stroke: currentColor; stroke-width: 1.5; }
-table { border-spacing: 1em .2em; margin-left: -1em; }
-th, td { text-align: right; font-weight: normal; white-space: nowrap; }
-th { opacity: .6; }
-th:last-child, td:last-child { text-align: left; }
-"""
-
-#: Pixels: of a bar's row, of a label's character, of the longest bar, and for what is behind it.
-ROW, LETTER, BARS, BEHIND = 20, 7, 360, 220
 
 REASONS = {
     "full": "max_batch_size was reached",
@@ -52,36 +30,6 @@ REASONS = {
     "mixed": "before max_queue_delay was over: a request arrived that could not join",
     "deadline": "waiting would have made a request late",
 }
-
-
-class Bar(NamedTuple):
-    """A line of a chart."""
-
-    label: str
-    value: float
-    remark: str = ""
-    #: A standard error of the value.
-    error: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars under a heading."""
-
-    heading: str
-    bars: list[Bar]
-    unit: str = ""
-    remark: str = ""
-
-    @property
-    def most(self) -> float:
-        """The end of the axis: 0 to this."""
-        return max([bar.value + bar.error for bar in self.bars], default=0.0) or 1.0
-
-    @property
-    def label_width(self) -> int:
-        """Characters of the labels; of longer ones the end is not shown."""
-        return min(MOST_LABEL, max([LEAST_LABEL, *(len(bar.label) for bar in self.bars)]))
 
 
 def explain(args: argparse.Namespace) -> int:
@@ -99,69 +47,11 @@ def explain(args: argparse.Namespace) -> int:
 
 
 def lines(told: dict[str, Any]) -> list[str]:
-    """The server's answer for people, in lines of `COLUMNS`."""
-    out = [line for fact in facts(told) for line in _wrapped(fact, "")]
-    for chart in charts(told):
-        out += ["", chart.heading]
-        for bar in chart.bars:
-            out += _bar_lines(chart, bar)
-        if chart.remark:
-            out += _wrapped(chart.remark, "  ")
-    if last := told.get("last_batches"):
-        shown = last[: -SHOWN - 1 : -1]
-        out += ["", f"the last {len(shown)} batches, the latest first, in ms"]
-        out += _table_lines(_table(shown))
+    """The server's answer for people, in lines of 80 columns."""
+    out = [line for fact in facts(told) for line in wrapped(fact)]
+    for drawing in drawings(told, SHOWN):
+        out += ["", *drawing.lines()]
     return out
-
-
-def _bar_lines(chart: Chart, bar: Bar) -> list[str]:
-    """The bar, and its remark behind or below it."""
-    drawn = "█" * max(1, round(WIDTH * bar.value / chart.most)) if bar.value else ""
-    width = chart.label_width
-    line = f"  {bar.label[:width]:>{width}} {bar.value:>9.4g} {chart.unit:<2} {drawn}".rstrip()
-    remark = ", ".join(filter(None, (_error(chart, bar), bar.remark)))
-    if len(line) + 2 + len(remark) <= COLUMNS:
-        return [f"{line}  {remark}".rstrip()]
-    indent = " " * (3 + width)
-    return [line, *_wrapped(indent + remark, indent)]
-
-
-def _table_lines(table: list[list[str]]) -> Iterator[str]:
-    """All columns but the last are as wide as they must be; the last one is wrapped."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)][:-1]
-    for *cells, last in table:
-        line = " ".join([f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)])
-        yield from _wrapped(f"{line}  {last}", " " * (2 + len(line)))
-
-
-def _error(chart: Chart, bar: Bar) -> str:
-    return f"±{bar.error:.2g} {chart.unit}" if bar.error else ""
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return wrap(text, COLUMNS, subsequent_indent=indent, break_on_hyphens=False) or [text]
-
-
-def _table(last: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """The cells of these batches, below their heads."""
-    several = len({batch["instance"] for batch in last}) > 1
-    cells = [
-        [
-            duration(batch["left_seconds_ago"]),
-            number(batch["rows"]),
-            number(batch["rows_left_queued"]),
-            number(1e3 * batch["longest_wait_seconds"]),
-            "runs" if batch["runs"] else _ms(batch["seconds"]),
-            _ms(batch["expected_seconds"]),
-            batch["why"] + (f" (instance {batch['instance']})" if several else ""),
-        ]
-        for batch in last
-    ]
-    return [["ago", "rows", "queued", "waited", "took", "predicted", "left"], *cells]
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else number(1e3 * seconds)
 
 
 def page(told: dict[str, Any]) -> str:
@@ -169,54 +59,17 @@ def page(told: dict[str, Any]) -> str:
     said = facts(told)
     title = escape(said[0].partition(":")[0])
     paragraphs = "\n".join(f"<p>{escape(fact)}</p>" for fact in said)
-    drawn = "\n".join(map(_section, charts(told)))
+    drawn = "\n".join(drawing.html() for drawing in drawings(told))
     return (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n{_batches(told)}</html>\n"
+        f"<style>{STYLE}</style>\n{paragraphs}\n{drawn}\n</html>\n"
     )
 
 
-def _section(chart: Chart) -> str:
-    """One chart with its heading."""
-    scale, left = BARS / chart.most, 20 + LETTER * chart.label_width
-    drawn = []
-    for place, bar in enumerate(chart.bars):
-        y, width = place * ROW, scale * bar.value
-        end = left + width + scale * bar.error
-        shown = f"{bar.value:.4g} {_error(chart, bar) or chart.unit}".strip()
-        if bar.remark and len(bar.remark) <= SHORT:
-            shown += f", {bar.remark}"
-        drawn.append(
-            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">'
-            f"{escape(bar.label[: chart.label_width])}</text>"
-            f'<rect x="{left}" y="{y + 3}" width="{width:.1f}" height="{ROW - 6}"/>'
-            f'<text x="{end + 6:.1f}" y="{y + 14}">{escape(shown)}'
-            f"<title>{escape(bar.remark)}</title></text>"
-        )
-        if bar.error:
-            start = left + max(0.0, width - scale * bar.error)
-            drawn.append(f'<path d="M{start:.1f} {y + ROW // 2}H{end:.1f}"/>')
-    height = ROW * len(chart.bars)
-    remark = f"\n<p>{escape(chart.remark)}</p>" if chart.remark else ""
-    return (
-        f"<h2>{escape(chart.heading)}</h2>\n"
-        f'<svg width="{left + BARS + BEHIND}" height="{height}" role="img"'
-        f' aria-label="{escape(chart.heading)}">{"".join(drawn)}</svg>{remark}'
-    )
-
-
-def _batches(told: dict[str, Any]) -> str:
-    """The last batches as a table."""
-    last = told.get("last_batches", ())
-    if not last:
-        return ""
-    heads, *batches = _table(last[::-1])
-    table = "\n".join(
-        f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in cells)}</tr>"
-        for kind, cells in (("th", heads), *(("td", cells) for cells in batches))
-    )
-    heading = f"the last {len(last)} batches, the latest first, in ms"
-    return f"<h2>{heading}</h2>\n<table>\n{table}\n</table>\n"
+def drawings(told: dict[str, Any], most: int | None = None) -> Iterator[Chart | Listing]:
+    """The charts of what is known, and the last batches, `most` of them."""
+    yield from charts(told)
+    yield from last_batches(told, most)
 
 
 def facts(told: dict[str, Any]) -> list[str]:
@@ -259,7 +112,9 @@ def charts(told: dict[str, Any]) -> Iterator[Chart]:
         yield Chart("callers that send again, by the time since their answer", bars, "%")
     if told["executions_by_batch_size"]:
         sizes = [(int(size), n) for size, n in told["executions_by_batch_size"].items()]
-        yield Chart("batches run", [Bar(rows(size), float(n)) for size, n in _some(sizes)])
+        yield Chart(
+            "batches run", [Bar(quantities.rows(size), float(n)) for size, n in _some(sizes)]
+        )
     if told["batches_cut_by_reason"]:
         reasons = told["batches_cut_by_reason"].items()
         bars = [Bar(reason, float(n), REASONS.get(reason, "")) for reason, n in reasons]
@@ -279,7 +134,35 @@ def _believed(point: dict[str, Any]) -> Bar:
     """What is believed of one size."""
     ago = point["age_batches"]
     last = "the last batch" if not ago else "1 batch ago" if ago == 1 else f"{ago} batches ago"
-    return Bar(rows(point["rows"]), 1e3 * point["seconds"], last, 1e3 * point["error_seconds"])
+    return Bar(
+        quantities.rows(point["rows"]), 1e3 * point["seconds"], last, 1e3 * point["error_seconds"]
+    )
+
+
+def last_batches(told: dict[str, Any], most: int | None = None) -> Iterator[Listing]:
+    """The last batches, if there are any."""
+    last = told.get("last_batches", [])[::-1][:most]
+    if not last:
+        return
+    several = len({batch["instance"] for batch in last}) > 1
+    rows = [
+        [
+            duration(batch["left_seconds_ago"]),
+            number(batch["rows"]),
+            number(batch["rows_left_queued"]),
+            number(1e3 * batch["longest_wait_seconds"]),
+            "runs" if batch["runs"] else _ms(batch["seconds"]),
+            _ms(batch["expected_seconds"]),
+            batch["why"] + (f" (instance {batch['instance']})" if several else ""),
+        ]
+        for batch in last
+    ]
+    heads = ["ago", "rows", "queued", "waited", "took", "predicted", "left"]
+    yield Listing(f"the last {len(last)} batches, the latest first, in ms", [heads, *rows])
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else number(1e3 * seconds)
 
 
 def _stages(told: dict[str, Any]) -> list[Bar]:

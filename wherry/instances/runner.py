@@ -93,7 +93,8 @@ class Runner(ABC):
 
     @abstractmethod
     def explain(self) -> dict[str, Any]:
-        """What is decided here and was learnt, for people."""
+        """What is decided here and was learnt, for people. Where batches are formed, `decisions`
+        are the last ones, as `Decisions`."""
 
     # Requests
 

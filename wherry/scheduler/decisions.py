@@ -90,12 +90,16 @@ class Decisions:
             if first is None:
                 continue
             # An instance runs its batches in order; equal ones are told of together.
-            for key, one in list(running.items()):
-                if batches and one.instance == first.instance and one.rows == first.rows:
-                    one.runs = False
-                    one.seconds, one.expected_seconds = seconds, expected_seconds
-                    batches -= 1
-                    del running[key]
+            alike = [
+                other
+                for other, one in running.items()
+                if one.instance == first.instance and one.rows == first.rows
+            ]
+            start = alike.index(key)
+            for other in alike[start : start + batches]:
+                one = running.pop(other)
+                one.runs = False
+                one.seconds, one.expected_seconds = seconds, expected_seconds
         return decisions[-REMEMBERED:]
 
     def held(
@@ -103,8 +107,8 @@ class Decisions:
     ) -> None:
         """What is queued is held although this instance is free: for one of HELD_FOR, and for so
         many callers, or rows of a turn."""
-        since = self._held[instance][0] if instance in self._held else now
-        self._held[instance] = since, held_for, count
+        held = self._held.get(instance)
+        self._held[instance] = now if held is None else held[0], held_for, count
 
     def left(
         self,
@@ -119,12 +123,13 @@ class Decisions:
         """A batch is given to an instance."""
         hold = None
         if self._held:
-            hold = self._held.pop(instance, None) or self._held.pop(ANY_INSTANCE, None)
-        if hold is not None:
-            since, held_for, count = hold
-            seconds = now - max(since, oldest_at)  # what was held first may have been cancelled
-            self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
-            hold = seconds, held_for, count
+            hold = self._held.pop(ANY_INSTANCE, None) or self._held.pop(instance, None)
+            if hold is not None:
+                since, held_for, count = hold
+                # What was held first may have been cancelled.
+                seconds = now - (since if since > oldest_at else oldest_at)
+                self.held_seconds[held_for] = self.held_seconds.get(held_for, 0.0) + seconds
+                hold = seconds, held_for, count
         self._events.append(
             (id(requests[0]), now, rows, rows_left, oldest_at, reason, instance, hold)
         )

@@ -89,7 +89,10 @@ class DynamicBatcher(Batcher):
             "max_batch_rows": self.max_batch_size,
             "max_queue_delay_seconds": self.max_queue_delay,
             "preferred_batch_sizes": self.preferred_batch_sizes[::-1],
-            "plan": {"rows": self.max_batch_size, "wait_seconds": self.max_queue_delay},
+            "plan": {
+                "rows": self.max_batch_size if self.max_queue_delay else None,
+                "wait_seconds": self.max_queue_delay,
+            },
             **(self.company.explain() if self.company is not None else {}),
             **self.forecast.explain(self._queue.queued_rows, self.max_batch_size),
         }

@@ -230,7 +230,10 @@ class SequenceBatcher:
             "backlog_sequences": self.sequences.in_backlog,
             "max_queue_delay_seconds": self.max_queue_delay,
             "max_sequence_idle_seconds": self.max_sequence_idle,
-            "plan": {"rows": self.max_batch_size, "wait_seconds": self.max_queue_delay},
+            "plan": {
+                "rows": self.max_batch_size if self.max_queue_delay else None,
+                "wait_seconds": self.max_queue_delay,
+            },
             **self.forecast.explain(self.queued_requests, self.max_batch_size),
         }
 

@@ -13,7 +13,8 @@ import wherry
 from tests.fakes import Gate, gated
 from tests.properties import examples
 from wherry.cli import main
-from wherry.cli.explain import COLUMNS, REASONS, WIDTH, charts, lines, page
+from wherry.cli.charts import COLUMNS, WIDTH
+from wherry.cli.explain import REASONS, charts, lines, page
 from wherry.frontends.v2.batching import batching
 from wherry.observability.metrics import CUT_REASONS
 from wherry.runtime.runtime import Runtime

@@ -134,9 +134,12 @@ def test_equal_batches_that_are_told_of_together_have_each_its_share() -> None:
     decisions.ended([a, b], 0.5, 2, 0.4)
     assert [one.seconds for one in decisions.last()] == [0.5, None, 0.5, None]
     assert [one.runs for one in decisions.last()] == [False, True, False, True]
+    later = left(decisions, request(), 2.0)
+    decisions.ended([later], 0.1, 1, None)
+    assert [one.runs for one in decisions.last()] == [False, True, False, True, False]
     decisions.ended([other], None, 1, None)
     decisions.ended([c], 0.6, 1, 0.5)
-    assert [one.seconds for one in decisions.last()] == [0.5, None, 0.5, 0.6]
+    assert [one.seconds for one in decisions.last()] == [0.5, None, 0.5, 0.6, 0.1]
     assert not any(one.runs for one in decisions.last())
 
 

@@ -75,39 +75,49 @@ def beliefs(told: Json) -> Iterator[str]:
     clauses = []
     callers, plan = told.get("callers", {}), told.get("plan", {})
     returned, returning = callers.get("returned_within_seconds"), callers.get("returning", 0.0)
-    back: float | None = None
-    if returning >= 0.5 and returned:
+    loop = returning if returned else 0.0
+    if loop >= 0.5:
         back = next(age for age, share in returned if share >= MOST * returned[-1][1])
         clauses.append(
-            f"callers of {rows(round(returning))} send again within {duration(back)} of an answer"
+            f"callers of {rows(round(loop))} send again within {duration(back)} of an answer"
         )
     if plan:
-        clauses.append(_planned(plan) + _gain(plan, returning, back))
+        clauses.append(_planned(plan) + _gain(plan, loop, _mean(returned or [])))
     if clauses:
         why = f" ({plan['why']})" if plan.get("why") else ""
         said = "; ".join(clauses) + why
         yield f"{said[:1].upper()}{said[1:]}."
-    strangers = callers.get("strangers_per_second", 0.0)
-    if strangers >= 0.1:
-        yield f"{number(strangers)} requests a second come from callers that do not."
+    if callers.get("strangers_per_second", 0.0) >= 0.1:
+        rate = number(callers["strangers_per_second"])
+        yield f"{rate} requests a second come from callers that do not send again at once."
     if told.get("next_trial_rows"):
         size = rows(told["next_trial_rows"])
         yield f"A batch of {size} will be tried soon, as its time is not known well."
 
 
+def _mean(returned: Sequence[Sequence[float]]) -> float:
+    """Of ages by which a share has returned, the mean age of a return."""
+    before, ages = 0.0, 0.0
+    for age, share in returned:
+        ages += age * (share - before)
+        before = share
+    return ages / before if before else 0.0
+
+
 def _planned(plan: Json) -> str:
-    size = rows(round(plan["rows"])) if "rows" in plan else ""
+    size = rows(round(plan["rows"])) if plan.get("rows") else ""
     if plan.get("wait_seconds"):
         said = f"a batch waits up to {duration(plan['wait_seconds'])} for {size or 'more rows'}"
     else:
-        said = "a free instance takes what is queued" + (size and f", up to {size}")
+        said = "a free instance takes what is queued" + (size and f", about {size}")
     if plan.get("apart_seconds"):
         said += f", batches start {duration(plan['apart_seconds'])} apart"
     return said
 
 
-def _gain(plan: Json, returning: float, back: float | None) -> str:
-    """What the plan brings, against running whatever is queued at once."""
+def _gain(plan: Json, loop: float, back: float) -> str:
+    """What the plan brings, against running whatever is queued at once, to `loop` rows of callers
+    that send again `back` seconds after an answer."""
     if "answer_seconds" not in plan:
         return ""
     planned, at_once = plan["answer_seconds"], plan.get("answer_seconds_at_once")
@@ -115,10 +125,10 @@ def _gain(plan: Json, returning: float, back: float | None) -> str:
     if at_once is None or duration(at_once) == duration(planned):
         return f": {answers}"
     answers += f" instead of {duration(at_once)}"
-    if back is None:
+    if loop < 0.5:
         return f": {answers}"
     # A caller in a loop sends one request in the time of an answer and of its return.
-    rate, rate_at_once = (number(returning / (answer + back)) for answer in (planned, at_once))
+    rate, rate_at_once = (number(loop / (answer + back)) for answer in (planned, at_once))
     return f": {rate} rows/s instead of {rate_at_once}, {answers}"
 
 
