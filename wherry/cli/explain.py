@@ -84,6 +84,11 @@ def facts(told: dict[str, Any]) -> list[str]:
         f" max_batch_size {told['max_batch_size']}, {told['queued_requests']} requests waiting"
     ]
     out += told.get("in_words", ())
+    if "active_requests" in told:
+        out.append(f"{told['active_requests']} requests are in its steps.")
+    if told.get("predicted_first_response_seconds"):
+        wait = duration(told["predicted_first_response_seconds"])
+        out.append(f"A request that arrives now will have its first response in about {wait}.")
     if told.get("max_batch_rows", told["max_batch_size"]) < told["max_batch_size"]:
         out.append(f"There was not enough memory for more than {told['max_batch_rows']} rows.")
     if told.get("predicted_wait_seconds"):
@@ -170,7 +175,7 @@ def _stages(told: dict[str, Any]) -> list[Bar]:
         Bar(
             stage["model"],
             stage["mean_total_ms"],
-            f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms of it waiting"
+            f"{stage['calls']} calls, {stage['mean_queue_ms']:.3g} ms waiting"
             + (f", {stage['failed']} failed" if stage["failed"] else ""),
         )
         for stage in told["stages"]

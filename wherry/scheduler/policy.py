@@ -151,7 +151,7 @@ class Scheduler(Protocol):
         ...
 
     def explain(self) -> dict[str, Any]:
-        """What was learnt and decided, for people: names, numbers with units, short lists."""
+        """What was learnt and is planned, for people: the keys are in docs/reference/http.md."""
         ...
 
     def waiting(self) -> Sequence[InferRequest]:

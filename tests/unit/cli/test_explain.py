@@ -226,6 +226,6 @@ def test_of_a_pipeline_the_calls_of_its_latest_request_are_a_tree() -> None:
         "",
         "what its requests called, mean time of a call",
         f"       stage         4 ms {'█' * WIDTH}",
-        "             2 calls, 1 ms of it waiting, 1 failed",
+        "             2 calls, 1 ms waiting, 1 failed",
     ]
     assert "the calls of its latest" in page(told)
