@@ -109,3 +109,16 @@ def test_rows_of_some_cost_are_counted_by_their_work() -> None:
     assert forecast.costs.per_row == pytest.approx(10.0)
     assert forecast.batch_seconds(4) == pytest.approx(2.0)
     assert forecast.explain(0, 8)["work_per_row"] == forecast.costs.per_row
+
+
+def test_each_size_is_explained_with_how_well_and_since_when_it_is_known() -> None:
+    forecast = Forecast()
+    assert forecast.explain(0, 8)["curve"] == []
+    for seconds in (0.9, 1.1) * 10:
+        forecast.learn(4, seconds)
+    forecast.learn(8, 2.0)
+    four, eight = forecast.explain(0, 8)["curve"]
+    assert [four["rows"], four["age_batches"]] == [4, 1]
+    assert [eight["rows"], eight["age_batches"]] == [8, 0]
+    assert 0.0 < four["error_seconds"] < 0.1, "a batch is 0.1 off, the mean of 20 is not"
+    assert eight["error_seconds"] > four["error_seconds"], "it was run once"
