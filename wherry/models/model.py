@@ -81,13 +81,15 @@ class Model:
 
     A model that pads rows to the longest may have a method `cost(self, *row) -> float`, with the
     inputs in order, that returns a row's size (tokens, characters, pixels): rows of similar cost
-    are then batched together. It runs in the caller's process and must be fast.
+    are then batched together. It runs in the caller's process and must be fast. Without it the
+    length of the texts is used, once batches are seen to take as long as their longest text makes
+    them; `cost = 1` says that all rows cost the same.
     """
 
     # Optional hooks. All but `cost` are for backends.
 
     #: A row's cost; see above.
-    cost: Callable[..., float] | None = None
+    cost: Callable[..., float] | int | None = None
     #: For classification: the class names of each output.
     output_labels: Mapping[str, Sequence[str]] = {}
     #: Metrics that the model itself defines, over all its instances.
@@ -258,7 +260,7 @@ def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
 def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
 def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
     """Make a function a model. `settings` are fields of ModelConfig, and `cost`: a function that
-    returns a row's size (`cost=len` for texts; see Model).
+    returns a row's size (`cost=len`), or 1: all rows cost the same (see Model).
 
     ConfigError for mistakes in annotations or settings, at import.
     """

@@ -29,6 +29,7 @@ from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.runtime.cache import ResponseCache
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.row_sizes import RowSize, by_cost, by_length
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
 from wherry.scheduler.self_tuning_batcher import SelfTuningBatcher
@@ -92,7 +93,8 @@ class Builder:
             _check_cacheable(config, signature, isinstance(model, Pipeline))
             if self._cache is not None:
                 cache = self._cache.of(config.name, config.version)
-        return LoadedModel(model, config, signature, runner, self._clock, inputs, cache)
+        size = _row_size(model, config, signature)
+        return LoadedModel(model, config, signature, runner, self._clock, inputs, cache, size)
 
     def _pipeline(
         self, model: Pipeline[..., Any] | EnsembleModel, config: ModelConfig
@@ -128,7 +130,7 @@ class Builder:
         instances = self._instances(model, config)
         return Dispatcher(
             config,
-            _scheduler(config, signature, len(instances)),
+            _scheduler(config, signature, len(instances), costs_given=callable(model.cost)),
             instances,
             clock=self._clock,
             timer=self._timer,
@@ -188,32 +190,56 @@ def _check_cacheable(config: ModelConfig, signature: Signature, is_pipeline: boo
             raise ConfigError(f"model {config.name!r}: response_cache cannot be on: {kind}")
 
 
-def _scheduler(config: ModelConfig, signature: Signature, instances: int) -> Scheduler:
-    """DynamicBatcher if a delay or sizes are set, else SelfTuningBatcher.
+def _row_size(model: Model, config: ModelConfig, signature: Signature) -> RowSize | None:
+    """How the sizes of rows are known; None if they cannot matter."""
+    if callable(model.cost):
+        return by_cost(model.cost, signature)
+    if model.cost not in (None, 1):
+        raise ConfigError(
+            f"model {config.name!r}: cost {model.cost!r} is neither a function that returns a"
+            " row's size nor 1 (all rows cost the same)"
+        )
+    learns = model.cost is None and _tunes_itself(config, signature)
+    return by_length(signature) if learns and not _has_own_runner(model) else None
 
-    For streams DynamicBatcher, too: their batches last as long as the caller reads, so there is
-    nothing to learn from their durations.
-    """
-    if config.sequence is not None:
-        return _sequence_batcher(config, config.sequence)
+
+def _has_own_runner(model: Model) -> bool:
+    """Whether something else than batches runs it."""
+    return isinstance(model, Pipeline | EnsembleModel | StepModel)
+
+
+def _tunes_itself(config: ModelConfig, signature: Signature) -> bool:
+    """Whether its batcher learns. Not for streams: their batches last as long as the caller
+    reads, so there is nothing to learn from their durations."""
     chosen = config.max_queue_delay is not None or config.preferred_batch_sizes
     alone = not config.share_batches or config.max_batch_size <= 1
-    if chosen or signature.streams or alone:
-        return DynamicBatcher(
-            # The first request of a batch is taken in any case, whatever its rows.
-            max_batch_size=1 if alone else config.max_batch_size,
-            max_queue_delay=config.max_queue_delay or 0.0,
-            preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
-            max_queue_size=config.max_queue_size,
+    return not (chosen or signature.streams or alone or config.sequence is not None)
+
+
+def _scheduler(
+    config: ModelConfig, signature: Signature, instances: int, *, costs_given: bool
+) -> Scheduler:
+    """SelfTuningBatcher, unless a delay or sizes are set or it cannot learn."""
+    if config.sequence is not None:
+        return _sequence_batcher(config, config.sequence)
+    if _tunes_itself(config, signature):
+        return SelfTuningBatcher(
+            max_batch_size=config.max_batch_size,
             instances=instances,
+            max_queue_size=config.max_queue_size,
             queue_policies=config.queue_policies,
-            wait_when_mixed=config.wait_when_mixed,
+            costs_given=costs_given,
         )
-    return SelfTuningBatcher(
-        max_batch_size=config.max_batch_size,
-        instances=instances,
+    alone = not config.share_batches or config.max_batch_size <= 1
+    return DynamicBatcher(
+        # The first request of a batch is taken in any case, whatever its rows.
+        max_batch_size=1 if alone else config.max_batch_size,
+        max_queue_delay=config.max_queue_delay or 0.0,
+        preferred_batch_sizes=() if alone else config.preferred_batch_sizes,
         max_queue_size=config.max_queue_size,
+        instances=instances,
         queue_policies=config.queue_policies,
+        wait_when_mixed=config.wait_when_mixed,
     )
 
 

@@ -19,6 +19,7 @@ from wherry.models.signature import Signature
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.pipeline import PipelineRunner
 from wherry.runtime.cache import ModelCache
+from wherry.runtime.row_sizes import RowSize
 from wherry.runtime.shape_keys import ShapeKeys
 from wherry.values.budget import Budget, Loan
 from wherry.values.datatypes import Form
@@ -52,6 +53,7 @@ class LoadedModel:
         clock: Callable[[], float],
         sequence_inputs: SequenceInputs | None = None,
         cache: ModelCache | None = None,
+        size: RowSize | None = None,
     ) -> None:
         self.model = model
         self._sequence_inputs = sequence_inputs
@@ -67,7 +69,7 @@ class LoadedModel:
         #: A request with more is split; a pipeline decides for itself.
         self._most_rows = sys.maxsize if self.is_pipeline else config.max_batch_size or 1
         self._clock = clock
-        self._cost = model.cost
+        self._size = size
         keys = ShapeKeys(signature, model.variable_strings, batched=config.max_batch_size > 0)
         #: None: all requests go together.
         self._shape_key = keys.of if keys.differ else None
@@ -149,8 +151,8 @@ class LoadedModel:
         )
         if wait is not None:
             request.wait_until = now + wait
-        if self._cost is not None:
-            request.cost = self._cost_of(columns, rows)
+        if self._size is not None:
+            request.cost = self._size_of(self._size, columns, rows)
         return request
 
     def _check_streams(self, reply: Reply[InferResponse], rows: int) -> None:
@@ -322,20 +324,13 @@ class LoadedModel:
         names = {spec.name for spec in self.signature.inputs}
         return isinstance(row, Mapping) and set(row) <= names
 
-    def _cost_of(self, columns: Columns, rows: int) -> float:
-        """The highest cost of these rows, by the model's cost()."""
-        assert self._cost is not None
-        inputs = [columns.get(spec.name) for spec in self.signature.inputs]
+    def _size_of(self, size: RowSize, columns: Columns, rows: int) -> float:
         try:
-            costs = [
-                float(self._cost(*(None if column is None else column[row] for column in inputs)))
-                for row in range(rows)
-            ]
+            return size(columns, rows)
         except Exception as error:  # the user's code: anything may come
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
             self.runner.failures.tell(text, "".join(traceback.format_exception(error)))
             raise ModelFailed(text) from error
-        return max(1e-9, *costs)
 
 
 def _response_bytes(response: InferResponse) -> int:

@@ -1,67 +1,257 @@
 """Which queued requests share a batch, if its rows are padded to the longest?
 
-A row has a cost: what a model's `cost()` says of it (tokens, characters, pixels), or 1. The work of
-a batch is its rows times the highest cost among them. Pure.
+A row has a size: what a model's `cost()` says of it (tokens, pixels), or the length of its texts.
+`cost()` is believed. The length of texts counts only while batches are seen to take as long as
+their longest text makes them. Pure.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from math import isinf
+from operator import attrgetter
+from typing import Any
 
+from wherry.scheduler.padded_seconds import PaddedSeconds
+from wherry.scheduler.padding import PaddingTest
 from wherry.scheduler.queue import Lane
 from wherry.values.request import InferRequest
 
+#: Similar requests are looked for among as many rows as this many batches have, ...
+BATCHES = 4
+#: ... and, in large batches, among so many requests: a decision must be short.
+REQUESTS = 256
+#: Batches before which what one takes is not known well enough.
+FEWEST = 8
+#: A batch grows by this part at a time, then by less.
+STEPS = 16
+#: Requests that came later go first only if a second is worth so many times as much by that.
+WORTH = 1.1
+#: While sizes are not known to matter, one batch of so many is formed as if they did; each four in
+#: vain are followed by half as many.
+TRIED_EACH, TRIED_RARELY = 4, 128
+#: While they matter, this share of the time is spent on batches that are formed as if they did not.
+SPENT, SPENT_IN_DOUBT = 0.01, 0.1
+#: Batches of which at least this part is padding say whether it costs time.
+PADDED = 0.25
+
 
 class RowCosts:
-    """Learns what rows cost on average, and chooses requests of similar cost."""
+    """Learns whether sizes matter and what a batch takes, and chooses requests of similar size.
 
-    def __init__(self) -> None:
-        #: Work of a batch divided by its rows, a moving average; 1 for models without costs.
+    `given`: the sizes are from the model's `cost()`, and matter in any case.
+    """
+
+    def __init__(self, *, given: bool = True) -> None:
+        self._test = None if given else PaddingTest()
+        self._seconds = PaddedSeconds()
+        #: Work of a batch divided by its rows, a moving average; 1 where sizes do not matter.
         self.per_row = 1.0
+        #: The size of a row whose work is 1, and the largest of a batch on average.
+        self._unit = 1.0
+        self._longest = 0.0
+        #: Batches formed as if sizes mattered, and batches since the last of them.
+        self._tried = self._untried = 0
+        #: Seconds of batches since one was formed as if they did not.
+        self._since = 0.0
+        #: id() of a request in such a batch, which runs.
+        self._checked = 0
 
     @property
-    def differ(self) -> bool:
-        """Whether costs other than 1 have been seen: requests are then chosen by `alike`."""
-        return self.per_row != 1.0
+    def matter(self) -> bool:
+        """Whether requests of similar size are to share a batch."""
+        return self.per_row != 1.0 if self._test is None else self._test.believed
 
-    def learn(self, highest: float) -> None:
-        """A batch has run whose highest cost was this."""
-        if highest != self.per_row:
-            self.per_row += 0.1 * (highest - self.per_row)
+    def explain(self) -> dict[str, Any]:
+        """For people: from what the sizes of rows are known, whether rows of similar size go
+        together, and what is known of batches that takes as long as their longest row makes
+        them: they grow with this power of its size."""
+        test = self._test
+        return {
+            "sizes": "cost" if test is None else "length",
+            "similar_sizes_together": self.matter,
+            "seconds_grow_with_power_of_longest": None if test is None else test.power,
+            "error_of_that_power": None if test is None or isinf(test.error) else test.error,
+            "batches_tried_by_size": self._tried,
+        }
 
-    def alike(
-        self, lane: Lane, most: int, fixed: float | None, slope: float | None
-    ) -> list[InferRequest]:
-        """Choose the oldest request of `lane` and those of similar cost, of at most `most` rows.
+    def learn(
+        self, requests: Sequence[InferRequest], rows: float, longest: float, seconds: float
+    ) -> float:
+        """A batch of these requests has run, or several, each of so many rows and seconds, and
+        one with a row of size `longest`. Return the work of each."""
+        test = self._test
+        if longest == 1.0 and self.per_row == 1.0:
+            return rows  # no sizes
+        if test is not None:
+            self._examine(test, requests, rows, longest, seconds)
+            if not test.believed:
+                self.per_row = 1.0
+                return rows
+        else:
+            self._seconds.learn(rows, longest, seconds)
+        size = longest / self._unit
+        self.per_row += 0.1 * (size - self.per_row)
+        return rows * size
 
-        A batch takes `fixed` seconds and `slope` for each unit of work; None: not known yet.
-        From the oldest outwards in the order of cost, as long as real work per second grows, or
-        the padding costs less than those left behind would save of a batch of their own.
-        """
-        waiting = list(islice(lane.in_turn(), 4 * most))
-        oldest = waiting[0]
-        if fixed is None or slope is None:  # half and half
-            fixed, slope = self.per_row, 1.0
-        left = sum([request.rows for request in waiting]) - oldest.rows
-        waiting.sort(key=lambda request: request.cost)
-        low = high = waiting.index(oldest)
-        rows, real, longest = oldest.rows, oldest.rows * oldest.cost, oldest.cost
+    def _examine(
+        self,
+        test: PaddingTest,
+        requests: Sequence[InferRequest],
+        rows: float,
+        longest: float,
+        seconds: float,
+    ) -> None:
+        total = sum([request.rows for request in requests])
+        if total != rows:
+            return  # several batches: of which the longest row was one is not known
+        self._seconds.learn(rows, longest, seconds)
+        self._since += seconds
+        self._longest += max(0.05, 1 / self._seconds.batches) * (longest - self._longest)
+        if total == 1:
+            return
+        before = test.believed
+        mean = sum([request.rows * request.cost for request in requests]) / total
+        if self._checked and self._checked in map(id, requests):
+            self._checked = 0
+            if test.doubted:
+                with_mean = self._seconds.seconds(total, mean)
+                test.seen(padded=seconds**2 > with_mean * self._seconds.seconds(total, longest))
+        test.learn(total, mean, longest, seconds)
+        if test.believed and not before:  # a row of the present size goes on counting as one
+            self._unit, self.per_row, self._tried = self._longest, 1.0, 0
+
+    def choose(self, lane: Lane, most: int, now: float) -> list[InferRequest] | None:
+        """Choose the requests of the next batch, of at most `most` rows: the oldest of `lane`
+        and those of similar size. None: as they come."""
+        grouped = self.matter
+        if not grouped:
+            if self._test is None or not self._tries(self._test, lane, most):
+                return None
+            most = min(most, lane.rows // 2 if lane.rows <= most else most)
+        waiting = list(islice(lane.in_turn(), min(BATCHES * most, max(most, REQUESTS))))
+        oldest, urgent = waiting[0], self._urgent(waiting, most, now)
+        if urgent is not None:
+            most -= urgent.rows
+        in_order, seconds, padding = self._in_order(waiting, most)
+        waiting.sort(key=_size)
+        place = waiting.index(oldest, bisect_left(waiting, oldest.cost, key=_size))
+        low, high, value = self._alike(waiting, place, most, fill=not grouped)
+        if grouped and value < WORTH * in_order:
+            if self._test is not None and padding > PADDED:
+                self._test.in_order()
+            return None
+        if grouped and self._checks(seconds - seconds * in_order / value):
+            self._checked = id(oldest)
+            return None
+        chosen = waiting[low : high + 1]
+        if urgent is not None and urgent not in chosen:
+            chosen.append(urgent)
+        return chosen
+
+    def _tries(self, test: PaddingTest, lane: Lane, most: int) -> bool:
+        """Whether rows of similar size are put together although sizes are not known to matter.
+        If all would go in one batch, half of them are: that costs half a batch."""
+        if not self._longest or min(lane.rows // 2, most) < 2:
+            return False
+        each = TRIED_EACH if lane.rows > most else 2 * TRIED_EACH
+        if not test.suspected:
+            each = min(TRIED_RARELY, each << self._tried // 4)
+        self._untried += 1
+        if self._untried < each:
+            return False
+        self._untried = 0
+        self._tried += 1
+        return True
+
+    def _checks(self, seconds: float) -> bool:
+        """Whether a batch in order may take so many seconds more, so that it shows what padding
+        costs now."""
+        if self._test is None:
+            return False
+        if seconds > (SPENT_IN_DOUBT if self._test.doubted else SPENT) * self._since:
+            return False
+        self._since = 0.0
+        return True
+
+    def _urgent(
+        self, waiting: Sequence[InferRequest], most: int, now: float
+    ) -> InferRequest | None:
+        """The request with the nearest deadline, of those that came first, if it may be late
+        should it not be in this batch; the oldest is in any case."""
+        room = most - waiting[0].rows
+        first = [r for r in waiting[1:most] if r.deadline is not None and r.rows <= room]
+        if not first:
+            return None
+        nearest = min(first, key=_deadline)
+        longest = max([request.cost for request in waiting])
+        late = now + 2 * self._seconds.seconds(most, longest)
+        return nearest if _deadline(nearest) < late else None
+
+    def _parts(self, most: int) -> tuple[float, float, float, float, float, float]:
+        """The parts of a batch's seconds (see PaddedSeconds), and what a row and a unit of its
+        size are worth: what they would cost in a full batch of rows of that size."""
+        model = self._seconds
+        each, by_row, by_size, by_work = model.each, model.by_row, model.by_size, model.by_work
+        if model.batches < FEWEST:  # half and half
+            each, by_row, by_size, by_work = self.per_row, 0.0, 0.0, 1.0
+        return each, by_row, by_size, by_work, each / most + by_row, by_size / most + by_work
+
+    def _in_order(self, waiting: Sequence[InferRequest], most: int) -> tuple[float, float, float]:
+        """What the first of these, as many as go in a batch, are worth for each second, how many
+        seconds they take, and the share of padding."""
+        each, by_row, by_size, by_work, row_worth, size_worth = self._parts(most)
+        rows, work, longest = 0, 0.0, 0.0
+        for request in waiting:
+            if rows and rows + request.rows > most:
+                break
+            rows += request.rows
+            work += request.rows * request.cost
+            longest = max(longest, request.cost)
+        seconds = each + by_row * rows + (by_size + by_work * rows) * longest
+        worth = row_worth * rows + size_worth * work
+        return worth / seconds, seconds, 1 - work / (rows * longest)
+
+    def _alike(
+        self, waiting: Sequence[InferRequest], place: int, most: int, *, fill: bool
+    ) -> tuple[int, int, float]:
+        """The first and the last of the requests, in order of size, that go with the one at
+        `place`, and what they are worth for each second: outwards from there as long as that
+        grows, or as the padding costs less than those left behind would in a batch of their own.
+        `fill`: as long as there is room."""
+        each, by_row, by_size, by_work, row_worth, size_worth = self._parts(most)
+        sizes = [request.cost for request in waiting]
+        counts = [request.rows for request in waiting]
+        ends = [0, *accumulate(counts)]
+        worths = [n * (row_worth + size_worth * s) for n, s in zip(counts, sizes, strict=True)]
+        worths = [0.0, *accumulate(worths)]
+        last, step = len(waiting) - 1, max(1, most // STEPS)
+        low, high, rows, longest = place, place, counts[place], sizes[place]
+        worth = worths[place + 1] - worths[place]
+        seconds = each + by_row * rows + (by_size + by_work * rows) * longest
         while True:
-            seconds = fixed + slope * rows * longest
-            best, found = 0.0, None
-            for i in (low - 1, high + 1):
-                if not 0 <= i < len(waiting):
+            best, found = -1.0, None
+            for first, final in ((max(0, low - step), high), (low, min(last, high + step))):
+                total = ends[final + 1] - ends[first]
+                if total > most or total == rows:
                     continue
-                more = waiting[i]
-                total, work = rows + more.rows, more.rows * more.cost
-                worst = max(longest, more.cost)
-                longer = slope * (total * worst - rows * longest)
-                value = (real + work) / (seconds + longer)
-                pays = value > real / seconds or longer <= slope * work + fixed * more.rows / left
-                if total <= most and pays and value > best:
-                    best, found = value, (i, total, real + work, worst)
-            if found is None:
-                return waiting[low : high + 1]
-            i, total, real, longest = found
-            left, rows = left - total + rows, total
-            low, high = min(low, i), max(high, i)
+                longer = each + by_row * total + (by_size + by_work * total) * sizes[final]
+                more = worths[final + 1] - worths[first]
+                value, saved = more / longer, each * (total - rows)
+                saved *= 1 / (ends[-1] - rows) - 1 / most
+                if value > best and (
+                    fill or value * seconds > worth or longer - seconds <= more - worth + saved
+                ):
+                    best, found = value, (first, final, total, more, longer)
+            if found is not None:
+                low, high, rows, worth, seconds = found
+            elif step > 1:
+                step //= 2
+            else:
+                return low, high, worth / seconds
+
+
+_size = attrgetter("cost")
+_deadline = attrgetter("deadline")

@@ -44,10 +44,9 @@ class Forecast:
                 cost = request.cost
         self.busy -= batches
         self.running_rows -= rows
-        if seconds is None:
+        if seconds is None or seconds <= 0:  # a coarse clock may not have moved
             return None
-        self.costs.learn(cost)
-        return self.learn(rows / batches * cost, seconds)
+        return self.learn(self.costs.learn(requests, rows / batches, cost, seconds), seconds)
 
     def learn(self, work: float, seconds: float) -> float | None:
         """Returns what so much work was known to take."""
@@ -103,5 +102,6 @@ class Forecast:
             "fixed_seconds": self.curve.fixed(),
             "row_seconds": self.curve.slope(),
             "work_per_row": self.costs.per_row,
+            "row_sizes": self.costs.explain(),
             "predicted_wait_seconds": self.waiting_seconds(queued_rows, most),
         }

@@ -24,6 +24,7 @@ from typing import Any
 
 from wherry.models.config import QueuePolicy
 from wherry.scheduler.batcher import Batcher
+from wherry.scheduler.costs import RowCosts
 from wherry.scheduler.policy import Action, Idle, Wait
 from wherry.scheduler.queue import Lane
 from wherry.scheduler.returns import AGES, Returns
@@ -55,6 +56,7 @@ class SelfTuningBatcher(Batcher):
         instances: int = 1,
         max_queue_size: int | None = None,
         queue_policies: Sequence[QueuePolicy] = (),
+        costs_given: bool = True,
     ) -> None:
         super().__init__(
             max_batch_size=max_batch_size,
@@ -62,6 +64,7 @@ class SelfTuningBatcher(Batcher):
             max_queue_size=max_queue_size,
             queue_policies=queue_policies,
         )
+        self.forecast.costs = RowCosts(given=costs_given)
         self.curve = self.forecast.curve
         self.returns = Returns()
         self._last_start = 0.0
@@ -87,7 +90,7 @@ class SelfTuningBatcher(Batcher):
         return not self.returns.share or self._company(1, now, 1) <= now
 
     def ran_alone(self, seconds: float, now: float) -> None:
-        if not self.forecast.costs.differ:  # what this row's cost was is not known here
+        if not self.forecast.costs.matter:  # what this row's cost was is not known here
             self.forecast.learn(1, seconds)
         self.returns.ended(1, now)
 
@@ -148,7 +151,7 @@ class SelfTuningBatcher(Batcher):
                 return Wait(until)
             reason = "waited" if self._hold_until else "idle"
         self._hold_until = 0.0
-        requests = self._take(lane, rows)
+        requests = self._take(lane, rows, now)
         total = sum([request.rows for request in requests])
         self._last_start = now
         return self._dispatch(requests, total, "part" if total < rows else reason, now, instance)
@@ -222,13 +225,14 @@ class SelfTuningBatcher(Batcher):
             fair = turn
         return min(rows, ceil(fair))
 
-    def _take(self, lane: Lane, rows: int) -> list[InferRequest]:
+    def _take(self, lane: Lane, rows: int, now: float) -> list[InferRequest]:
         costs = self.forecast.costs
-        if costs.differ:
-            fixed, slope = self.curve.fixed(), self.curve.slope()
-            alike = costs.alike(lane, self.max_batch_size, fixed, slope)
-            return self._queue.take_these(lane, alike)
-        return self._queue.take(lane, self._part(self._step(lane, rows)))
+        if not costs.matter:
+            rows = self._part(self._step(lane, rows))
+        chosen = costs.choose(lane, rows, now)
+        if chosen is None:
+            return self._queue.take(lane, rows)
+        return self._queue.take_these(lane, chosen)
 
     def _step(self, lane: Lane, rows: int) -> int:
         """All that wait, or as many as fill a step of the device if that is clearly more a second.
