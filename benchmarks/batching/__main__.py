@@ -55,7 +55,7 @@ def main() -> None:
         rows = against_the_best_pair(options)
     if options.json:
         content = {**facts(), "seed": options.seed, "policies": options.policy, "rows": rows}
-        options.json.write_text(json.dumps(content, indent=1))
+        options.json.write_text(json.dumps(content) + "\n")
 
 
 def timelines(options: argparse.Namespace) -> None:

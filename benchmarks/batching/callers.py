@@ -7,6 +7,7 @@ arrivals of strangers, the same pauses of callers (in order of their answers) an
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from random import Random
 
 import numpy as np
@@ -33,6 +34,8 @@ class Arrivals:
     sigma: float = 0.4
     #: ... and the mean of a further exponential pause.
     think: float = 0.0
+    #: Seconds over which they first send.
+    spread: float = 2 * MS
     #: Strangers' requests a second, on the whole.
     rate: float = 0.0
     #: Mean seconds of a burst, and between two.
@@ -68,7 +71,7 @@ def load(arrivals: Arrivals, device: Device, seed: str, total: int) -> Load:
     first: list[float] = []
     pauses: list[float] = []
     if arrivals.callers:
-        first = np.sort(rng.random(arrivals.callers) * 2 * MS).tolist()[:total]
+        first = np.sort(rng.random(arrivals.callers) * arrivals.spread).tolist()[:total]
         away = arrivals.back * rng.lognormal(0, arrivals.sigma, total)
         if arrivals.think:
             away += rng.exponential(arrivals.think, total)
@@ -128,7 +131,10 @@ def drawn_callers(
     back, sigma = octaves(rng, 0.2, 20), round(rng.uniform(0.1, 0.6), 2)
     share = round(rng.uniform(0.1, 0.98), 2)
     about = f"closed {n}, back in {back:g} ms sigma {sigma:g}"
-    closed = Arrivals(n, back * MS, sigma, kind=kind, about=about)
+    # Their first requests come at any time of a round: a pair that holds them together only as long
+    # as they are together must not win by luck.
+    spread = back * MS + device.usual(min(limit, ceil(n / instances)))
+    closed = Arrivals(n, back * MS, sigma, spread=spread, kind=kind, about=about)
     opened = Arrivals(rate=share * capacity, kind=kind, about=f"poisson {share:.0%}")
     if kind == "closed":
         return closed, 0.0

@@ -1,6 +1,6 @@
 """How does a policy compare with the best fixed pair, and with greedy, in each scenario?
 
-A pair is elected on one seed, and measured on others, where greedy and the policies run too.
+A pair is elected on two seeds, and measured on others, where greedy and the policies run too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wherry.scheduler.policy import Scheduler
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 #: What the scenarios and the reference are: figures from before a change of it are not used.
-EDITION = 6
+EDITION = 8
 PAIR, GREEDY = "pair", "greedy"
 #: The pair itself under the same arrivals with other noise: how near two equal policies come.
 AGAIN = "again"

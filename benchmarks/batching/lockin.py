@@ -56,8 +56,8 @@ class Phase:
 def stationary(seed: int, count: int) -> Iterator[Scenario]:
     """The first stationary scenarios of this seed."""
     for scenario in drawn(seed, 100 * count):
-        kinds = scenario.arrivals.kind, scenario.device.behaviour
-        if kinds[0] in STATIONARY and kinds[1] in ("noise", "tails"):
+        changes = scenario.device.behaviour in ("drift", "shift")
+        if scenario.arrivals.kind in STATIONARY and not changes:
             yield scenario
             count -= 1
             if not count:
@@ -86,7 +86,8 @@ def slow_start(scenario: Scenario) -> list[Phase]:
     for number in range(rng.randint(2, 4)):
         n, back = round(octaves(rng, 1, 256)), octaves(rng, 0.2, 5) * 1e-3
         slow = rng.choice([1, 3, 12, 40]) if not number else 0
-        arrivals = Arrivals(n, back, about=f"closed {n}, back in {back * 1e3:g} ms")
+        about = f"closed {n}, back in {back * 1e3:g} ms"
+        arrivals = Arrivals(n, back, spread=back + device.usual(1), about=about)
         phases.append(Phase(device, arrivals, rng.randint(300, 1500), slow, above, longer))
     return phases
 

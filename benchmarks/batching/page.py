@@ -61,7 +61,7 @@ def held_out(rows: Sequence[Row], policy: str, seed: int) -> str:
                     f"{called} ({s['scenarios']})",
                     who,
                     *(f"{s[what]:.0f} %" for what in ("within 2", "within 5")),
-                    *(f"{s[what]:+.1f} %" for what in ("worst rate", "worst p95")),
+                    *(f"{s[what]:+.0f} %" for what in ("worst rate", "worst p95")),
                 ]
             )
     head = ["scenarios", "policy", "within 2 %", "within 5 %", "worst throughput", "worst p95"]
@@ -83,8 +83,8 @@ def by_kind(rows: Sequence[Row], policy: str) -> str:
                 s["scenarios"],
                 f"{s['within 2']:.0f} / {s['within 5']:.0f} %",
                 f"{g['within 2']:.0f} / {g['within 5']:.0f} %",
-                f"{s['worst rate']:+.1f} %",
-                f"{s['worst p95']:+.1f} %",
+                f"{s['worst rate']:+.0f} %",
+                f"{s['worst p95']:+.0f} %",
                 f"{s['mean rate']:+.1f} / {s['mean p95']:+.1f} %",
                 f"{s['worse than greedy']:.0f} %",
             ]

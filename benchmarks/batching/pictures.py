@@ -20,6 +20,8 @@ from wherry.scheduler.policy import Scheduler
 
 BLUE, ORANGE, GREY, PALE = "#1f6feb", "#d1752d", "#8a8f98", "#e4e6ea"
 Point = tuple[float, float]
+#: Seconds over which callers first send: as long as a round takes.
+SPREAD = 0.01
 #: 5 ms and 0.2 ms a row, one instance.
 EXAMPLE = Scenario(
     "example", Device(CURVES["gpu"]), Arrivals(callers=4), instances=1, limit=256, total=5000
@@ -62,7 +64,8 @@ def run(scheduler: Scheduler, scenario: Scenario) -> Trace:
 def draw_callers(path: Path) -> None:
     """Throughput over callers in a closed loop."""
     numbers = [1, 2, 4, 10, 16, 64, 256]
-    loops = [replace(EXAMPLE, name=f"callers {n}", arrivals=Arrivals(n)) for n in numbers]
+    arrivals = [Arrivals(n, spread=SPREAD) for n in numbers]
+    loops = [replace(EXAMPLE, name=f"callers {a.callers}", arrivals=a) for a in arrivals]
     curves = {
         GREY: [run_pair(s, best_pair(s), SEEDS[0]).rate for s in loops],
         ORANGE: [run_pair(s, (s.limit, 0.0), SEEDS[0]).rate for s in loops],

@@ -21,8 +21,9 @@ INSTANCES = (1, 2, 4, 8)
 LIMITS = (16, 32, 64, 128, 256)
 #: 60 % of the devices have only noise.
 ALL_BEHAVIOURS = tuple(b for b in BEHAVIOURS for _ in range(2)) + ("noise",) * 15
-#: Of the arrivals and the noise: the pair is elected on one, all are compared on others.
-ELECTION_SEED, SEEDS = 1, (2, 3, 4, 5)
+#: Of the arrivals and the noise: the pair is elected on two (on one, a pair that holds a loop
+#: together by luck would win), all are compared on others.
+ELECTION_SEEDS, SEEDS = (1, 11), (2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
