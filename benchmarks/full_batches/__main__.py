@@ -102,27 +102,33 @@ def in_short(records: Sequence[Record]) -> list[Record]:
 
 
 def keep_the_worst(records: Sequence[Record]) -> None:
-    """Drop what was learnt in all runs but the bad ones, and the worst of each line."""
-    worst: dict[str, Record] = {}
+    """Drop batches and what was learnt in all runs but the bad ones, and the slowest of each line:
+    of that one, if it is good, the decisions are dropped."""
+    slowest: dict[str, Record] = {}
     for record in records:
-        known = worst.setdefault(record["what"], record)
-        if record["of_ideal"] < known["of_ideal"]:
-            worst[record["what"]] = record
+        known = slowest.setdefault(record["what"], record)
+        if record["rate"] < known["rate"]:
+            slowest[record["what"]] = record
     for record in records:
-        if record["filled"] >= GOOD and record is not worst[record["what"]]:
-            del record["learnt"]
+        if record["filled"] >= GOOD:
+            record["learnt"].pop("last_batches", None)
+            if record is not slowest[record["what"]]:
+                del record["learnt"], record["batches_by_size"], record["batches_by_size_before"]
 
 
 def show_bad(records: Sequence[Record]) -> None:
+    """Print the bad runs with what the batcher said of itself at their end."""
     for record in records:
         if record["filled"] < GOOD:
             learnt = record["learnt"]
+            said = learnt.get("in_words") or [f"seconds by size: {learnt['batch_seconds']}"]
             print(
                 f"\n{record['what']}, run {record['run']}: {record['filled']:.0%} filled,"
-                f" {record['rate']:.0f} rows/s\n"
-                f"  batches by size: {record['batches_by_size']}\n"
-                f"  until then: {record['batches_by_size_before']}\n"
-                f"  ms by size: {[(n, round(1e3 * s, 2)) for n, s in learnt['batch_seconds']]}"
+                f" {record['rate']:.0f} rows/s",
+                f"batches by size: {record['batches_by_size']}",
+                f"until then: {record['batches_by_size_before']}",
+                *said,
+                sep="\n  ",
             )
 
 

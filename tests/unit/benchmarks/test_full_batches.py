@@ -40,7 +40,9 @@ def record(run: int, filled: float, of_ideal: float) -> dict[str, Any]:
         "of_ideal": of_ideal,
         "rate": 690 * of_ideal,
         "foreign": 0.0,
-        "learnt": {},
+        "learnt": {"last_batches": []},
+        "batches_by_size": {},
+        "batches_by_size_before": {},
     }
 
 
@@ -55,3 +57,4 @@ def test_what_was_learnt_is_kept_of_bad_runs_and_of_the_slowest() -> None:
     records = [record(1, 1.0, 0.9), record(2, 0.5, 0.8), record(3, 1.0, 0.7)]
     keep_the_worst(records)
     assert ["learnt" in one for one in records] == [False, True, True]
+    assert ["last_batches" in one["learnt"] for one in records[1:]] == [True, False]
