@@ -11,6 +11,7 @@ SHOWN = 40
 
 
 def show(scenario: Scenario, policy: str) -> str:
+    """Start, rows and duration of each batch, how long its requests waited, how many others ran."""
     seed = SEEDS[0]
     load = scenario.load(seed)
     scheduler = made(policy, scenario)

@@ -7,13 +7,15 @@ import pytest
 from benchmarks.batching.callers import CALLER_KINDS, Arrivals, load
 from benchmarks.batching.curves import CURVE_KINDS, MS, Curve
 from benchmarks.batching.device import BEHAVIOURS, Device
-from benchmarks.batching.judge import compared, run_policy
+from benchmarks.batching.judge import AGAIN, GREEDY, compared, run_policy
 from benchmarks.batching.lockin import LIVES, another_world, lock_in, slow_start
+from benchmarks.batching.page import held_out
 from benchmarks.batching.pairs import Pair, run
 from benchmarks.batching.play import Figures, play
 from benchmarks.batching.recovery import recovery, shifting
 from benchmarks.batching.scenarios import Scenario, drawn
 from benchmarks.batching.sweep import best_pair, run_pair
+from benchmarks.batching.tables import Row, groups, report, summary, worst
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 
 DYNAMIC = "wherry.scheduler.dynamic_batcher:DynamicBatcher"
@@ -113,17 +115,44 @@ def test_a_policy_is_compared_with_the_pair_and_its_cold_start_with_greedy() -> 
     }  # fmt: skip
 
 
+def row(name: str, instances: int, rate: float, p95: float) -> Row:
+    def figures_of(rate: float, p95: float) -> Row:
+        cold = {"cold rate": [-11.0, 5.0], "cold mean": [0.0, 0.0]}
+        return {"rate": rate, "p95": p95, "mean": 0.0, "late": 0.0, **cold}
+
+    return {
+        "name": name, "about": f"{name}: about", "instances": instances, "curve": "affine",
+        "callers": "closed", "behaviour": "noise", "pair": "8, 1 ms", "rate": 100.0, "p95 ms": 1.0,
+        GREEDY: figures_of(-4.0, 4.0), AGAIN: figures_of(0.0, 0.0), "ours": figures_of(rate, p95),
+    }  # fmt: skip
+
+
+def test_the_report_counts_who_is_within_in_both_and_puts_the_worst_first() -> None:
+    rows = [row("a", 1, -1.0, 1.0), row("b", 1, -3.0, 1.0), row("c", 2, -1.0, 30.0)]
+    found = {name: summary(some, "ours") for name, some in groups(rows)}
+    assert found["all"]["within 2"] == 33
+    assert found["all"]["within 5"] == 67
+    assert found["instances 1"]["within 5"] == 100
+    assert found["instances 2 to 8"]["worst p95"] == 30.0
+    assert found["all"]["worse than greedy"] == 33
+    assert [each["name"] for each in worst(rows, "ours")] == ["c", "b", "a"]
+    assert "50.0 % of the runs more than 10 % worse" in report(rows, "ours")
+    assert "| one instance (2) | self-tuning | 50 % | 100 % | -3 % | +1 % |" in held_out(
+        rows, "ours", seed=7
+    )
+
+
 def test_a_policy_that_learns_nothing_is_not_locked_in() -> None:
     device = Device(Curve(fixed=5, row=0.2))
     scenario = Scenario("4 callers", device, Arrivals(callers=4), instances=1, limit=4, total=400)
-    row = lock_in((scenario, DYNAMIC))
+    found = lock_in((scenario, DYNAMIC))
     assert another_world(scenario) == another_world(scenario) != slow_start(scenario)
     for life in LIVES:
-        assert abs(row[life]["rate"]) < 5
+        assert abs(found[life]["rate"]) < 5
 
 
 def test_after_a_shift_the_best_is_reached_at_once_where_there_is_one_caller() -> None:
     scenario = replace(next(shifting(6, 1)), arrivals=Arrivals(1), total=400, instances=1)
-    row = recovery((scenario, DYNAMIC))
-    assert row["reached"]
-    assert row["batches"] <= 2
+    found = recovery((scenario, DYNAMIC))
+    assert found["reached"]
+    assert found["batches"] <= 2
