@@ -23,7 +23,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +33,9 @@ from benchmarks import harness
 from benchmarks.full_batches.ways import OVER, Look, Phase, run
 
 CALLERS = (1, 2, 4, 10, 16, 33, 64, 128)
+#: Of a run: what wrk can be asked for, a second to settle and one to look at.
 SECONDS = 2
+#: The phases of a run of `--stuck`.
 STUCK = tuple(Phase(callers, 3) for callers in (16, 4, 16, 64, 16))
 MOST_ROWS = 32
 #: A run with smaller batches on average, in full ones, is bad.
@@ -151,29 +154,31 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+def one_round(options: argparse.Namespace, trees: Sequence[Path]) -> Iterator[Record]:
+    """Run each line of the table once: the trees next to each other, so that a noisy moment meets
+    all of them."""
+    loads: list[tuple[str, Sequence[Phase]]] = [("slow_start", STUCK)]
+    if not options.stuck:
+        loads = [("device", (Phase(callers, SECONDS),)) for callers in options.callers]
+    for over, (model, phases), tree in product(options.over, loads, trees):
+        seen = run(tree, over, model, phases)
+        for place, (phase, looks) in enumerate(zip(phases, seen.looks, strict=True), 1):
+            what = f"{over}, {phase.callers} callers"
+            what = f"{tree.name}: {what}" if len(trees) > 1 else what
+            what = f"{what} (phase {place})" if options.stuck else what
+            yield {"what": what, "foreign": round(seen.foreign, 2), **measured(phase, *looks)}
+
+
 def main() -> None:
     options = parsed()
     trees = [harness.ROOT, *(tree.resolve() for tree in options.tree)]
-    loads = [("slow_start", STUCK)] if options.stuck else [
-        ("device", (Phase(callers, SECONDS),)) for callers in options.callers
-    ]  # fmt: skip
     records: list[Record] = []
     for number in range(1, options.runs + 1):
         print(f"run {number} of {options.runs}", file=sys.stderr)
-        for over in options.over:
-            for model, phases in loads:
-                for tree in trees:
-                    where = f"{tree.name}: {over}" if len(trees) > 1 else over
-                    seen = run(tree, over, model, phases)
-                    for place, (phase, looks) in enumerate(zip(phases, seen.looks, strict=True), 1):
-                        what = f"{where}, {phase.callers} callers"
-                        records.append({
-                            "what": f"{what} (phase {place})" if options.stuck else what,
-                            "run": number,
-                            "foreign": round(seen.foreign, 2),
-                            **measured(phase, *looks),
-                        })  # fmt: skip
+        records += [{"run": number, **record} for record in one_round(options, trees)]
     title = "a device of 5 ms + 0.2 ms a row, at most 32 rows, from fresh starts"
+    if options.stuck:
+        title += ", its first batches slow"
     harness.report(title, in_short(records), None)
     show_bad(records)
     if options.json is not None:
