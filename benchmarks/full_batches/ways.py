@@ -21,7 +21,9 @@ from benchmarks.peers import clients
 from benchmarks.peers.cells import Cell, request
 from benchmarks.peers.servers import free_ports, process
 
-HERE = Path(__file__).parent
+#: What runs in the process that is measured. It is no package: that would bring the wherry of this
+#: tree along.
+PROCESS = Path(__file__).parent / "process"
 OVER = ("http", "grpc", "tasks", "threads")
 #: What is looked at is this second of a phase, less a moment before the callers leave.
 LOOKED_AT, BEFORE_END = 1.0, 0.1
@@ -60,7 +62,7 @@ def run(tree: Path, over: str, model: str, phases: Sequence[Phase]) -> Seen:
 
 def _served(tree: Path, over: str, model: str, phases: Sequence[Phase]) -> Seen:
     http, grpc = free_ports(2)
-    command = [sys.executable, "-P", "-m", "wherry", "serve", str(HERE / "app.py")]
+    command = [sys.executable, "-P", "-m", "wherry", "serve", str(PROCESS / "devices.py")]
     command += ["--port", str(http), "--grpc-port", str(grpc)]
     base = f"http://127.0.0.1:{http}/v2"
     url, protocol = f"{base}/models/{model}/infer", "json"
@@ -98,7 +100,7 @@ def _in_process(tree: Path, over: str, model: str, phases: Sequence[Phase]) -> S
         "phases": [(phase.callers, phase.seconds, phase.moments) for phase in phases],
     }
     with subprocess.Popen(
-        [sys.executable, str(HERE / "in_process.py")],
+        [sys.executable, str(PROCESS / "in_process.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,5 +1,5 @@
-"""Calls a model of `app.py` in this process, in the phases that stdin gives, and prints a look at
-its batches at each moment that is asked for. `benchmarks.full_batches` runs this file.
+"""Calls a model of `devices.py` in this process, in the phases that stdin gives, and prints a look
+at its batches at each moment that is asked for. `benchmarks.full_batches` runs this file.
 
 It imports only wherry, so that PYTHONPATH says which tree is measured.
 """
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-import app  # type: ignore[import-not-found] # of this folder, which a script imports from
+import devices  # type: ignore[import-not-found] # it lies beside this script
 
 import wherry
 
@@ -53,7 +53,7 @@ def threads(runtime: wherry.Runtime, model: str, callers: int, stop_at: float) -
 def main() -> None:
     asked = json.loads(sys.stdin.readline())
     model, load = asked["model"], {"tasks": tasks, "threads": threads}[asked["over"]]
-    with wherry.Runtime(getattr(app, model)) as runtime:
+    with wherry.Runtime(getattr(devices, model)) as runtime:
         print(json.dumps("ready"), flush=True)
         for callers, seconds, moments in asked["phases"]:
             began = time.perf_counter()
