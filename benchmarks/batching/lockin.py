@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.batching.callers import Arrivals, drawn_callers, load
-from benchmarks.batching.curves import CURVE_KINDS, octaves
+from benchmarks.batching.curves import CURVE_KINDS, MS, octaves
 from benchmarks.batching.device import BatchSeconds, Device, Scaled, drawn_device
 from benchmarks.batching.judge import made, percent
 from benchmarks.batching.play import Trace, play
@@ -77,22 +77,25 @@ def another_world(scenario: Scenario) -> list[Phase]:
 
 
 def slow_start(scenario: Scenario) -> list[Phase]:
-    """The same device, whose first large batches are slow, and phases of closed callers."""
+    """The scenario itself with slow first batches above some rows, then fewer callers, in a loop,
+    who do not need such batches."""
     rng = Random(f"{scenario.name} slow start")
-    device = scenario.device
-    above = round(octaves(rng, 1, scenario.limit))
-    longer = device.usual(1) * octaves(rng, 1, 20)
-    phases = []
-    for number in range(rng.randint(2, 4)):
-        n, back = round(octaves(rng, 1, 256)), octaves(rng, 0.2, 5) * 1e-3
-        slow = rng.choice([1, 3, 12, 40]) if not number else 0
-        about = f"closed {n}, back in {back * 1e3:g} ms"
-        arrivals = Arrivals(n, back, spread=back + device.usual(1), about=about)
-        phases.append(Phase(device, arrivals, rng.randint(300, 1500), slow, above, longer))
+    device, arrivals = scenario.device, scenario.arrivals
+    n = arrivals.callers or scenario.limit
+    above = round(octaves(rng, 1, max(2, min(n, scenario.limit) // 2)))
+    longer = device.usual(above) * octaves(rng, 2, 20)
+    slow = rng.choice([1, 3, 12, 40])
+    phases = [Phase(device, arrivals, rng.randint(300, 1500), slow, above, longer)]
+    for _ in range(rng.randint(1, 2)):
+        fewer = round(octaves(rng, 1, max(2, n // 2)))
+        about = f"closed {fewer}, back in {arrivals.back / MS:g} ms"
+        loop = Arrivals(fewer, arrivals.back, arrivals.sigma, spread=arrivals.spread, about=about)
+        phases.append(Phase(device, loop, rng.randint(300, 1500)))
     return phases
 
 
 def slowed(seconds: BatchSeconds, phase: Phase) -> BatchSeconds:
+    """With the slow first batches of a phase."""
     left = phase.slow_batches
 
     def slow(rows: int, longest: int, arrived: int) -> float:
