@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, islice
 from math import isinf
-from operator import attrgetter
+from operator import attrgetter, mul
 from typing import Any
 
 from wherry.scheduler.padded_seconds import PaddedSeconds
@@ -22,11 +22,11 @@ from wherry.values.request import InferRequest
 #: Similar requests are looked for among as many rows as this many batches have, ...
 BATCHES = 4
 #: ... and, in large batches, among so many requests: a decision must be short.
-REQUESTS = 256
+REQUESTS = 128
 #: Batches before which what one takes is not known well enough.
 FEWEST = 8
 #: A batch grows by this part at a time, then by less.
-STEPS = 16
+STEPS = 8
 #: Requests that came later go first only if a second is worth so many times as much by that.
 WORTH = 1.1
 #: While sizes are not known to matter, one batch of so many is formed as if they did; each four in
@@ -65,9 +65,9 @@ class RowCosts:
         return self.per_row != 1.0 if self._test is None else self._test.believed
 
     def explain(self) -> dict[str, Any]:
-        """For people: from what the sizes of rows are known, whether rows of similar size go
-        together, and what is known of batches that takes as long as their longest row makes
-        them: they grow with this power of its size."""
+        """For people: what the sizes of rows are ("cost": what cost() says), whether rows of
+        similar size share batches, the power of the longest size with which the seconds of a batch
+        grow, and how many batches were formed by size to see that."""
         test = self._test
         return {
             "sizes": "cost" if test is None else "length",
@@ -107,9 +107,10 @@ class RowCosts:
         total = sum([request.rows for request in requests])
         if total != rows:
             return  # several batches: of which the longest row was one is not known
-        self._seconds.learn(rows, longest, seconds)
-        self._since += seconds
-        self._longest += max(0.05, 1 / self._seconds.batches) * (longest - self._longest)
+        if test.believed or test.suspected:
+            self._seconds.learn(rows, longest, seconds)
+            self._since += seconds
+        self._longest += (0.05 if self._longest else 1.0) * (longest - self._longest)
         if total == 1:
             return
         before = test.believed
@@ -205,11 +206,13 @@ class RowCosts:
         each, by_row, by_size, by_work, row_worth, size_worth = self._parts(most)
         rows, work, longest = 0, 0.0, 0.0
         for request in waiting:
-            if rows and rows + request.rows > most:
+            more, size = request.rows, request.cost
+            if rows and rows + more > most:
                 break
-            rows += request.rows
-            work += request.rows * request.cost
-            longest = max(longest, request.cost)
+            rows += more
+            work += more * size
+            if size > longest:
+                longest = size
         seconds = each + by_row * rows + (by_size + by_work * rows) * longest
         worth = row_worth * rows + size_worth * work
         return worth / seconds, seconds, 1 - work / (rows * longest)
@@ -225,26 +228,28 @@ class RowCosts:
         sizes = [request.cost for request in waiting]
         counts = [request.rows for request in waiting]
         ends = [0, *accumulate(counts)]
-        worths = [n * (row_worth + size_worth * s) for n, s in zip(counts, sizes, strict=True)]
-        worths = [0.0, *accumulate(worths)]
+        works = [0.0, *accumulate(map(mul, counts, sizes))]
         last, step = len(waiting) - 1, max(1, most // STEPS)
-        low, high, rows, longest = place, place, counts[place], sizes[place]
-        worth = worths[place + 1] - worths[place]
+        low = high = place
+        rows, longest = counts[place], sizes[place]
+        worth = rows * (row_worth + size_worth * longest)
         seconds = each + by_row * rows + (by_size + by_work * rows) * longest
         while True:
             best, found = -1.0, None
             for first, final in ((max(0, low - step), high), (low, min(last, high + step))):
                 total = ends[final + 1] - ends[first]
-                if total > most or total == rows:
+                if total == rows or total > most:
                     continue
                 longer = each + by_row * total + (by_size + by_work * total) * sizes[final]
-                more = worths[final + 1] - worths[first]
-                value, saved = more / longer, each * (total - rows)
-                saved *= 1 / (ends[-1] - rows) - 1 / most
-                if value > best and (
-                    fill or value * seconds > worth or longer - seconds <= more - worth + saved
-                ):
-                    best, found = value, (first, final, total, more, longer)
+                more = row_worth * total + size_worth * (works[final + 1] - works[first])
+                value = more / longer
+                if value <= best:
+                    continue
+                if not fill and value * seconds <= worth:
+                    saved = each * (total - rows) * (1 / (ends[-1] - rows) - 1 / most)
+                    if longer - seconds > more - worth + saved:
+                        continue
+                best, found = value, (first, final, total, more, longer)
             if found is not None:
                 low, high, rows, worth, seconds = found
             elif step > 1:

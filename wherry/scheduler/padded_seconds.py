@@ -5,7 +5,7 @@ from __future__ import annotations
 #: Batches after which what was seen has lost two thirds of its weight.
 MEMORY = 128
 #: The parts are worked out anew after so many batches, ...
-EACH = 8
+EACH = 16
 #: ... by so many rounds, each from the last result: what the batches do not tell apart stays.
 ROUNDS = 8
 

@@ -16,7 +16,7 @@ MEMORY, MEMORY_BELIEVED = 128, 64
 FEWEST = 8
 #: One explanation is believed rather than another if what was seen is e**SURE times as likely by
 #: it; it is no longer believed if the other one is e**DOUBTFUL times as likely.
-SURE, DOUBTFUL = 7.0, 12.0
+SURE, DOUBTFUL = 5.0, 4.0
 #: The seconds must grow by this part of what the longest row grows by: less is not worth it.
 LEAST = 0.15
 #: A batch that is out by more than so many times the usual deviation (a stall) counts as that.
@@ -74,7 +74,7 @@ class PaddingTest:
         """A batch with much padding is formed in order, as that is known to cost next to nothing.
         If what was seen lately agrees, the longest is not believed to count any more. (Without
         this, what was seen may come from batches with little padding.)"""
-        if self.power + self.error < LEAST:
+        if self.power + self.error < LEAST or self.doubted:
             self.believed = False
 
     def learn(self, rows: int, mean: float, longest: float, seconds: float) -> None:

@@ -90,6 +90,11 @@ def beliefs(told: Json) -> Iterator[str]:
     if callers.get("strangers_per_second", 0.0) >= 0.1:
         rate = number(callers["strangers_per_second"])
         yield f"{rate} requests a second come from callers that do not send again at once."
+    sizes = told.get("row_sizes", {})
+    if sizes.get("similar_sizes_together"):
+        seen = ": batches were seen to take as long as their longest row makes them"
+        why = seen if sizes["sizes"] == "length" else ""
+        yield f"Rows of similar {sizes['sizes']} share batches{why}."
     if told.get("next_trial_rows"):
         size = rows(told["next_trial_rows"])
         yield f"A batch of {size} will be tried soon, as its time is not known well."

@@ -69,6 +69,29 @@ def test_what_is_believed_is_said_in_sentences(told: dict[str, Any], said: list[
     assert list(beliefs(told)) == said
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            {"sizes": "cost", "similar_sizes_together": True},
+            ["Rows of similar cost share batches."],
+        ),
+        (
+            {"sizes": "length", "similar_sizes_together": True},
+            [
+                "Rows of similar length share batches: batches were seen to take as long as their"
+                " longest row makes them."
+            ],
+        ),
+        ({"sizes": "length", "similar_sizes_together": False}, []),
+    ],
+)
+def test_it_is_said_when_rows_of_similar_size_share_batches(
+    sizes: dict[str, Any], said: list[str]
+) -> None:
+    assert list(beliefs({"row_sizes": sizes})) == said
+
+
 def test_the_last_batches_are_summed_up_by_why_they_left() -> None:
     held = {"held_for": "callers", "held_count": 3}
     last = [decision("full", 16, n / 100, seconds=0.02, expected_seconds=0.01) for n in range(3)]
