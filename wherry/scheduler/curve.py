@@ -1,18 +1,27 @@
-"""How long does a batch of so many rows take? Learnt while running."""
+"""How long does a batch of so many rows take, and how well is that known? Learnt while running."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from math import ceil
 from typing import NamedTuple
 
 #: Sizes are kept exactly up to here, then in steps of an eighth of an octave.
 EXACT_SIZES = 64
-#: Batches after which a size that was not among them is forgotten. What it cost once may have been
+#: Weight of the newest batch in the mean of its size, which so is worth so many batches at most.
+MEMORY, MOST_WORTH = 0.1, 19
+#: Batches after which the mean of a size that was not among them counts half against others, ...
+HALVED_AFTER = 32
+#: ... and those after which it is forgotten. What it cost once may have been
 #: an accident, and the policy runs no size that looks bad.
 FORGOTTEN_AFTER = 512
-#: Batches from one look for such sizes to the next.
-LOOKED_FOR_EACH = 16
+#: After so many batches in a row, each so many times slower than its size was (or two so many times
+#: faster), the device has changed.
+IN_A_ROW, CHANGED = 3, 1.5
+#: Batches that the curve is used for, once it is settled, before it is made from the means again.
+RENEWED_EACH = 16
+#: The standard deviation of a normal variable in mean deviations.
+DEVIATIONS = 1.25
 
 
 class KnownSize(NamedTuple):
@@ -26,76 +35,84 @@ class KnownSize(NamedTuple):
     age: int
 
 
-class BatchCurve:
-    """Seconds by batch size: a moving average of each size seen, straight lines between them.
+class _Size:
+    """The batches of one size."""
 
-    Never decreasing. Beyond the largest size seen the slope of the last stretch goes on; below
-    the smallest the time is the smallest's. Time comes in as an argument; pure.
+    __slots__ = ("batches", "early", "last", "seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.batches = self.last = self.early = 0
+
+    @property
+    def worth(self) -> int:
+        return min(MOST_WORTH, self.batches)
+
+
+class BatchCurve:
+    """Seconds by batch size: a mean of each size run lately, drawn towards a straight line as far
+    as that explains all of them, never decreasing. Between sizes and beyond them straight lines.
+
+    The drawing is an empirical Bayes estimate: the line is worth as many batches as the noise of
+    one is larger than the variance of the sizes about the line. Pure.
     """
 
-    def __init__(self, *, memory: float = 0.1) -> None:
-        self.memory = memory
-        # From the mean deviation of one batch: of a normal one, 1.25 times as much, and of a mean
-        # with this memory only a part.
-        self._error_part = 1.25 * (memory / (2 - memory)) ** 0.5
+    def __init__(self) -> None:
+        self.batches = 0
+        #: Mean deviation of a batch from what was expected, as a share of that.
+        self.noise = 0.0
+        #: Sizes that give more rows a second than any smaller one, and their seconds.
+        self.efficient: list[tuple[int, float]] = []
+        self._known: dict[int, _Size] = {}
+        #: The known sizes in order, and what `seconds` reads of them.
         self._sizes: list[int] = []
-        self._seconds: dict[int, float] = {}
-        self._seen: dict[int, int] = {}
-        #: All batches so far, and how many there had been when each size was run last.
-        self._batches = 0
-        self._last_run: dict[int, int] = {}
-        #: By how much of itself the mean of a size is likely to be wrong (a standard error).
-        self.error = 0.0
-        #: The values, made non-decreasing: what `seconds` reads.
         self._smooth: list[float] = []
-        self._stale = False
-        #: Decayed sums for a straight line through all batches.
-        self._line = (0.0, 0.0, 0.0, 0.0, 0.0)
+        self._fixed = self._slope = 0.0
+        self._renewed_at = 0
+        #: The latest batches as multiples of what their sizes took before.
+        self._ratios: list[float] = []
 
     def learn(self, rows: int, seconds: float) -> float | None:
-        """Returns the mean of this size until now; None: it is the first."""
-        size = rows if rows <= EXACT_SIZES else _bucket(rows)
-        self._batches += 1
-        self._last_run[size] = self._batches
-        known = self._seconds.get(size)
-        seen = self._seen[size] = self._seen.get(size, 0) + 1
-        if known is None:
-            insort(self._sizes, size)
-            mean = seconds
+        """Count a batch. Return the seconds that were expected, if they were known."""
+        expected = self.seconds(rows) if self._sizes else None
+        self.batches += 1
+        rows = rows if rows <= EXACT_SIZES else _bucket(rows)
+        size = self._known.get(rows)
+        usual = seconds
+        if expected:
+            off = min(1.0, abs(seconds / expected - 1))
+            self.noise += max(0.02, 1 / self.batches) * (off - self.noise)
+            if self.batches > 8:  # a stall, or something was compiled
+                usual = min(seconds, 2 * (expected if size is None else size.seconds))
+        if size is None:
+            insort(self._sizes, rows)
+            size = self._known[rows] = _Size(usual)
         else:
-            mean = known + max(self.memory, 1 / seen) * (seconds - known)
-            self.error += 0.05 * (self._error_part * abs(seconds / known - 1) - self.error)
-        self._seconds[size] = mean
-        # The noise is in proportion: to the average, or one lucky batch would rule the line.
-        weight = mean**-2
-        n, x, y, xx, xy = self._line
-        self._line = (
-            0.998 * n + weight,
-            0.998 * x + weight * rows,
-            0.998 * y + weight * seconds,
-            0.998 * xx + weight * rows * rows,
-            0.998 * xy + weight * rows * seconds,
-        )
-        self._stale = True
-        if self._batches % LOOKED_FOR_EACH == 0:
-            self._forget(self._batches - FORGOTTEN_AFTER)
-        return known
-
-    def _forget(self, before: int) -> None:
-        """Drop the sizes last run in batch `before` or earlier; the latest one always stays."""
-        if min(self._last_run.values()) > before:
-            return
-        for size in [size for size, batch in self._last_run.items() if batch <= before]:
-            self._sizes.remove(size)
-            del self._seconds[size], self._seen[size], self._last_run[size]
+            ratio = seconds / size.seconds
+            much = max(CHANGED, 1 + 4 * self.noise)
+            if self._has_changed(ratio, much):
+                size.last = self.batches
+                self._forget(self.batches - 1)
+                usual, size.batches = seconds, 0
+            elif ratio >= 1 / much:
+                size.early = 0
+            else:  # a batch may be late by accident, but hardly twice early
+                size.early += 1
+                if size.early > 1 or size.batches == 1:
+                    size.batches = 0
+        size.batches += 1
+        size.seconds += max(MEMORY, 1 / size.batches) * (usual - size.seconds)
+        size.last = self.batches
+        since, young = self.batches - self._renewed_at, size.batches in (1, 2, 4, 8)
+        if young or since >= min(RENEWED_EACH, 1 + self.batches // 4):
+            self._renew()
+        return expected
 
     def __bool__(self) -> bool:
         return bool(self._sizes)
 
     def seconds(self, rows: float) -> float:
         """The expected time of a batch of `rows` (a mean may be fractional; 0 rows: no batch)."""
-        if self._stale:
-            self._smoothen()
         sizes, smooth = self._sizes, self._smooth
         if rows < 1:
             return rows * smooth[0]
@@ -106,77 +123,105 @@ class BatchCurve:
             low, high = sizes[i - 1], sizes[i]
             part = (rows - low) / (high - low)
             return smooth[i - 1] + part * (smooth[i] - smooth[i - 1])
-        return smooth[-1] + self._last_slope() * (rows - sizes[-1])
-
-    def hoped(self, rows: int) -> float:
-        """The least it may take: a size that was never tried, as long as a smaller one that is
-        more than half as large. So it is tried, and then known."""
-        if self._stale:
-            self._smoothen()
-        i = bisect_right(self._sizes, rows) - 1
-        if i >= 0 and 2 * self._sizes[i] > rows:
-            return self._smooth[i]
-        return self.seconds(rows)
+        return smooth[-1] + self._slope * (rows - sizes[-1])
 
     def fixed(self) -> float | None:
-        """Seconds that a batch costs whatever its size: where a straight line starts.
+        """Seconds that a batch costs whatever its size: where the straight line starts.
 
         None while only one size is known.
         """
-        n, x, y, xx, xy = self._line
-        spread = n * xx - x * x
-        if spread <= 1e-3 * x * x:
-            return None
-        return max(0.0, (y * xx - x * xy) / spread)
+        return self._fixed if len(self._sizes) > 1 else None
 
     def slope(self) -> float | None:
         """Seconds that each row costs, by the same line."""
-        n, x, y, xx, xy = self._line
-        spread = n * xx - x * x
-        if spread <= 1e-3 * x * x:
-            return None
-        return max(0.0, (n * xy - x * y) / spread)
+        return self._slope if len(self._sizes) > 1 else None
+
+    @property
+    def surely_known(self) -> int:
+        """The largest size that was run more than once."""
+        return max([rows for rows, size in self._known.items() if size.batches > 1], default=0)
 
     def points(self) -> list[KnownSize]:
         """What was learnt of each size."""
-        self._smoothen()
-        settled = self.memory / (2 - self.memory)  # the part of a batch's variance in its mean
+        deviation = DEVIATIONS * self.noise
+        known = self._known
         return [
             KnownSize(
                 rows,
                 seconds,
-                seconds * self.error * max(1.0, 1 / self._seen[rows] / settled) ** 0.5,
-                self._batches - self._last_run[rows],
+                seconds * deviation / known[rows].worth ** 0.5,
+                self.batches - known[rows].last,
             )
             for rows, seconds in zip(self._sizes, self._smooth, strict=True)
         ]
 
-    def _smoothen(self) -> None:
-        """What decreases is noise: such neighbours share their mean (pool adjacent violators)."""
-        self._stale = False
-        self._smooth = [self._seconds[size] for size in self._sizes]
-        if self._smooth == sorted(self._smooth):
-            return
-        pools: list[tuple[float, int]] = []
-        for size in self._sizes:
-            mean, count = self._seconds[size], 1
+    def _has_changed(self, ratio: float, much: float) -> bool:
+        """Whether the device has become slower or faster, after a batch that took `ratio` times
+        what its size did before."""
+        latest = self._ratios = [*self._ratios[1 - IN_A_ROW :], ratio]
+        faster = len(latest) > 1 and max(latest[-2:]) < 1 / much
+        return faster or (len(latest) == IN_A_ROW and min(latest) > much)
+
+    def _forget(self, before: int) -> None:
+        """Drop the sizes last run in batch `before` or earlier; the latest one always stays."""
+        latest = max([size.last for size in self._known.values()])
+        for rows in self._sizes:
+            if self._known[rows].last <= before and self._known[rows].last < latest:
+                del self._known[rows]
+        self._sizes = sorted(self._known)
+        self._ratios = []
+
+    def _renew(self) -> None:
+        """Make the curve from the means."""
+        self._renewed_at = self.batches
+        before, known = self.batches - FORGOTTEN_AFTER, self._known
+        if min([size.last for size in known.values()]) <= before:
+            self._forget(before)
+        self._fit_line()
+        # What decreases is noise, or old: such neighbours share their mean (pool adjacent
+        # violators), in which the older one counts less.
+        pools: list[tuple[float, float, int]] = []
+        for rows, mean in zip(self._sizes, self._drawn(), strict=True):
+            age, many = self.batches - known[rows].last, 1
+            worth = known[rows].worth * 0.5 ** (age / HALVED_AFTER)
             while pools and pools[-1][0] > mean:
-                others, many = pools.pop()
-                mean = (mean * count + others * many) / (count + many)
-                count += many
-            pools.append((mean, count))
-        self._smooth = [mean for mean, count in pools for _ in range(count)]
+                others, more, sizes = pools.pop()
+                mean = (mean * worth + others * more) / (worth + more)
+                worth, many = worth + more, many + sizes
+            pools.append((mean, worth, many))
+        self._smooth = [mean for mean, _, many in pools for _ in range(many)]
+        self.efficient, rate = [], 0.0
+        for rows, seconds in zip(self._sizes, self._smooth, strict=True):
+            if rows / seconds > rate:
+                rate = rows / seconds
+                self.efficient.append((rows, seconds))
 
-    def _last_slope(self) -> float:
-        """Seconds a row beyond the largest size, from sizes far enough apart for the noise.
+    def _fit_line(self) -> None:
+        n = x = y = xx = xy = 0.0
+        for rows, size in self._known.items():
+            # The noise is in proportion: to the average, or one lucky batch would rule the line.
+            weight = size.worth / size.seconds**2
+            n += weight
+            x += weight * rows
+            y += weight * size.seconds
+            xx += weight * rows * rows
+            xy += weight * rows * size.seconds
+        spread = n * xx - x * x
+        slope = max(0.0, (n * xy - x * y) / spread) if spread > 1e-3 * x * x else 0.0
+        fixed = (y - slope * x) / n
+        self._fixed, self._slope = (fixed, slope) if fixed >= 0 else (0.0, xy / xx)
 
-        With one size only it is 0: larger ones look cheap, are tried, and the truth is learnt.
-        """
-        top = self._sizes[-1]
-        i = bisect_right(self._sizes, top * 2 / 3) - 1
-        if i < 0:
-            return 0.0
-        return (self._smooth[-1] - self._smooth[i]) / (top - self._sizes[i])
+    def _drawn(self) -> list[float]:
+        """The mean of each size, drawn towards the line."""
+        known = [self._known[rows] for rows in self._sizes]
+        line = [self._fixed + self._slope * rows for rows in self._sizes]
+        noise = max(1e-4, (DEVIATIONS * self.noise) ** 2)
+        both = list(zip(known, line, strict=True))
+        beyond = sum([(size.seconds / at - 1) ** 2 - noise / size.worth for size, at in both])
+        worth = min(64.0, noise * len(known) / beyond) if beyond > 0 else 64.0
+        return [
+            (size.worth * size.seconds + worth * at) / (size.worth + worth) for size, at in both
+        ]
 
 
 def _bucket(rows: int) -> int:
