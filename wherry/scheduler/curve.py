@@ -63,6 +63,8 @@ class BatchCurve:
         self.noise = 0.0
         #: Sizes that give more rows a second than any smaller one, and their seconds.
         self.efficient: list[tuple[int, float]] = []
+        #: The largest size that was run more than once.
+        self.surely_known = 0
         self._known: dict[int, _Size] = {}
         #: The known sizes in order, and what `seconds` reads of them.
         self._sizes: list[int] = []
@@ -136,11 +138,6 @@ class BatchCurve:
         """Seconds that each row costs, by the same line."""
         return self._slope if len(self._sizes) > 1 else None
 
-    @property
-    def surely_known(self) -> int:
-        """The largest size that was run more than once."""
-        return max([rows for rows, size in self._known.items() if size.batches > 1], default=0)
-
     def points(self) -> list[KnownSize]:
         """What was learnt of each size."""
         deviation = DEVIATIONS * self.noise
@@ -190,6 +187,8 @@ class BatchCurve:
                 worth, many = worth + more, many + sizes
             pools.append((mean, worth, many))
         self._smooth = [mean for mean, _, many in pools for _ in range(many)]
+        sure = [rows for rows, size in known.items() if size.batches > 1]
+        self.surely_known = max(sure, default=0)
         self.efficient, rate = [], 0.0
         for rows, seconds in zip(self._sizes, self._smooth, strict=True):
             if rows / seconds > rate:

@@ -218,10 +218,10 @@ class SelfTuningBatcher(Batcher):
 
     def _step(self, rows: int) -> int:
         """All of the rows, or as many as fill a step of the device if these are clearly more a
-        second. A full batch is not cut: what it costs would never be learnt again. For the same
-        reason one cut in `RETRIED_EACH` is left out."""
+        second. One cut in `RETRIED_EACH` is left out: what the whole costs would never be learnt
+        again."""
         curve = self.curve
-        if rows >= self.max_batch_size or rows > curve.surely_known:
+        if rows > curve.surely_known:
             return rows
         least, found = curve.seconds(rows) / rows / self._clearly(), rows
         for size, seconds in curve.efficient:

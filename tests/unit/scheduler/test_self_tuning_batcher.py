@@ -468,10 +468,12 @@ def test_one_cut_in_so_many_is_left_out_as_what_looks_bad_may_have_changed() -> 
     assert sizes.count(16) == len(sizes) - sizes.count(17)
 
 
-def test_a_full_batch_is_not_cut_at_a_step() -> None:
+def test_a_full_batch_is_cut_at_a_step_too() -> None:
     s = taught_steps(max_batch_size=34)
-    s.arrive(34)
-    assert len(dispatched(s.ask())) == 34
+    s.arrive(40)
+    action = s.ask()
+    assert len(dispatched(action)) == 32
+    assert reason(action) == "part"
 
 
 def test_a_step_is_filled_with_whole_requests() -> None:
