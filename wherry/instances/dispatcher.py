@@ -37,6 +37,7 @@ from wherry.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.values.load import Load
 from wherry.values.request import Batch, Columns, InferRequest
 
 log = logging.getLogger("wherry")
@@ -128,15 +129,28 @@ class Dispatcher(InstanceRunner[Instance]):
         with self._lock:
             return self._roster.running()
 
+    def load(self) -> Load:
+        with self._lock:
+            scheduler, up = self._scheduler, self._roster.up
+            full, seconds = scheduler.max_batch_size, scheduler.forecast.batch_seconds
+            busy = len(up) - len(self._roster.idle)
+            return Load(
+                ready=bool(up) and not self.readiness.reason,
+                instances=len(up),
+                busy=busy,
+                queued_rows=scheduler.queued_rows + self._in_caller.waiting,
+                running_rows=self._roster.running_rows if busy else 0,
+                free_after=self._roster.free_after(self._clock(), seconds) if busy else 0.0,
+                full_rows=full,
+                one_seconds=seconds(1),
+                full_seconds=seconds(full),
+            )
+
     def explain(self) -> dict[str, Any]:
         with self._lock:
             decided = self._scheduler.decisions.copy(self._clock())
             told = self._scheduler.explain()
         return {**told, "held_seconds": decided.held_seconds, "decisions": decided}
-
-    def not_ready_reason(self) -> str:
-        models = [instance.not_ready_reason() for instance in self.instances]
-        return super().not_ready_reason() or (min(models, default="") if all(models) else "")
 
     # What runs next
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic
 
+from wherry.instances.executable import Failure
 from wherry.instances.life import InstanceLife, InstanceT, number_of
 from wherry.instances.poison_watch import PoisonWatch
 from wherry.instances.readiness import ModelState
@@ -106,7 +107,15 @@ class InstanceRunner(Runner, Generic[InstanceT]):
             return reason
         return f"{reason}; tried next in {seconds:.1f} s"
 
-    # Requests that workers die with
+    # Requests that fail by their model, or that workers die with
+
+    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
+        """Fail a request with what its model raised, and log that if the model is to blame."""
+        if failure.is_the_models:
+            self.failures.tell(
+                failure.message, failure.traceback, request_id=request.id, instance=instance
+            )
+        self.fail(request, failure.as_exception())
 
     def _without_poison(self, requests: Sequence[InferRequest]) -> Sequence[InferRequest]:
         if not self._poisons.active:

@@ -51,6 +51,7 @@ class Loadable(Protocol):
 
     def load(self) -> None: ...
     def abort(self, reason: str) -> bool: ...
+    def not_ready_reason(self) -> str: ...
     def unload(self) -> None: ...
 
 
@@ -196,7 +197,8 @@ class InstanceLife(Generic[InstanceT]):
             return max(0.0, min(self._away.values()) - self._clock())
 
     def not_ready_reason(self, turn: str) -> str:
-        """Why no instance makes progress with its `turn` (batch, step); "" if one does."""
+        """Why no instance makes progress with its `turn` (batch, step), or the model itself says
+        of each that it is not ready; "" if one is."""
         instances = self.instances
         if not instances:
             return "every instance is being restarted"
@@ -206,7 +208,8 @@ class InstanceLife(Generic[InstanceT]):
             return (
                 f"every instance has been in one {turn} for more than {seconds:g} s (stall_timeout)"
             )
-        return ""
+        reasons = [instance.not_ready_reason() for instance in instances]
+        return min(reasons) if all(reasons) else ""
 
     def excuse(self, instances: Sequence[int]) -> None:
         """Earlier deaths of these, by their numbers, were a request's fault."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf
 
 from wherry.instances.instance import Instance
@@ -100,6 +101,24 @@ class Roster:
             for i in self.up
             if i.busy_since is not None
         ]
+
+    @property
+    def running_rows(self) -> int:
+        """Rows of all batches that were given to an instance and have not ended."""
+        return sum([batch.rows for i in self.up for batch in i.batches])
+
+    def free_after(self, now: float, seconds_of: Callable[[int], float]) -> float:
+        """Seconds until an instance has run all its batches, each of which takes `seconds_of` its
+        rows; 0.0 if one is idle. One that has taken longer is expected to take as long again."""
+        soonest = inf
+        for instance in self.up:
+            if instance.busy_since is None:
+                return 0.0
+            batches = instance.batches
+            runs = seconds_of(batches[0].rows if batches else 1)
+            rest = abs(instance.busy_since + runs - now)
+            soonest = min(soonest, rest + sum([seconds_of(batch.rows) for batch in batches[1:]]))
+        return soonest if soonest < inf else 0.0
 
     def is_quiet(self) -> bool:
         """Does no instance have a request?"""

@@ -19,6 +19,7 @@ from wherry.instances.readiness import Readiness
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.values.errors import Cancelled, ModelNotReady, WherryError
+from wherry.values.load import Load
 from wherry.values.request import Columns, InferRequest
 
 Refused = tuple[InferRequest, WherryError]
@@ -92,6 +93,10 @@ class Runner(ABC):
         """What runs at the moment: where, how many rows, since when (seconds of the clock)."""
 
     @abstractmethod
+    def load(self) -> Load:
+        """What it has to do now, and what that takes. Cheap enough to ask for with each answer."""
+
+    @abstractmethod
     def explain(self) -> dict[str, Any]:
         """What is decided here and was learnt, for people. Where batches are formed, `decisions`
         are the last ones, as `Decisions`."""
@@ -141,14 +146,6 @@ class Runner(ABC):
         self.request_ended()
         self._fail_all(followers)
         return True
-
-    def failed(self, request: InferRequest, failure: Failure, instance: str) -> None:
-        """Fail a request with what its model raised, and log that if the model is to blame."""
-        if failure.is_the_models:
-            self.failures.tell(
-                failure.message, failure.traceback, request_id=request.id, instance=instance
-            )
-        self.fail(request, failure.as_exception())
 
     def _fail_all(self, failed: Iterable[Refused]) -> None:
         for request, error in failed:

@@ -72,6 +72,9 @@ class StepThread:
     def abort(self, reason: str) -> bool:
         return False
 
+    def not_ready_reason(self) -> str:
+        return ""
+
     def unload(self) -> None:
         try:
             self._loop.unload()
@@ -155,6 +158,9 @@ class StepProcess:
     def serve(self, hand_out: HandOut) -> None:
         self._hand_out = hand_out
         self._worker.serve()
+
+    def not_ready_reason(self) -> str:
+        return ""
 
     def unload(self) -> None:
         self._worker.unload()

@@ -31,6 +31,7 @@ from wherry.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.values.load import Load
 from wherry.values.reply import StreamReply
 from wherry.values.request import Columns, InferRequest, InferResponse
 
@@ -76,6 +77,22 @@ class StepRunner(InstanceRunner[StepInstance]):
         """What the model said of itself after its last step, by instance."""
         with self._lock:
             return dict(self._gauges)
+
+    def load(self) -> Load:
+        with self._lock:
+            most, instances = self.config.max_batch_size, self._active.instances
+            one = self._first.mean_seconds
+            return Load(
+                ready=bool(instances) and not self.readiness.reason,
+                instances=len(instances),
+                busy=sum([instance.busy_since is not None for instance in instances]),
+                queued_rows=self._queue.queued_rows,
+                running_rows=len(self._active),
+                full_rows=most,
+                one_seconds=one,
+                full_seconds=one * most,
+                joins=True,
+            )
 
     def explain(self) -> dict[str, Any]:
         with self._lock:
@@ -136,21 +153,13 @@ class StepRunner(InstanceRunner[StepInstance]):
                 active = self._active.join(request, instance, now, count)
                 if instance.busy_since is None:
                     instance.busy_since = now
-                instance.join(active.key, self._inputs(request))
+                columns = with_parameters(request) if self._takes_parameters else request.inputs
+                instance.join(active.key, columns)
         self._arm()
         return ()
 
     def _hand_over(self, chosen: Sequence[Any]) -> None:
         """Those that could join have joined."""
-
-    def _inputs(self, request: InferRequest) -> Columns:
-        """The request's columns, its parameters among them."""
-        if not self._takes_parameters or not request.parameters:
-            return request.inputs
-        given = request.inputs.get("parameters", [{}])[0]
-        if not isinstance(given, Mapping):
-            return request.inputs
-        return {**request.inputs, "parameters": [{**request.parameters, **given}]}
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         """It leaves the queue, or the model before the next step."""
@@ -328,3 +337,13 @@ class StepRunner(InstanceRunner[StepInstance]):
 
     def _clear_queue(self) -> Sequence[InferRequest]:
         return self._queue.clear()
+
+
+def with_parameters(request: InferRequest) -> Columns:
+    """A request's columns, its parameters among them."""
+    if not request.parameters:
+        return request.inputs
+    given = request.inputs.get("parameters", [{}])[0]
+    if not isinstance(given, Mapping):
+        return request.inputs
+    return {**request.inputs, "parameters": [{**request.parameters, **given}]}

@@ -32,6 +32,7 @@ from wherry.values.errors import (
     QueueFull,
     WherryError,
 )
+from wherry.values.load import Load
 from wherry.values.reply import StreamReply
 from wherry.values.request import Columns, InferRequest, InferResponse, concatenate, rows_of
 
@@ -184,6 +185,19 @@ class PipelineRunner(Runner):
 
     def running(self) -> list[tuple[str, int, float]]:
         return [(r.id or self.config.name, r.rows, r.enqueued_at) for r in list(self._tasks)]
+
+    def load(self) -> Load:
+        with self._lock:
+            one = self._pace.predicted_seconds(0)
+            return Load(
+                ready=not self.readiness.reason,
+                instances=1,
+                busy=min(1, len(self._unanswered)),
+                running_rows=len(self._unanswered),
+                one_seconds=one,
+                full_seconds=one,
+                joins=True,
+            )
 
     def explain(self) -> dict[str, Any]:
         return {

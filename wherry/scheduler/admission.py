@@ -47,7 +47,7 @@ class QueueAdmission:
             turns = scheduler.queued_requests
             if turns >= PATIENCE:
                 turns = seconds / of_a_batch if of_a_batch else inf
-            within = scheduler.turns_within(self._longest or inf)
+            within = scheduler.forecast.turns.within(self._longest or inf)
         return refusal(
             self._config.name,
             seconds,
@@ -80,7 +80,7 @@ class QueueAdmission:
         longest = self._longest
         if longest is None or self._scheduler.is_short(longest):
             return ()
-        given_up = self._scheduler.give_up(self._scheduler.turns_within(longest))
+        given_up = self._scheduler.give_up(self._scheduler.forecast.turns.within(longest))
         return [(request, too_slow(self._config.name, longest)) for request in given_up]
 
     def _is_tritons(self, request: InferRequest) -> bool:

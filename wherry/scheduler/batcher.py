@@ -46,6 +46,10 @@ class Batcher:
     def queued_requests(self) -> int:
         return self._queue.queued_requests
 
+    @property
+    def queued_rows(self) -> int:
+        return self._queue.queued_rows
+
     def _take_in(self, request: InferRequest, now: float) -> bool:
         """Queue a request; False if the queue is full."""
         queue = self._queue
@@ -106,9 +110,6 @@ class Batcher:
     def predicted_seconds(self, request: InferRequest) -> float:
         ahead = self._queue.rows_ahead(request.priority, request.tenant)
         return self.forecast.answer_seconds(ahead, self.max_batch_size)
-
-    def turns_within(self, seconds: float) -> float:
-        return self.forecast.turns.within(seconds)
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:
         return self._queue.cut(turns * self.instances * self.max_batch_size, self.max_batch_size)

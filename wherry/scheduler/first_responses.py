@@ -22,6 +22,8 @@ class FirstResponses:
         #: What the first response of one request takes.
         self.turns = TurnTimes()
         self._waiting: dict[Hashable, float] = {}
+        #: First responses, their work and its seconds; the older ones count less.
+        self._count = 0.0
         self._work = 0.0
         self._seconds = 0.0
         #: Start of the work that is measured: the last first response, or an arrival while no
@@ -41,6 +43,7 @@ class FirstResponses:
         cost = self._waiting.pop(request, None)
         if cost is None:
             return False
+        self._count = FADING * self._count + 1
         self._work = FADING * self._work + cost
         seconds = max(0.0, now - self._since)
         self._seconds = FADING * self._seconds + seconds
@@ -50,6 +53,11 @@ class FirstResponses:
 
     def left(self, request: Hashable) -> None:
         self._waiting.pop(request, None)
+
+    @property
+    def mean_seconds(self) -> float:
+        """What the first response of one request takes, on average; 0.0: not known yet."""
+        return self._seconds / self._count if self._count else 0.0
 
     def predicted_seconds(self, cost: float = 1.0) -> float:
         """Predicted time to the first response of a request that arrives now; 0: not known yet."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from wherry.scheduler.decisions import Decisions
+from wherry.scheduler.forecast import Forecast
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, InferRequest
 
@@ -47,9 +48,14 @@ class Scheduler(Protocol):
     max_batch_size: int
     #: What was decided for the last batches.
     decisions: Decisions
+    #: How long batches take, learnt from those that have run.
+    forecast: Forecast
 
     @property
     def queued_requests(self) -> int: ...
+
+    @property
+    def queued_rows(self) -> int: ...
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
         """Take a request in; False if the queue is full."""
@@ -130,10 +136,6 @@ class Scheduler(Protocol):
     def is_short(self, seconds: float) -> bool:
         """Whether `predicted_seconds` is certainly at most this for any request, found at little
         cost. `seconds` is the same each time."""
-        ...
-
-    def turns_within(self, seconds: float) -> float:
-        """How many batches of each instance surely run in that time (see door.py)."""
         ...
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:

@@ -85,6 +85,11 @@ class SequenceBatcher:
     def queued_requests(self) -> int:
         return self.sequences.queued_requests
 
+    @property
+    def queued_rows(self) -> int:
+        """One for each request: the steps of a sequence run one after the other."""
+        return self.sequences.queued_requests
+
     # What happens
 
     def enqueue(self, request: InferRequest, now: float) -> bool:
@@ -203,9 +208,6 @@ class SequenceBatcher:
         # Those of its own sequence run one after the other.
         earlier = len(sequence.waiting) if sequence is not None else 0
         return seconds + earlier * self.forecast.batch_seconds(min(ready + 1, self.max_batch_size))
-
-    def turns_within(self, seconds: float) -> float:
-        return self.forecast.turns.within(seconds)
 
     def give_up(self, turns: float) -> Sequence[InferRequest]:
         return ()  # a sequence that was begun is not cut short

@@ -40,6 +40,7 @@ from wherry.values.errors import (
     WherryError,
     WorkerDied,
 )
+from wherry.values.load import Load
 from wherry.values.reply import StreamReply
 from wherry.values.request import Batch, InferRequest
 
@@ -1422,3 +1423,34 @@ def test_repr_tells_what_an_instance_does(gate: Gate) -> None:
 def test_a_manual_clock_does_not_move_by_itself() -> None:
     clock = ManualClock(5.0)
     assert clock() == clock() == 5.0
+
+
+def test_the_load_is_what_waits_and_the_rest_of_what_runs(gate: Gate) -> None:
+    with desk(gated(gate), gate=gate, ready=False) as d:
+        assert not d.dispatcher.load().ready
+        d.dispatcher.wait_ready(PATIENCE)
+        assert d.dispatcher.load() == Load(ready=True, instances=1, full_rows=8)
+        first = d.ask("a", "b")
+        gate.started()
+        d.clock.now += 3.0
+        gate.open()
+        first.rows()
+        until(lambda: not d.dispatcher.load().busy)
+        d.ask("c", "d")
+        gate.started()
+        d.ask("e")
+        d.ask("f", "g")
+        d.clock.now += 1.0
+        assert d.dispatcher.load() == Load(
+            ready=True,
+            instances=1,
+            busy=1,
+            queued_rows=3,
+            running_rows=2,
+            free_after=2.0,
+            full_rows=8,
+            one_seconds=3.0,  # only one size has run
+            full_seconds=3.0,
+        )
+        d.dispatcher.readiness.unloading()
+        assert not d.dispatcher.load().ready

@@ -67,3 +67,24 @@ def test_a_dying_instance_gets_nothing_and_counts_as_busy_until_it_is_removed() 
     roster.remove(one)
     assert roster.is_quiet()
     assert one not in roster.up
+
+
+def test_an_instance_is_free_after_all_that_it_was_given() -> None:
+    roster, (one, other) = Roster(None), (made(0), made(1))
+    assert roster.free_after(0.0, float) == 0.0
+    for instance in (one, other):
+        roster.add(instance, idle=True)
+    roster.begin(one, BATCH, 10.0)
+    assert roster.free_after(10.0, float) == 0.0  # the other one is idle
+    roster.begin(other, Batch((), 5, "full"), 10.0)
+    assert roster.free_after(11.0, float) == 2.0
+    roster.begin(one, Batch((), 4, "full"), 11.0)
+    assert roster.free_after(11.0, float) == 4.0  # now the other one is free first
+    assert roster.running_rows == 12
+
+
+def test_a_batch_that_has_taken_longer_than_expected_is_expected_to_take_as_long_again() -> None:
+    roster, one = Roster(None), made(0)
+    roster.add(one, idle=True)
+    roster.begin(one, BATCH, 10.0)
+    assert [roster.free_after(now, float) for now in (12.0, 13.0, 14.0, 20.0)] == [1, 0, 1, 7]

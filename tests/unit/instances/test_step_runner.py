@@ -25,6 +25,7 @@ from wherry.values.errors import (
     QueueFull,
     Unsupported,
 )
+from wherry.values.load import Load
 from wherry.values.request import InferResponse
 
 
@@ -153,6 +154,29 @@ def test_who_finds_no_room_waits_and_joins_when_somebody_is_done() -> None:
         assert (statistics.success.count, statistics.responses) == (3, 5)
         assert statistics.execution_count == len(d.gate.batches)
         assert sum(statistics.first_response_seconds.counts) == 3
+
+
+def test_the_load_is_what_is_active_and_what_waits() -> None:
+    with desk() as d:
+        assert d.runner.load() == Load(ready=True, instances=1, full_rows=2, joins=True)
+        calls = [d.ask(9)]
+        d.gate.started()
+        d.clock.now += 1.0
+        d.gate.open()
+        until(lambda: calls[0].responses != [])
+        calls += [d.ask(9), d.ask(9)]
+        assert d.runner.load() == Load(
+            ready=True,
+            instances=1,
+            busy=1,
+            queued_rows=1,
+            running_rows=2,
+            full_rows=2,
+            one_seconds=1.0,
+            full_seconds=2.0,
+            joins=True,
+        )
+        d.finish(*calls)
 
 
 def test_responses_are_counted_by_their_place_like_those_of_generators() -> None:

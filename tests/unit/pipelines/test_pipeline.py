@@ -311,6 +311,19 @@ def test_close_ends_the_pipelines_that_run_and_those_about_to_start(gate: Gate) 
     assert not closing.is_alive()
 
 
+def test_the_load_of_a_pipeline_is_the_requests_without_an_answer(gate: Gate) -> None:
+    pipeline = pieces_of(gate)
+    with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above
+        runner = rt.model("letters").runner
+        with threads(1, lambda _: rt.infer("letters", "a")):
+            gate.started()
+            assert (runner.load().running_rows, runner.load().one_seconds) == (1, 0.0)
+            gate.open()
+        idle = runner.load()
+        assert (idle.ready, idle.running_rows, idle.joins) == (True, 0, True)
+        assert idle.one_seconds == idle.answer_seconds() > 0.0
+
+
 def test_a_pipeline_drains(gate: Gate) -> None:
     pipeline = pieces_of(gate)
     with Runtime(pipeline.gated, pipeline) as rt:  # type: ignore[attr-defined] # set above

@@ -1,0 +1,50 @@
+"""What does a runner have to do at one moment, and when would it answer a row that comes then?"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True):
+    """What one runner has to do at a moment, and how long it takes. Small enough to go with each
+    answer to another process. Seconds that are not known yet are 0.0.
+    """
+
+    #: Does it take requests, and is an instance up?
+    ready: bool = False
+    #: Instances that are up, and those of them that run something.
+    instances: int = 0
+    busy: int = 0
+    #: Rows that wait, and rows that run.
+    queued_rows: int = 0
+    running_rows: int = 0
+    #: Until an instance has run all that it was given.
+    free_after: float = 0.0
+    #: Rows of a full batch; seconds of a batch of one row and of a full one.
+    full_rows: int = 1
+    one_seconds: float = 0.0
+    full_seconds: float = 0.0
+    #: Whether a new row joins those that run and shares their time, as in a model of steps. Then
+    #: `full_rows` are the most that run at once on one instance, and the seconds are those until
+    #: all of so many rows have had their first response.
+    joins: bool = False
+
+    def batch_seconds(self, rows: float) -> float:
+        """What a batch of so many rows takes."""
+        if self.full_rows <= 1:
+            return rows * self.one_seconds
+        each = (self.full_seconds - self.one_seconds) / (self.full_rows - 1)
+        return self.one_seconds + (rows - 1) * each
+
+    def waiting_seconds(self, rows_ahead: float) -> float:
+        """After an instance is free: the whole batches among so many queued rows."""
+        return rows_ahead // self.full_rows * self.full_seconds / (self.instances or 1)
+
+    def answer_seconds(self, rows: int = 1) -> float:
+        """When so many rows that come now are answered: after the rest of what runs, the whole
+        batches of what waits, and the batch that they are in."""
+        if self.joins:
+            ahead = (self.queued_rows + self.running_rows) / (self.instances or 1)
+            return self.batch_seconds(ahead + rows)
+        own = self.queued_rows % self.full_rows + rows
+        return self.free_after + self.waiting_seconds(self.queued_rows) + self.batch_seconds(own)
