@@ -23,13 +23,13 @@ from wherry.cli.serve import (
 )
 from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
-from wherry.cli.targets import TargetRaised, load_targets
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
 from wherry.repository import layout
 from wherry.repository.layout import Found
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
+from wherry.runtime.targets import TargetRaised, load_targets
 from wherry.server.options import OPTIONS
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import ConfigError, LoadFailed, WherryError

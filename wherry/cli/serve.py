@@ -17,7 +17,6 @@ from wherry.backends.repository_model import RepositoryModel
 from wherry.cli.folders import check_repositories_exist
 from wherry.cli.passed_sockets import with_passed_sockets
 from wherry.cli.settings import Settings, read_settings
-from wherry.cli.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.frontends.connections.descriptors import for_connections, raise_limit
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.models.model import Model
@@ -25,6 +24,7 @@ from wherry.observability.logging import configure
 from wherry.repository.layout import names as repository_names
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
+from wherry.runtime.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.server.options import Tls
 from wherry.server.server import NOT_DRAINED, Server
 from wherry.values.errors import ConfigError, LoadFailed

@@ -15,7 +15,6 @@ from wherry.cli.bench.interrupts import INTERRUPTED, Interrupts
 from wherry.cli.bench.options import counts_of, seconds_of, shape_of
 from wherry.cli.bench.outputs import OUTPUTS, Outputs
 from wherry.cli.bench.run import without_secrets
-from wherry.cli.targets import load_targets
 from wherry.client.wire import ModelDescription, Tensor
 from wherry.instances.devices import Gpus
 from wherry.loadtest import inputs, show
@@ -23,6 +22,7 @@ from wherry.loadtest.machine import facts
 from wherry.loadtest.offline import Offline, OfflineReport, length_of
 from wherry.models.config import ModelConfig
 from wherry.models.model import Model, Pipeline
+from wherry.runtime.targets import load_targets
 from wherry.values.errors import ConfigError
 
 #: Rows of each kind, at least.

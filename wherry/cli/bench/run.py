@@ -19,7 +19,6 @@ from wherry.cli.bench.interrupts import Interrupts
 from wherry.cli.bench.options import BenchOptions, seconds_of
 from wherry.cli.bench.outputs import Outputs
 from wherry.cli.bench.server import serving
-from wherry.cli.targets import load_targets
 from wherry.loadtest import report as reports
 from wherry.loadtest.load import LoadProcesses
 from wherry.loadtest.local import Local
@@ -32,6 +31,7 @@ from wherry.loadtest.show import Display
 from wherry.loadtest.targets import find
 from wherry.loadtest.verdict import missed, no_measurement, target_lost
 from wherry.runtime.runtime import Runtime
+from wherry.runtime.targets import load_targets
 from wherry.server.options import PREFIX
 from wherry.values.errors import ConfigError
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from wherry import Model, Runtime
-from wherry.cli.targets import (
+from wherry.llm import LLM
+from wherry.runtime.targets import (
     TargetError,
     TargetRaised,
     load_target,
@@ -16,7 +17,6 @@ from wherry.cli.targets import (
     module_name,
     user_traceback,
 )
-from wherry.llm import LLM
 from wherry.values.errors import ConfigError
 
 

@@ -1,0 +1,143 @@
+"""How do models become an application of Ray Serve?
+
+Ray Serve's proxies accept the connections and choose a replica; a replica batches what it gets.
+Ray and Starlette are imported where they are used: Ray Serve brings both.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send
+from wherry.runtime.runtime import Runtime
+from wherry.runtime.targets import load_targets
+from wherry.server.asgi import asgi
+from wherry.values.errors import ConfigError, ModelNotReady
+
+#: Batches for each instance that a replica may have been sent: one that runs, one that gathers.
+BATCHES_AHEAD: Final = 2
+#: Fewer requests at once are never asked for: pipelines have no batches of their own.
+LEAST_ONGOING: Final = 32
+#: Seconds that a replica may take to unload its models, after `drain_timeout`.
+UNLOADING: Final = 10.0
+
+_OF_ASGI: Final = frozenset(
+    name
+    for name, parameter in inspect.signature(asgi).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+)
+
+
+def ray_serve(*targets: str, **options: Any) -> Any:
+    """The models of `targets` as an application of Ray Serve: `serve run module:app`.
+
+        app = wherry.deploy.ray_serve("app.py", num_replicas=2)
+
+    A target is what `wherry serve` takes: `app.py`, `package.module`, `module:object` or
+    `llm:checkpoint`, found from a replica's working folder. Only these names travel; each replica
+    imports its models itself. `options` are those of `wherry.asgi` and of `serve.deployment`, with
+    other defaults for some:
+
+    - `isolation`: "process", as in `wherry serve`
+    - `max_ongoing_requests`: two full batches for each instance. To count them the targets are
+      imported here, too, unless you give the number.
+    - `target_ongoing_requests` in `autoscaling_config`: half of that
+    - `graceful_shutdown_timeout_s`: `drain_timeout` and 10 s to unload the models
+
+    Returns a `ray.serve.Application`. Raises ConfigError for a target that is not there, TypeError
+    for an option that neither knows, ModuleNotFoundError without Ray Serve.
+    """
+    from ray import serve
+
+    ours: dict[str, Any] = {"isolation": "process", "drain_timeout": 30.0}
+    ours |= {name: value for name, value in options.items() if name in _OF_ASGI}
+    deployment: dict[str, Any] = {
+        "name": "wherry",
+        "graceful_shutdown_timeout_s": ours["drain_timeout"] + UNLOADING,
+    }
+    deployment |= {name: value for name, value in options.items() if name not in _OF_ASGI}
+    if "max_ongoing_requests" not in deployment:
+        deployment["max_ongoing_requests"] = ongoing_requests(targets, ours.get("overrides") or {})
+    scaling = deployment.get("autoscaling_config")
+    if isinstance(scaling, Mapping) or deployment.get("num_replicas") == "auto":
+        full = deployment["max_ongoing_requests"] / BATCHES_AHEAD
+        deployment["autoscaling_config"] = {"target_ongoing_requests": full, **(scaling or {})}
+    return serve.deployment(**deployment)(ModelReplica).bind(targets, ours)
+
+
+def ongoing_requests(targets: Sequence[str], overrides: Mapping[str, Mapping[str, Any]]) -> int:
+    """The requests at once with which every instance of every model has a full batch, and the next
+    one gathers. Imports the targets."""
+    models = load_targets(targets)
+    if isinstance(models, Runtime):
+        raise ConfigError(
+            "the batches of a Runtime are not known before it is made: give max_ongoing_requests"
+        )
+    rows = 0
+    for model in models:
+        config = model.config(**overrides.get(model.name, {}))
+        rows += config.max_batch_size * sum(group.count for group in config.instances)
+    return max(BATCHES_AHEAD * rows, LEAST_ONGOING)
+
+
+class ModelReplica:
+    """One replica: the models of the targets, loaded in this process, behind `wherry.asgi`.
+
+    Ray Serve makes it in a process of its own and calls what is public, in one event loop.
+    """
+
+    async def __init__(  # type: ignore[misc] # Ray Serve awaits it
+        self, targets: Sequence[str], options: Mapping[str, Any]
+    ) -> None:
+        found = load_targets(targets)
+        models: list[Any] = [found] if isinstance(found, Runtime) else found
+        self._app = asgi(*models, **options)
+        self._response = _response(self._app)
+        await self._app.startup()
+
+    async def __call__(self, request: object) -> Any:
+        """Answer a request over HTTP. What is returned is called with its ASGI scope, and is
+        cancelled if the client leaves."""
+        return self._response
+
+    async def infer(self, model: str, /, *args: Any, **inputs: Any) -> Any:
+        """`Runtime.ainfer` for a handle: `await handle.infer.remote("model", text="good")`."""
+        return await self._app.runtime.ainfer(model, *args, **inputs)
+
+    async def stream(self, model: str, /, *args: Any, **inputs: Any) -> AsyncIterator[Any]:
+        """`Runtime.astream` for a handle with `stream=True`."""
+        answers = self._app.runtime.astream(model, *args, **inputs)
+        async with aclosing(answers):  # type: ignore[type-var]
+            async for answer in answers:
+                yield answer
+
+    async def check_health(self) -> None:
+        """Raise ModelNotReady if a model cannot answer; Ray Serve replaces a replica for which that
+        is so three times in a row."""
+        reasons = self._app.runtime.not_ready()
+        if reasons:
+            raise ModelNotReady("; ".join(f"{name}: {why}" for name, why in reasons.items()))
+
+    async def __del__(self) -> None:
+        """Unload the models. Ray Serve awaits it when the replica has answered what it had."""
+        app = vars(self).pop("_app", None)
+        if app is not None:  # else the models could not be loaded
+            await app.shutdown()
+
+
+def _response(app: AsgiApp) -> Any:
+    """A response of Starlette that has `app` answer: the one form in which Ray Serve gives a class
+    without FastAPI the ASGI scope itself, and so the client's leave and each piece of a stream."""
+    from starlette.responses import Response
+
+    class FromApp(Response):
+        def __init__(self) -> None:
+            """Take nothing: `app` says status, headers and body."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await app(scope, receive, send)
+
+    return FromApp()
