@@ -21,6 +21,7 @@ from wherry.frontends.http.page import page
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
+from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.http.kserve import KServeRoutes
@@ -57,7 +58,9 @@ class HttpApp:
         common: Common | None = None,
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
+        pass_on: PassOn | None = None,
     ) -> None:
+        """With `pass_on` this is a front's application: an owner answers what it passes on."""
         self.draining = False
         common = common or Common()
         self.admission = common.admission
@@ -82,6 +85,9 @@ class HttpApp:
             "/": Route({"GET": page}, "metadata"),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
+        self._pass_on = pass_on
+        if pass_on is not None:
+            self._routes = {path: pass_on.route(path, one) for path, one in self._routes.items()}
         self._known = dict(self._routes)
         #: Requests that wait for the metrics, by the format: OpenMetrics or not.
         self._scrapes: dict[bool, list[Exchange]] = {}
@@ -121,6 +127,8 @@ class HttpApp:
         for router in (self._kserve, self._openai, self._shared_memory, self._repository):
             route = router.route(path)
             if route is not None:
+                if self._pass_on is not None:
+                    route = self._pass_on.route(path, route)
                 if len(self._known) >= MAX_PATHS:
                     self._known = dict(self._routes)
                 self._known[path] = route

@@ -33,6 +33,9 @@ class Runner(ABC):
     caller is told of anything under it.
     """
 
+    #: Whether a request may have more rows than a batch holds.
+    takes_any_rows = False
+
     def __init__(
         self,
         config: ModelConfig,

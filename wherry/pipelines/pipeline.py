@@ -125,6 +125,8 @@ class RowByRow:
 class PipelineRunner(Runner):
     """Runs one loaded pipeline: its requests are tasks of an event loop."""
 
+    takes_any_rows = True
+
     def __init__(
         self,
         body: Body,

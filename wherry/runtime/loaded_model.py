@@ -66,8 +66,8 @@ class LoadedModel:
         #: Bytes of the inputs of its requests, if max_queue_bytes bounds them.
         self._held = None if config.max_queue_bytes is None else Budget(config.max_queue_bytes)
         self._holding = threading.Lock()
-        #: A request with more is split; a pipeline decides for itself.
-        self._most_rows = sys.maxsize if self.is_pipeline else config.max_batch_size or 1
+        #: A request with more is split.
+        self._most_rows = sys.maxsize if runner.takes_any_rows else config.max_batch_size or 1
         self._clock = clock
         self._size = size
         keys = ShapeKeys(signature, model.variable_strings, batched=config.max_batch_size > 0)

@@ -48,6 +48,11 @@ class LoopPort(LoopCalls):
 
         super().add_reader(file, read_after_requests)
 
+    def without_flush(self) -> LoopReads:
+        """The same loop for files that bring requests: what is read from several of them in one
+        turn is submitted together."""
+        return LoopReads(self)
+
     def _flush(self) -> None:
         requests, self._requests = self._requests, {}
         for model, waiting in requests.items():
@@ -57,6 +62,21 @@ class LoopPort(LoopCalls):
                 log.exception("internal error", extra={"model": model.name})
                 for request in waiting:
                     request.reply.settle(WherryError("internal error; see the server's log"))
+
+
+class LoopReads:
+    """The loop of a port, whose readers do not submit the requests of their turn before they
+    read."""
+
+    def __init__(self, port: LoopPort) -> None:
+        self._port = port
+        self.call = port.call
+        self.remove_reader = port.remove_reader
+        self.add_writer = port.add_writer
+        self.remove_writer = port.remove_writer
+
+    def add_reader(self, file: int, read: Callable[[], object]) -> None:
+        LoopCalls.add_reader(self._port, file, read)
 
 
 class LoopPorts:

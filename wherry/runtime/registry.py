@@ -37,6 +37,8 @@ class Registry:
         self._changed = threading.Condition(threading.Lock())
         #: Another number than before whenever `find` may find another model than before.
         self.generation = 0
+        #: Called after the lifecycle may have changed, in any thread, with no lock held.
+        self.listeners: tuple[Callable[[], None], ...] = ()
         #: The process that this copy was forked from; None: it is no copy.
         self._parent: int | None = None
 
@@ -87,6 +89,14 @@ class Registry:
             finally:
                 self.generation += 1
             self._changed.notify_all()
+        for changed in self.listeners:
+            changed()
+
+    @contextmanager
+    def quietly(self) -> Iterator[Lifecycle[LoadedModel]]:
+        """Hold the lock, to ask the lifecycle something that changes nothing."""
+        with self._changed:
+            yield self._life
 
     def wait_until_no_load_needs(self, name: str) -> None:
         """Block while a load of the model, or of an ensemble over it, is under way."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from wherry.frontends.access.origins import Binding, Origins
@@ -17,6 +19,7 @@ from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
 from wherry.server.access_log import AccessLog
+from wherry.server.fronts import Fronts
 from wherry.server.options import Options, TlsFiles
 from wherry.server.parts import Applications
 from wherry.values.errors import ConfigError
@@ -33,10 +36,19 @@ LAST_CALL = 0.3
 class Listeners:
     """The listeners of one server: HTTP, HTTP for its operators, and gRPC.
 
-    Its coroutines run in the server's event loop.
+    Its coroutines run in the server's event loop. A front has no listeners for operators: its
+    owner has them, and with `fronts` no others.
     """
 
-    def __init__(self, applications: Applications, options: Options, plan: MemoryPlan) -> None:
+    def __init__(
+        self,
+        applications: Applications,
+        options: Options,
+        plan: MemoryPlan,
+        *,
+        is_front: bool = False,
+        fronts: Fronts | None = None,
+    ) -> None:
         self._listen = options.listen
         self._tls = options.tls
         #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
@@ -59,13 +71,15 @@ class Listeners:
         #: Listeners for operators, by the name of their option without _port.
         self._operators: dict[str, Listener] = {}
         if self._listen.management_port is not None:
-            self._operators["management"] = listener(app)
+            if not is_front:
+                self._operators["management"] = listener(app)
             public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
-        if self._listen.metrics_port is not None:
+        if self._listen.metrics_port is not None and not is_front:
             self._operators["metrics"] = listener(PartOfApp(app, {"metrics"}))
-        self._http = listener(public)
+        self._fronts = fronts
+        self._http = listener(public) if fronts is None else None
         self._grpc: GrpcListener | None = None
-        if applications.grpc is not None:
+        if applications.grpc is not None and fronts is None:
             from wherry.frontends.grpc.listener import GrpcListener
 
             self._grpc = GrpcListener(
@@ -83,12 +97,14 @@ class Listeners:
     @property
     def grpc_address(self) -> str:
         """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
+        if self._fronts is not None:
+            return self._fronts.grpc_address
         return "" if self._grpc is None else self._grpc.address
 
     @property
     def connections(self) -> int:
-        """Open HTTP connections, without those of operators."""
-        return self._http.connections
+        """Open HTTP connections of this process, without those of operators."""
+        return 0 if self._http is None else self._http.connections
 
     @property
     def calls(self) -> int:
@@ -98,7 +114,7 @@ class Listeners:
     @property
     def local(self) -> bool:
         """Whether no other machine can reach any of them. After `start`."""
-        return all(one.binding is not Binding.NETWORK for one in self._all())
+        return all(one.binding is not Binding.NETWORK for one in (*self._all(), *self._of_fronts()))
 
     async def start(self) -> None:
         """Bind every address, or none. OSError if that of HTTP or gRPC is in use, ConfigError for
@@ -115,26 +131,51 @@ class Listeners:
         if not self._serves_at_once:
             for listener in self._all():
                 await listener.serve()
+        for fronts in self._of_fronts():
+            await fronts.serve()
 
     async def drain(self, timeout: float) -> bool:
         """Accept no more, and wait until accepted requests are answered. False after `timeout`
         seconds."""
         last_call = min(LAST_CALL, timeout)
+        ends_at = time.monotonic() + timeout
+        for fronts in self._of_fronts():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await fronts.drain()
+            timeout = max(0.0, ends_at - time.monotonic())
         self._draining = {asyncio.create_task(one.drain(None, last_call)) for one in self._all()}
-        return not (await asyncio.wait(self._draining, timeout=timeout))[1]
+        return not (self._draining and (await asyncio.wait(self._draining, timeout=timeout))[1])
 
     async def end(self) -> None:
         """Send the answers that are there, and close every connection. After `drain`."""
-        await asyncio.gather(*(one.end() for one in self._all()))
+        await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts())))
         await asyncio.gather(*self._draining)
 
     def _all(self) -> list[Listener | GrpcListener]:
-        grpc = () if self._grpc is None else (self._grpc,)
-        return [self._http, *self._operators.values(), *grpc]
+        public = (one for one in (self._http, self._grpc) if one is not None)
+        return [*self._operators.values(), *public]
+
+    def _of_fronts(self) -> tuple[Fronts, ...]:
+        return () if self._fronts is None else (self._fronts,)
 
     async def _start(self) -> None:
+        if self._http is not None:
+            await self._start_http(self._http)
+        for fronts in self._of_fronts():
+            await fronts.start()
+            self._is_open("http", fronts)
+            if fronts.grpc_address:
+                log.info("listening", extra={"grpc": fronts.grpc_address})
+        ports = {"management": self._listen.management_port, "metrics": self._listen.metrics_port}
+        for name, listener in self._operators.items():
+            await self._start_for_operators(name, listener, ports[name] or 0)
+        if self._grpc is not None:
+            await self._start_grpc(self._grpc)
+
+    async def _start_http(self, listener: Listener) -> None:
         listen = self._listen
-        await self._http.start(
+        await listener.start(
             listen.host,
             listen.port,
             uds=listen.uds,
@@ -143,12 +184,7 @@ class Listeners:
             reuse_port=listen.reuse_port,
             serve=self._serves_at_once,
         )
-        self._is_open("http", self._http)
-        ports = {"management": listen.management_port, "metrics": listen.metrics_port}
-        for name, listener in self._operators.items():
-            await self._start_for_operators(name, listener, ports[name] or 0)
-        if self._grpc is not None:
-            await self._start_grpc(self._grpc)
+        self._is_open("http", listener)
 
     async def _start_for_operators(self, name: str, listener: Listener, port: int) -> None:
         try:
@@ -175,7 +211,7 @@ class Listeners:
         )
         log.info("listening", extra={"grpc": listener.address})
 
-    def _is_open(self, name: str, listener: Listener) -> None:
+    def _is_open(self, name: str, listener: Listener | Fronts) -> None:
         self.urls[name] = listener.url
         log.info("listening", extra={"url" if name == "http" else name: listener.url})
 

@@ -64,6 +64,9 @@ class Listen:
         "FD", least=0, most=2**31 - 1)
     reuse_port: bool = option(False,
         "let other processes of this user listen on the same ports, as a successor has to")
+    fronts: int = option(0,
+        "parse and encode in so many processes, which share the ports; 0: in the process that owns "
+        "the models", "N", least=0, most=256)
     management_port: int | None = option(None,
         "serve model control, settings and metrics on this port only", "PORT", least=0, most=PORT)
     metrics_port: int | None = option(None, "serve the metrics on this port as well",

@@ -14,6 +14,7 @@ from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http_app import MANAGEMENT, HttpApp
 from wherry.frontends.offload import Offload
+from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import TraceSettings
@@ -84,12 +85,21 @@ class Applications:
     common: Common
 
 
-def applications(control: ModelControl, options: Options, plan: MemoryPlan) -> Applications:
-    """Make the applications. ConfigError for an option that cannot be meant."""
+def applications(
+    control: ModelControl, options: Options, plan: MemoryPlan, pass_on: PassOn | None = None
+) -> Applications:
+    """Make the applications; with `pass_on` those of a front. ConfigError for an option that cannot
+    be meant."""
     access = options.access
     common = _common(control, options, plan)
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
-    http = HttpApp(control.runtime, common=common, control=control, restrictions=restrictions)
+    http = HttpApp(
+        control.runtime,
+        common=common,
+        control=control,
+        restrictions=restrictions,
+        pass_on=pass_on,
+    )
     if options.listen.grpc_port is None and options.listen.grpc_fd is None:
         return Applications(http, None, common)
     # Imported here: it reads the .proto files, which a server without gRPC need not.

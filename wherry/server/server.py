@@ -21,14 +21,17 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from wherry.frontends.connections.full_memory import MemoryPlan
+from wherry.frontends.rows.owner import RowsOwner
 from wherry.models.model import Model
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import in_thread
+from wherry.server.fronts import Fronts
 from wherry.server.listeners import Listeners
-from wherry.server.options import from_keywords
-from wherry.server.parts import applications, plan_for, runtime_of
+from wherry.server.options import Options, from_keywords
+from wherry.server.parts import Applications, applications, plan_for, runtime_of
 from wherry.server.ready_pipe import ReadyPipe
 from wherry.workers.loop import new_event_loop
 
@@ -80,11 +83,11 @@ class Server:
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
         self._owns_runtime = not self.runtime.models()
-        plan = plan_for(given.capacity)
         #: What one client may cost.
-        self.limits = plan.limits
-        self._applications = applications(self.control, given, plan)
-        self._listeners = Listeners(self._applications, given, plan)
+        self.limits = (plan := plan_for(given.capacity)).limits
+        #: The front processes' way in; None: this process serves its clients itself.
+        self._rows: RowsOwner | None = None
+        self._applications, self._listeners = self._make_listeners(given, plan)
         self._ready_pipe = ReadyPipe(given.life.ready_fd)
         self._ready: Future[None] = Future()
         self._is_the_program = False
@@ -94,6 +97,14 @@ class Server:
         self._begun = threading.Event()
         self._stopping = asyncio.Event()
         self._drained = True
+
+    def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
+        made = applications(self.control, options, plan)
+        fronts = None
+        if options.listen.fronts:
+            self._rows = RowsOwner(self.runtime, made.common, made.http)
+            fronts = Fronts(options, self._rows)
+        return made, Listeners(made, options, plan, fronts=fronts)
 
     def __repr__(self) -> str:
         return f"<Server {self.url or 'not started'}: {len(self.runtime.models())} models>"
@@ -225,6 +236,8 @@ class Server:
             self.runtime.expect("*")
         listeners, common = self._listeners, self._applications.common
         common.loop_stall.start(self._loop, lambda: not (listeners.connections or listeners.calls))
+        if self._rows is not None:
+            self._rows.start()
         try:
             await listeners.start()
             try:

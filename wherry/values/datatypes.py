@@ -9,8 +9,10 @@ even on the way out), as tritonclient does it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import get_origin
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +102,12 @@ class TensorSpec:
     optional: bool = False
     #: The type that validates JSON rows (a dataclass, TypedDict or msgspec Struct).
     json_type: object = None
+
+    @property
+    def holds_lists(self) -> bool:
+        """Whether its JSON rows are lists."""
+        kind = get_origin(self.json_type) or self.json_type
+        return isinstance(kind, type) and issubclass(kind, Sequence)
 
     def fits(self, row_shape: Shape) -> bool:
         """Whether a row may have this shape."""

@@ -112,7 +112,7 @@ class StreamReply(Reply[T]):
 
     __slots__ = (
         "_changed", "_on_response", "_on_room", "_sizes", "_unread_bytes", "limit", "measure",
-        "window"
+        "on_consumed", "window"
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +129,8 @@ class StreamReply(Reply[T]):
         self._unread_bytes = 0
         self.measure: Callable[[T], int] | None = None
         self._on_room: Callable[[], None] | None = None
+        #: Called after each `consumed`, in the reader's thread.
+        self.on_consumed: Callable[[], None] | None = None
         self._changed = threading.Condition()
         self.window = window
         self.limit = limit
@@ -181,6 +183,8 @@ class StreamReply(Reply[T]):
             told = self._taken_on_room()
         if told is not None:
             told()
+        if self.on_consumed is not None:
+            self.on_consumed()
 
     def _has_room(self, responses: int, nbytes: int) -> bool:
         return len(self._sizes) < responses and self._unread_bytes < nbytes

@@ -62,7 +62,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "max_unsent_bytes": 17, "max_connection_unsent_bytes": 18,
         "max_received_bytes": 19, "max_connection_received_bytes": 20,
         "allowed_host": ["models.example.com"], "cors_origin": ["https://app.example.com"],
-        "reuse_port": True, "fd": 21, "grpc_fd": 22,
+        "reuse_port": True, "fd": 21, "grpc_fd": 22, "fronts": 2,
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
     lists = {k: v for k, v in values.items() if OPTIONS[k].separator}

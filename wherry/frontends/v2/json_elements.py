@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Final, TypeVar, get_origin
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -169,7 +169,7 @@ class JsonElements:
             return _flat(value)
         if not isinstance(value, list):
             return [value]
-        if _is_list(self._spec.json_type):  # then it is one row, if its elements are none
+        if self._spec.holds_lists:  # then it is one row, if its elements are none
             return value if value and all(isinstance(row, list) for row in value) else [value]
         return value
 
@@ -190,11 +190,6 @@ def _flat(value: Any, depth: int = 1) -> list[Any]:
     for element in value:
         flat.extend(_flat(element, depth + 1))
     return flat
-
-
-def _is_list(json_type: object) -> bool:
-    kind = get_origin(json_type) or json_type
-    return isinstance(kind, type) and issubclass(kind, Sequence)
 
 
 def _json_kind(value: Any) -> str:

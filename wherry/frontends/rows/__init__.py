@@ -1,0 +1,1 @@
+"""How do requests that a front has parsed enter the runtime of their owner?"""

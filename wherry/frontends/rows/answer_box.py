@@ -1,0 +1,74 @@
+"""Which answers to one front leave together?"""
+
+from __future__ import annotations
+
+import logging
+
+from wherry.frontends.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
+from wherry.remote.columns import is_small, joined, packed
+from wherry.remote.errors import refused
+from wherry.remote.messages import Response, RowAnswers
+from wherry.values.errors import WherryError
+from wherry.values.request import Columns, InferResponse, bytes_of
+from wherry.workers.link import LARGE_BYTES, WorkerLink
+
+log = logging.getLogger("wherry")
+
+
+class AnswerBox:
+    """The outcomes of one front's requests, until they leave at the end of a turn of the loop."""
+
+    def __init__(self, wire: WorkerLink) -> None:
+        self._wire = wire
+        self._ended: list[RowOrStream] = []
+
+    def add(self, reply: RowOrStream) -> None:
+        """A request has its outcome."""
+        self._ended.append(reply)
+
+    def responded(self, reply: RowStream, response: InferResponse) -> None:
+        """A request that streams has a response."""
+        self._respond(reply, response, ends=False)
+
+    def flush(self) -> None:
+        """Add the messages that tell of these outcomes to what is sent next."""
+        ended, self._ended = self._ended, []
+        alike: dict[ServedModel, list[RowOrStream]] = {}
+        for reply in ended:
+            outcome = reply.outcome
+            if isinstance(outcome, Exception):
+                if not isinstance(outcome, WherryError):
+                    log.error("internal error", exc_info=outcome)
+                self._wire.add(refused(reply.model.number, [reply.id], outcome))
+            elif outcome.rows == 1 and not outcome.parameters and type(reply) is RowReply:
+                alike.setdefault(reply.model, []).append(reply)
+            else:
+                self._respond(reply, outcome, ends=True)
+        for model, replies in alike.items():
+            self._answer(model, replies)
+
+    def _answer(self, model: ServedModel, replies: list[RowOrStream]) -> None:
+        outputs: list[Columns] = [reply.outcome.outputs for reply in replies]  # type: ignore[union-attr]
+        columns = outputs[0] if len(outputs) == 1 else joined(outputs)
+        if columns is None:
+            for reply in replies:
+                self._respond(reply, reply.result(), ends=True)
+            return
+        columns = packed(columns, model.shaped_out)
+        message = RowAnswers(model.number, [reply.id for reply in replies], columns)
+        self._wire.add(message, large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES)
+
+    def _respond(self, reply: RowOrStream, response: InferResponse, *, ends: bool) -> None:
+        columns = packed(response.outputs, reply.model.shaped_out)
+        self._wire.add(
+            Response(
+                reply.model.number,
+                reply.id,
+                response.rows,
+                columns,
+                response.parameters,
+                response.final,
+                ends,
+            ),
+            large=not is_small(columns) and bytes_of(columns) > LARGE_BYTES,
+        )

@@ -1,0 +1,276 @@
+"""What does an owner do with the messages of one front?
+
+    frames -> requests of the runtime -> replies -> the answers of one turn of the loop in one frame
+
+Everything happens in the event loop of the owner.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from wherry.frontends.admission import SMALL_BODY
+from wherry.frontends.rows.answer_box import AnswerBox
+from wherry.frontends.rows.asked import AskedExchange
+from wherry.frontends.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
+from wherry.frontends.v2.common import Common
+from wherry.remote.columns import is_small, unpacked
+from wherry.remote.errors import refused
+from wherry.remote.messages import (
+    PROTOCOL,
+    Ask,
+    CancelRows,
+    Consumed,
+    Goodbye,
+    Hello,
+    LinkMessage,
+    OneRequest,
+    Response,
+    RowAnswers,
+    Rows,
+    Seen,
+)
+from wherry.runtime.loop_port import LoopPort
+from wherry.values.errors import BadModelOutput, ModelNotReady, WherryError
+from wherry.values.request import Columns, InferRequest, InferResponse, rows_of
+from wherry.workers.frames import Garbage
+from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
+
+log = logging.getLogger("wherry")
+
+
+class RowsDesk(Protocol):
+    """What a connection asks of the owner's side as a whole."""
+
+    common: Common
+    clock: Callable[[], float]
+
+    def model(self, number: int) -> ServedModel | None: ...
+    def greet(self, connection: FrontConnection) -> None: ...
+    def seen(self, connection: FrontConnection, revision: int) -> None: ...
+    def answer(self, exchange: AskedExchange) -> None: ...
+    def left(self, connection: FrontConnection, error: Exception) -> None: ...
+
+
+class FrontConnection:
+    """The requests of one front. Made for a front that may call; ends with its link."""
+
+    def __init__(
+        self,
+        owner: RowsDesk,
+        port: LoopPort,
+        messages: Messages,
+        aside: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.port = port
+        #: The front's name and version, once it has said them.
+        self.name = self.version = ""
+        #: The last `OwnedModels` that it serves.
+        self.revision = -1
+        self.is_open = True
+        self._owner = owner
+        self._common = owner.common
+        #: Requests without an outcome, by model and id.
+        self._replies: dict[tuple[int, int], RowOrStream] = {}
+        self._writes = False
+        self._wire = WorkerLink(
+            port.without_flush(),
+            messages,
+            receive=self._receive,
+            refused=self._unsent,
+            ended=self._lost,
+            aside=aside,
+        )
+        self._out = AnswerBox(self._wire)
+
+    def __repr__(self) -> str:
+        return f"<FrontConnection {self.name or '?'}: {len(self._replies)} requests>"
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its front serves some `OwnedModels`."""
+        return self.revision >= 0
+
+    def start(self) -> None:
+        """Receive from now on."""
+        self._wire.start()
+
+    def close(self) -> None:
+        """End the link; what its front still waits for is cancelled."""
+        self._wire.close()
+
+    @property
+    def requests(self) -> int:
+        """Requests that are not answered."""
+        return len(self._replies)
+
+    def send(self, message: LinkMessage, size: int = 0) -> None:
+        """Send a message of about `size` bytes at the end of this turn."""
+        self._wire.add(message, large=size > LARGE_BYTES)
+        self._write_soon()
+
+    def say_goodbye(self) -> None:
+        """Tell the front to send nothing new."""
+        self.send(Goodbye())
+
+    # Requests
+
+    def _receive(self, messages: list[Any]) -> None:
+        for message in messages:
+            kind = type(message)
+            if not self.name and kind is not Hello:
+                raise Garbage("a front says hello first")
+            _RECEIVE[kind](self, message)
+
+    def _hello(self, message: Hello) -> None:
+        if message.protocol != PROTOCOL:
+            raise Garbage(f"a front of wherry {message.version} with another protocol")
+        self.name, self.version = message.name or "front", message.version
+        self._owner.greet(self)
+
+    def _rows(self, message: Rows) -> None:
+        model = self._model(message.model, range(message.first, message.first + message.count))
+        if model is None:
+            return
+        columns = unpacked(message.columns, model.shaped_in)
+        _check(columns, message.count)
+        small = is_small(columns)
+        for row in range(message.count):
+            reply = RowReply(self, model, message.first + row)
+            try:
+                request = model.loaded.request(
+                    columns if message.count == 1 else rows_of(columns, row, row + 1),
+                    1,
+                    reply,
+                    tenant=message.tenant,
+                )
+                self._admit(reply, request, small)
+            except WherryError as error:
+                self._refuse(model.number, [reply.id], error)
+
+    def _one(self, message: OneRequest) -> None:
+        model = self._model(message.model, (message.id,))
+        if model is None:
+            return
+        columns = unpacked(message.columns, model.shaped_in)
+        reply: RowOrStream = (RowStream if message.streams else RowReply)(self, model, message.id)
+        try:
+            request = model.loaded.request(
+                columns,
+                message.rows,
+                reply,
+                message.request_id,
+                message.timeout,
+                message.priority,
+                message.parameters,
+                message.sequence,
+                message.wanted,
+                message.tenant,
+            )
+            self._admit(reply, request, is_small(columns))
+        except WherryError as error:
+            self._refuse(model.number, [message.id], error)
+
+    def _admit(self, reply: RowOrStream, request: InferRequest, small: bool) -> None:
+        common, loaded = self._common, reply.model.loaded
+        common.admission.check()
+        if common.trace_settings.on:
+            common.traces.follow(loaded, request, self._owner.clock)
+        common.admission.enter(request, 0 if small else SMALL_BODY + 1)
+        reply.request = request
+        self._replies[reply.model.number, reply.id] = reply
+        self.port.submit(loaded, request)
+
+    def _model(self, number: int, ids: Sequence[int]) -> ServedModel | None:
+        model = self._owner.model(number)
+        if model is None:
+            self._refuse(number, list(ids), ModelNotReady("the model is unloaded"))
+        return model
+
+    def _refuse(self, model: int, ids: list[int], error: Exception) -> None:
+        self.send(refused(model, ids, error))
+
+    def _cancel(self, message: CancelRows) -> None:
+        for id in message.ids:
+            reply = self._replies.get((message.model, id))
+            if reply is not None and reply.request is not None:
+                reply.model.loaded.cancel(reply.request)
+
+    def _consumed(self, message: Consumed) -> None:
+        reply = self._replies.get((message.model, message.id))
+        if isinstance(reply, RowStream):
+            for _ in range(min(message.responses, reply.unread)):
+                reply.consumed()
+
+    def _ask(self, message: Ask) -> None:
+        self._owner.answer(AskedExchange(message, lambda told: self.send(told, len(told.body))))
+
+    def _seen(self, message: Seen) -> None:
+        self._owner.seen(self, message.revision)
+
+    # Outcomes
+
+    def done(self, reply: RowOrStream) -> None:
+        """A request has its outcome."""
+        self._common.admission.leave()
+        self._replies.pop((reply.model.number, reply.id), None)
+        reply.request = None  # they would hold each other in memory
+        if self.is_open:
+            self._out.add(reply)
+            self._write_soon()
+
+    def responded(self, reply: RowStream, response: InferResponse) -> None:
+        """A request that streams has a response."""
+        if self.is_open:
+            self._out.responded(reply, response)
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        if not self._writes:
+            self._writes = True
+            self.port.loop.call_soon(self._write)
+
+    def _write(self) -> None:
+        self._writes = False
+        self._out.flush()
+        self._wire.write()
+
+    def _unsent(self, message: Any, error: Exception) -> None:
+        """An answer could not be encoded."""
+        if isinstance(message, RowAnswers):
+            ids = message.ids
+        elif isinstance(message, Response):
+            ids = [message.id]
+        else:
+            log.error("a message could not be sent", extra={"why": str(error)})
+            return
+        failed = BadModelOutput(f"an output of the model cannot be sent: {error}")
+        self._refuse(message.model, ids, failed)
+
+    def _lost(self, error: Exception, _: bool) -> None:
+        self.is_open = False
+        replies, self._replies = self._replies, {}
+        for reply in replies.values():
+            if reply.request is not None:
+                reply.model.loaded.cancel(reply.request)
+        self._owner.left(self, error)
+
+
+_RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
+    Hello: FrontConnection._hello,
+    Rows: FrontConnection._rows,
+    OneRequest: FrontConnection._one,
+    CancelRows: FrontConnection._cancel,
+    Consumed: FrontConnection._consumed,
+    Ask: FrontConnection._ask,
+    Seen: FrontConnection._seen,
+}
+
+
+def _check(columns: Columns, rows: int) -> None:
+    """Raise Garbage unless each column has so many rows."""
+    for column in columns.values():
+        if len(column) != rows:
+            raise Garbage("a column with other rows than its message says")

@@ -1,0 +1,159 @@
+"""Which models may fronts call, and when does each front know of a change?"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+
+from wherry.frontends.http.exchange import Application
+from wherry.frontends.rows.asked import AskedExchange
+from wherry.frontends.rows.connection import FrontConnection
+from wherry.frontends.rows.reply import ServedModel
+from wherry.frontends.v2.common import Common
+from wherry.remote.messages import PROTOCOL, ModelCard, OwnedModels
+from wherry.remote.model import card_of
+from wherry.runtime.lifecycle import ANY, Status
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.workers.message_socket import FrameSocket
+
+log = logging.getLogger("wherry")
+
+Others = list[tuple[str, str, str, str]]
+
+
+class RowsOwner:
+    """The fronts of one owner. Everything happens in its event loop.
+
+    `application` answers what fronts pass on.
+    """
+
+    def __init__(self, runtime: Runtime, common: Common, application: Application) -> None:
+        self.common = common
+        self.clock = runtime.clock
+        self.connections: list[FrontConnection] = []
+        self._runtime = runtime
+        self._application = application
+        #: Told of a front that serves what it was told, and of one that has gone.
+        self.on_told: Callable[[FrontConnection], None] = lambda _: None
+        self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
+        self._numbers = itertools.count()
+        #: All that a front may still name, by number.
+        self._served: dict[int, ServedModel] = {}
+        self._ready: list[LoadedModel] = []
+        self._others: Others = []
+        self._revision = 0
+        #: Called once every front serves a revision.
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._looks = False
+
+    def start(self) -> None:
+        """Follow the runtime's models. In the loop."""
+        self._port = self._runtime.port()
+        self._runtime.registry.listeners += (self._look_soon,)
+        self._look()
+
+    def accept(
+        self, messages: FrameSocket, aside: Callable[[Callable[[], None]], None]
+    ) -> FrontConnection:
+        """Serve a front at the other end of these sockets."""
+        connection = FrontConnection(self, self._port, messages, aside)
+        self.connections.append(connection)
+        connection.start()
+        return connection
+
+    @property
+    def requests(self) -> int:
+        """Requests of fronts that are not answered."""
+        return sum(connection.requests for connection in self.connections)
+
+    # For connections
+
+    def model(self, number: int) -> ServedModel | None:
+        return self._served.get(number)
+
+    def greet(self, connection: FrontConnection) -> None:
+        self._look()
+        connection.send(self._models())
+
+    def seen(self, connection: FrontConnection, revision: int) -> None:
+        connection.revision = revision
+        self.on_told(connection)
+        self._tell_waiting()
+
+    def answer(self, exchange: AskedExchange) -> None:
+        """Have the application answer. A change of models is answered when every front knows it."""
+        if exchange.request.method == "POST":
+            exchange.answers_after = self._when_all_know
+        self._application(exchange)
+
+    def left(self, connection: FrontConnection, error: Exception) -> None:
+        self.connections = [one for one in self.connections if one is not connection]
+        self._tell_waiting()
+        self.on_left(connection, error)
+
+    # OwnedModels
+
+    def _look_soon(self) -> None:
+        """Look whether the models have changed. Any thread."""
+        if not self._looks:
+            self._looks = True
+            self._port.call(lambda _: self._look(), None)
+
+    def _look(self) -> None:
+        self._looks = False
+        registry = self._runtime.registry
+        with registry.quietly() as life:
+            ready = life.all_ready()
+            others = [
+                (name, version, str(status), why)
+                for name, version, status, why in life.versions()
+                if status is not Status.READY
+            ]
+            others += [
+                (name, "", str(Status.LOADING), "")
+                for name in life.announced.names()
+                if name != ANY
+            ]
+        if ready == self._ready and others == self._others:
+            return
+        for loaded in ready:
+            if loaded not in self._ready:
+                number = next(self._numbers)
+                self._served[number] = ServedModel(number, loaded)
+        self._ready, self._others = ready, others
+        self._revision += 1
+        message = self._models()
+        for connection in self.connections:
+            if connection.name:
+                connection.send(message)
+        self._tell_waiting()
+
+    def _models(self) -> OwnedModels:
+        return OwnedModels(
+            PROTOCOL, self.common.version, "", self._revision, list(self._cards()), self._others
+        )
+
+    def _cards(self) -> Iterator[ModelCard]:
+        for number, served in self._served.items():
+            loaded = served.loaded
+            if loaded in self._ready:
+                yield card_of(number, loaded.model, loaded.config, loaded.signature)
+
+    def _when_all_know(self, call: Callable[[], None]) -> None:
+        """Call this once every front serves what there is by now."""
+        self._look()
+        self._waiting.append((self._revision, call))
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        known = min((one.revision for one in self.connections if one.name), default=self._revision)
+        if known == self._revision:  # no front names what is not served any more
+            self._served = {n: one for n, one in self._served.items() if one.loaded in self._ready}
+        waiting, self._waiting = self._waiting, []
+        for revision, call in waiting:
+            if revision <= known:
+                call()
+            else:
+                self._waiting.append((revision, call))

@@ -1,0 +1,1 @@
+"""How do requests reach a model that another process owns, and how do its answers come back?"""

@@ -1,0 +1,169 @@
+"""How does a front run the requests of a model whose code is elsewhere?
+
+There is no queue here. A request that reaches the front goes to an owner at the end of the same
+turn of the loop, and the owner's batcher sees it beside those of all other fronts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from wherry.instances.runner import Refused, Runner
+from wherry.models.config import ModelConfig
+from wherry.observability.statistics import ModelStatistics
+from wherry.remote.link import ModelChannel
+from wherry.values.errors import Cancelled, ModelNotReady, SequenceLost, WherryError, WorkerDied
+from wherry.values.load import Load
+from wherry.values.reply import StreamReply
+from wherry.values.request import InferRequest, InferResponse
+from wherry.workers.loop import LoopCalls
+
+#: In `request.run`: a response of the stream has reached its caller.
+BEGUN: Final = object()
+
+
+class ReplicaRunner(Runner):
+    """Sends the requests of one model to the owners that have it."""
+
+    #: The owner splits what is larger than its batches.
+    takes_any_rows = True
+
+    def __init__(self, config: ModelConfig, loop: LoopCalls, *, clock: Callable[[], float]) -> None:
+        super().__init__(config, clock=clock, statistics=ModelStatistics())
+        self._loop = loop
+        self._channels: list[ModelChannel] = []
+        self._new: list[InferRequest] = []
+
+    # Owners, in the loop
+
+    def add(self, channel: ModelChannel) -> None:
+        """An owner has the model from now on."""
+        self._channels = [*self._channels, channel]
+        self.readiness.loaded()
+
+    def remove(self, channel: ModelChannel) -> None:
+        """The owner has the model no more, but answers what it has of it."""
+        self._channels = [one for one in self._channels if one is not channel]
+
+    @property
+    def has_owners(self) -> bool:
+        return bool(self._channels)
+
+    def lost(self, channel: ModelChannel, error: Exception) -> None:
+        """The owner is gone. Send what it had to another one, unless a response has come."""
+        self.remove(channel)
+        lost, channel.requests = channel.requests, {}
+        again: list[InferRequest] = []
+        for request in lost.values():
+            request.attempts += 1
+            if (why := self._final(request, error)) is not None:
+                self.fail(request, why)
+            elif not request.reply.settled:
+                again.append(request)
+        if again:
+            self.submit(again)
+
+    def _final(self, request: InferRequest, error: Exception) -> WherryError | None:
+        """Why a request fails whose owner is gone; None: it is run once more."""
+        name = self.config.name
+        if request.sequence is not None:
+            return SequenceLost(
+                f"model {name!r}: the server with this sequence is gone; start it again"
+            )
+        begun = isinstance(request.reply, StreamReply) and request.run is BEGUN
+        if request.attempts > 1 or begun or not self._channels:
+            what = "the stream broke off" if begun else "the request was not answered"
+            return WorkerDied(f"model {name!r}: {what}: the server that ran it is gone ({error})")
+        return None
+
+    # Life
+
+    def start(self) -> None:
+        """Do nothing: the owner has loaded it."""
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Return at once: the owner has it ready."""
+
+    def close(self, timeout: float | None = 10.0) -> None:
+        self.readiness.closing()
+        self._fail_waiting(ModelNotReady(f"model {self.config.name!r} is unloading"))
+        self.failures.close()
+        self.readiness.unloaded()
+
+    def not_ready_reason(self) -> str:
+        if self.readiness.reason:
+            return self.readiness.reason
+        return "" if self._channels else "no server has it at the moment"
+
+    def _is_quiet(self) -> bool:
+        return not any(channel.requests for channel in self._channels)
+
+    def _clear_queue(self) -> Sequence[InferRequest]:
+        return [one for channel in self._channels for one in channel.requests.values()]
+
+    # What is shown
+
+    @property
+    def queued_requests(self) -> int:
+        return sum(len(channel.requests) for channel in self._channels)
+
+    def running(self) -> list[tuple[str, int, float]]:
+        return []
+
+    def load(self) -> Load:
+        """What is here: the owners know what it takes."""
+        return Load(ready=self.has_owners, running_rows=self.queued_requests)
+
+    def explain(self) -> dict[str, Any]:
+        return {"policy": "none: the owner's queue"}
+
+    # Requests
+
+    def submit(self, requests: Sequence[InferRequest]) -> None:
+        if threading.get_ident() == self._loop.thread:
+            super().submit(requests)
+        else:
+            self._loop.call(super().submit, requests)
+
+    def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
+        if not self._channels:
+            return ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
+        self._new.append(request)
+        return None
+
+    def _assign(self, now: float) -> list[InferRequest]:
+        new, self._new = self._new, []
+        return new
+
+    def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
+        if chosen:
+            self._channels[0].send(chosen, self._clock())
+
+    def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
+        place = request.queued
+        if place is not None:
+            request.queued = None
+            channel, id = cast(tuple[ModelChannel, int], place)
+            self._loop.call(channel.cancel, id)
+        return ()
+
+    # Outcomes, in the loop
+
+    def answered(self, request: InferRequest, response: InferResponse) -> None:
+        """An owner has answered a request."""
+        request.queued = None
+        if request.reply.claim():
+            request.reply.deliver(response)
+        if not self.readiness.takes_requests:
+            self.request_ended()
+
+    def responded(self, request: InferRequest, response: InferResponse) -> None:
+        """An owner has sent one response of a stream."""
+        request.run = BEGUN
+        reply = request.reply
+        assert isinstance(reply, StreamReply)
+        if not reply.send(response):
+            unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
+            self.fail(request, Cancelled(unread))

@@ -1,0 +1,117 @@
+"""What does a front process do from its start to its end?
+
+    python -m wherry.server.front LINK
+
+LINK is the descriptor of its end of a socket pair: first its options come, then messages. It ends
+when it is told so (SIGTERM), or when the owner is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from wherry.frontends.connections.full_memory import MemoryPlan
+from wherry.frontends.rows.pass_on import PassOn
+from wherry.observability.logging import configure
+from wherry.remote.link import OwnerLink
+from wherry.remote.messages import PROTOCOL, FromOwner, Hello, OwnedModels
+from wherry.runtime.remote_models import RemoteModels
+from wherry.runtime.runtime import Runtime
+from wherry.runtime.threads import ThreadPool
+from wherry.server.listeners import Listeners
+from wherry.server.options import OF_A_SERVER, Options
+from wherry.server.parts import Applications, applications
+from wherry.server.server import Server
+from wherry.workers.message_socket import MessageSocket
+
+log = logging.getLogger("wherry")
+
+
+class FrontRuntime(Runtime):
+    """A runtime whose models are those of an owner."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._sock = sock
+        self._models: RemoteModels | None = None
+        self.link: OwnerLink | None = None
+        #: Called when the owner is gone.
+        self.on_end: Callable[[], None] = lambda: None
+
+    def owner(self) -> OwnerLink | None:
+        """The link to the owner, if there is one."""
+        return self.link if self.link is not None and self.link.is_open else None
+
+    async def connect(self, version: str) -> None:
+        """Say hello to the owner. In the loop."""
+        port = self.port()
+        self._sock.setblocking(False)
+        messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
+        self._models = RemoteModels(self)
+        self.link = OwnerLink(port, messages, self, ThreadPool("wherry-rows", 2).run)
+        self.link.start()
+        self.link.add(Hello(PROTOCOL, version, f"front {os.getpid()}"))
+        self.link.write_soon()
+
+    def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
+        assert self._models is not None
+        self._models.update(link, models)
+
+    def leaving(self, link: OwnerLink) -> None:
+        """The owner takes no more: those that come are refused."""
+        assert self._models is not None
+        self._models.withdraw_all(link)
+
+    def ended(self, link: OwnerLink, error: Exception) -> None:
+        """The owner is gone, and this front with it."""
+        log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
+        self.leaving(link)
+        self.on_end()
+
+
+class FrontServer(Server):
+    """Serves the clients of one front process."""
+
+    def __init__(self, runtime: FrontRuntime, options: Options) -> None:
+        self._front = runtime
+        super().__init__(runtime, **{name: getattr(options, name) for name in OF_A_SERVER})
+
+    def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
+        made = applications(self.control, options, plan, PassOn(self._front.owner))
+        return made, Listeners(made, options, plan, is_front=True)
+
+    async def _load(self) -> bool:
+        self._front.on_end = self._stopping.set
+        await self._front.connect(self._applications.common.version)
+        return True
+
+
+def main(link: int) -> int:
+    """Serve until SIGTERM. Returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the owner has it, too
+    sock = socket.socket(fileno=link)
+    size = int.from_bytes(_exactly(sock, 4), "little")
+    options = msgspec.json.decode(_exactly(sock, size), type=Options)
+    configure(options.command_line.log_level, options.command_line.log_format)
+    return FrontServer(FrontRuntime(sock), options).run()
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = sock.recv(size - len(data))
+        if not part:
+            raise SystemExit(0)  # the owner is gone already
+        data += part
+    return data
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))
