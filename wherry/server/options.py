@@ -188,6 +188,8 @@ class Life:
         "SECONDS", least=0)
     ready_fd: int | None = option(None,
         "write the URL to this descriptor when ready, then close it", "FD", least=0)
+    stop_fd: int | None = option(None,
+        "stop as at SIGTERM when the other end of this pipe is closed", "FD", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

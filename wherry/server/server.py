@@ -33,6 +33,7 @@ from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
 from wherry.server.parts import Applications, applications, plan_for, runtime_of
 from wherry.server.ready_pipe import ReadyPipe
+from wherry.server.stop_pipe import StopPipe
 from wherry.workers.loop import new_event_loop
 
 log = logging.getLogger("wherry")
@@ -89,6 +90,7 @@ class Server:
         self._rows: RowsOwner | None = None
         self._applications, self._listeners = self._make_listeners(given, plan)
         self._ready_pipe = ReadyPipe(given.life.ready_fd)
+        self._stop_pipe = StopPipe(given.life.stop_fd)
         self._ready: Future[None] = Future()
         self._is_the_program = False
         self._thread: threading.Thread | None = None
@@ -230,6 +232,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         self._begun.set()
         self._ready_pipe.keep()
+        self._stop_pipe.watch(self._loop, self._stopping.set)
         if self._owns_runtime:
             self.runtime.ports.workers.use(self.runtime.port())
         if self.control.repositories:
@@ -253,6 +256,7 @@ class Server:
             return drained
         finally:
             common.loop_stall.stop()
+            self._stop_pipe.close()
             self._ready_pipe.close()
 
     async def _load(self) -> bool:
