@@ -89,6 +89,18 @@ class Admission:
             request.loans = (Loan(large, more),)
         self.in_flight += 1
 
+    def enter_small(self, requests: int) -> bool:
+        """Count so many requests with small bodies, if there is room for all of them beyond doubt.
+        False: `check` and `enter` each."""
+        large = self._large
+        if (
+            self.max_in_flight is not None
+            or large.taken + (self.in_flight + requests) * SMALL_BYTES > large.limit
+        ):
+            return False
+        self.in_flight += requests
+        return True
+
     def enter_all(self, requests: Sequence[InferRequest]) -> None:
         """`enter` all of them, or none."""
         for count, request in enumerate(requests):

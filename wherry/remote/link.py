@@ -38,7 +38,7 @@ from wherry.remote.messages import (
 from wherry.remote.model import shaped_strings
 from wherry.values.errors import InvalidRequest, WherryError
 from wherry.values.reply import StreamReply
-from wherry.values.request import InferRequest, InferResponse, rows_of
+from wherry.values.request import InferRequest, InferResponse, parted
 from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 from wherry.workers.loop import LoopCalls
 
@@ -48,10 +48,14 @@ log = logging.getLogger("wherry")
 CREDIT = 8
 
 
+#: A request and its answer.
+Answer = tuple[InferRequest, InferResponse]
+
+
 class ChannelRunner(Protocol):
     """The runner whose requests a channel holds."""
 
-    def answered(self, request: InferRequest, response: InferResponse) -> None: ...
+    def answered(self, answers: Sequence[Answer]) -> None: ...
     def responded(self, request: InferRequest, response: InferResponse) -> None: ...
     def fail(self, request: InferRequest, error: WherryError) -> bool: ...
     def lost(self, channel: ModelChannel, error: Exception) -> None: ...
@@ -166,16 +170,14 @@ class ModelChannel:
 
     def answers(self, message: RowAnswers) -> None:
         columns, requests = unpacked(message.columns, self._shaped_out), self.requests
-        answered = self.desk.answered
-        if len(message.ids) == 1:
-            request = requests.pop(message.ids[0], None)
-            if request is not None:
-                answered(request, InferResponse(columns))
-            return
-        for row, id in enumerate(message.ids):
-            request = requests.pop(id, None)
-            if request is not None:  # else its caller has left
-                answered(request, InferResponse(rows_of(columns, row, row + 1)))
+        ids = message.ids
+        parts = [columns] if len(ids) == 1 else parted(columns, len(ids))
+        answers = [
+            (request, InferResponse(part))
+            for id, part in zip(ids, parts, strict=True)
+            if (request := requests.pop(id, None)) is not None  # else its caller has left
+        ]
+        self.desk.answered(answers)
 
     def response(self, message: Response) -> None:
         request = self.requests.get(message.id)
@@ -185,7 +187,7 @@ class ModelChannel:
         response = InferResponse(columns, message.rows, message.parameters, message.final)
         if message.ends:
             del self.requests[message.id]
-            self.desk.answered(request, response)
+            self.desk.answered([(request, response)])
         else:
             self.desk.responded(request, response)
 

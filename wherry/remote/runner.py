@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
-from wherry.remote.link import ModelChannel
+from wherry.remote.link import Answer, ModelChannel
 from wherry.values.errors import Cancelled, ModelNotReady, SequenceLost, WherryError, WorkerDied
 from wherry.values.load import Load
-from wherry.values.reply import StreamReply
+from wherry.values.reply import Reply, StreamReply, tell
 from wherry.values.request import InferRequest, InferResponse
 from wherry.workers.loop import LoopCalls
 
@@ -151,11 +151,19 @@ class ReplicaRunner(Runner):
 
     # Outcomes, in the loop
 
-    def answered(self, request: InferRequest, response: InferResponse) -> None:
-        """An owner has answered a request."""
-        request.queued = None
-        if request.reply.claim():
-            request.reply.deliver(response)
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """An owner has answered these requests."""
+        here: list[Reply[InferResponse]] = []
+        for request, response in answers:
+            request.queued = None
+            reply = request.reply
+            if reply.claim():
+                if reply.loop is self._loop:
+                    reply.outcome = response
+                    here.append(reply)
+                else:
+                    reply.deliver(response)
+        tell(here)
         if not self.readiness.takes_requests:
             self.request_ended()
 

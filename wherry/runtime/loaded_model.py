@@ -152,7 +152,7 @@ class LoadedModel:
         if wait is not None:
             request.wait_until = now + wait
         if self._size is not None:
-            request.cost = self._size_of(self._size, columns, rows)
+            request.cost = self.size_of(columns, rows)
         return request
 
     def _check_streams(self, reply: Reply[InferResponse], rows: int) -> None:
@@ -324,9 +324,12 @@ class LoadedModel:
         names = {spec.name for spec in self.signature.inputs}
         return isinstance(row, Mapping) and set(row) <= names
 
-    def _size_of(self, size: RowSize, columns: Columns, rows: int) -> float:
+    def size_of(self, columns: Columns, rows: int) -> float:
+        """The size of the largest of these rows, as a request's `cost`. Raises ModelFailed."""
+        if self._size is None:
+            return 1.0
         try:
-            return size(columns, rows)
+            return self._size(columns, rows)
         except Exception as error:  # the user's code: anything may come
             text = f"model {self.name!r}: cost() failed: {type(error).__name__}: {error}"
             self.runner.failures.tell(text, "".join(traceback.format_exception(error)))

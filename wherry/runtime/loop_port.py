@@ -38,6 +38,15 @@ class LoopPort(LoopCalls):
             self.loop.call_soon(self._flush)
         requests[model] = [request]
 
+    def submit_all(self, model: LoadedModel, requests: list[InferRequest]) -> None:
+        """`submit` all of them. The list is the port's from now on."""
+        if model in self._requests:
+            self._requests[model] += requests
+            return
+        if not self._requests:
+            self.loop.call_soon(self._flush)
+        self._requests[model] = requests
+
     def add_reader(self, file: int, read: Callable[[], object]) -> None:
         """Call `read`, which may end a batch, whenever `file` can be read."""
 

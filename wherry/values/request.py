@@ -189,6 +189,14 @@ def concatenate_column(columns: Sequence[Column]) -> Column:
     return np.concatenate(columns)
 
 
+def parted(columns: Columns, rows: int) -> list[Columns]:
+    """The columns of each of so many rows; arrays are views."""
+    if len(columns) == 1:
+        ((name, column),) = columns.items()
+        return [{name: column[row : row + 1]} for row in range(rows)]
+    return [rows_of(columns, row, row + 1) for row in range(rows)]
+
+
 def rows_of(columns: Columns, start: int, stop: int) -> Columns:
     """Rows `start` to `stop` of every column; arrays are views."""
     return {name: column[start:stop] for name, column in columns.items()}

@@ -21,6 +21,8 @@ class LoopCalls:
         self.loop = loop
         #: The loop's thread.
         self.thread = threading.get_ident()
+        #: Called after the calls of a turn. For the loop's thread.
+        self.after: list[Callable[[], None]] = []
         self._calls: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._awake = False
 
@@ -77,6 +79,8 @@ class LoopCalls:
         finally:
             if calls:  # one raised: the others must be called all the same
                 self.loop.call_soon(self._drain)
+        for call in self.after:
+            call()
 
 
 class WorkerLoop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from wherry.frontends.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
 from wherry.remote.columns import is_small, joined, packed
@@ -16,23 +17,17 @@ log = logging.getLogger("wherry")
 
 
 class AnswerBox:
-    """The outcomes of one front's requests, until they leave at the end of a turn of the loop."""
+    """Makes messages of the outcomes of one front's requests."""
 
     def __init__(self, wire: WorkerLink) -> None:
         self._wire = wire
-        self._ended: list[RowOrStream] = []
-
-    def add(self, reply: RowOrStream) -> None:
-        """A request has its outcome."""
-        self._ended.append(reply)
 
     def responded(self, reply: RowStream, response: InferResponse) -> None:
         """A request that streams has a response."""
         self._respond(reply, response, ends=False)
 
-    def flush(self) -> None:
+    def tell(self, ended: Sequence[RowOrStream]) -> None:
         """Add the messages that tell of these outcomes to what is sent next."""
-        ended, self._ended = self._ended, []
         alike: dict[ServedModel, list[RowOrStream]] = {}
         for reply in ended:
             outcome = reply.outcome

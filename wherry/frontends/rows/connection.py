@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.rows.answer_box import AnswerBox
 from wherry.frontends.rows.asked import AskedExchange
-from wherry.frontends.rows.reply import RowOrStream, RowReply, RowStream, ServedModel
+from wherry.frontends.rows.reply import (
+    RowOrStream,
+    RowReply,
+    RowStream,
+    ServedModel,
+    row_requests,
+)
 from wherry.frontends.v2.common import Common
 from wherry.remote.columns import is_small, unpacked
 from wherry.remote.errors import refused
@@ -34,7 +40,7 @@ from wherry.remote.messages import (
 )
 from wherry.runtime.loop_port import LoopPort
 from wherry.values.errors import BadModelOutput, ModelNotReady, WherryError
-from wherry.values.request import Columns, InferRequest, InferResponse, rows_of
+from wherry.values.request import Columns, InferRequest, InferResponse
 from wherry.workers.frames import Garbage
 from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 
@@ -73,7 +79,9 @@ class FrontConnection:
         self._owner = owner
         self._common = owner.common
         #: Requests without an outcome, by model and id.
-        self._replies: dict[tuple[int, int], RowOrStream] = {}
+        self._requests: dict[int, dict[int, InferRequest]] = {}
+        #: The replies of those that have one since the last `_tell`.
+        self._ended: list[RowOrStream] = []
         self._writes = False
         self._wire = WorkerLink(
             port.without_flush(),
@@ -84,9 +92,10 @@ class FrontConnection:
             aside=aside,
         )
         self._out = AnswerBox(self._wire)
+        port.after.append(self._tell)
 
     def __repr__(self) -> str:
-        return f"<FrontConnection {self.name or '?'}: {len(self._replies)} requests>"
+        return f"<FrontConnection {self.name or '?'}: {self.requests} requests>"
 
     @property
     def is_told(self) -> bool:
@@ -104,7 +113,7 @@ class FrontConnection:
     @property
     def requests(self) -> int:
         """Requests that are not answered."""
-        return len(self._replies)
+        return sum(map(len, self._requests.values()))
 
     def send(self, message: LinkMessage, size: int = 0) -> None:
         """Send a message of about `size` bytes at the end of this turn."""
@@ -131,31 +140,41 @@ class FrontConnection:
         self._owner.greet(self)
 
     def _rows(self, message: Rows) -> None:
-        model = self._model(message.model, range(message.first, message.first + message.count))
+        ids = range(message.first, message.first + message.count)
+        model = self._model(message.model, ids)
         if model is None:
             return
         columns = unpacked(message.columns, model.shaped_in)
         _check(columns, message.count)
-        small = is_small(columns)
-        for row in range(message.count):
-            reply = RowReply(self, model, message.first + row)
-            try:
-                request = model.loaded.request(
-                    columns if message.count == 1 else rows_of(columns, row, row + 1),
-                    1,
-                    reply,
-                    tenant=message.tenant,
-                )
-                self._admit(reply, request, small)
-            except WherryError as error:
-                self._refuse(model.number, [reply.id], error)
+        ended, port = self._ended.append, self.port
+        replies = [RowReply(ended, port, model, id) for id in ids]
+        try:
+            requests = row_requests(model, columns, replies, message.tenant)
+        except WherryError as error:
+            self._refuse(model.number, list(ids), error)
+            return
+        common = self._common
+        if (
+            is_small(columns)
+            and not common.trace_settings.on
+            and common.admission.enter_small(message.count)
+        ):
+            self._requests.setdefault(model.number, {}).update(zip(ids, requests, strict=True))
+            port.submit_all(model.loaded, requests)
+            return
+        for request in requests:
+            self._admit(model, request, small=False)
 
     def _one(self, message: OneRequest) -> None:
         model = self._model(message.model, (message.id,))
         if model is None:
             return
         columns = unpacked(message.columns, model.shaped_in)
-        reply: RowOrStream = (RowStream if message.streams else RowReply)(self, model, message.id)
+        reply: RowOrStream
+        if message.streams:
+            reply = RowStream(self._responded, self._ended.append, self.port, model, message.id)
+        else:
+            reply = RowReply(self._ended.append, self.port, model, message.id)
         try:
             request = model.loaded.request(
                 columns,
@@ -169,18 +188,22 @@ class FrontConnection:
                 message.wanted,
                 message.tenant,
             )
-            self._admit(reply, request, is_small(columns))
         except WherryError as error:
             self._refuse(model.number, [message.id], error)
+        else:
+            self._admit(model, request, small=is_small(columns))
 
-    def _admit(self, reply: RowOrStream, request: InferRequest, small: bool) -> None:
-        common, loaded = self._common, reply.model.loaded
-        common.admission.check()
-        if common.trace_settings.on:
-            common.traces.follow(loaded, request, self._owner.clock)
-        common.admission.enter(request, 0 if small else SMALL_BODY + 1)
-        reply.request = request
-        self._replies[reply.model.number, reply.id] = reply
+    def _admit(self, model: ServedModel, request: InferRequest, *, small: bool) -> None:
+        common, loaded, reply = self._common, model.loaded, cast(RowOrStream, request.reply)
+        try:
+            common.admission.check()
+            if common.trace_settings.on:
+                common.traces.follow(loaded, request, self._owner.clock)
+            common.admission.enter(request, 0 if small else SMALL_BODY + 1)
+        except WherryError as error:
+            self._refuse(model.number, [reply.id], error)
+            return
+        self._requests.setdefault(model.number, {})[reply.id] = request
         self.port.submit(loaded, request)
 
     def _model(self, number: int, ids: Sequence[int]) -> ServedModel | None:
@@ -193,16 +216,17 @@ class FrontConnection:
         self.send(refused(model, ids, error))
 
     def _cancel(self, message: CancelRows) -> None:
+        requests, model = self._requests.get(message.model, {}), self._owner.model(message.model)
         for id in message.ids:
-            reply = self._replies.get((message.model, id))
-            if reply is not None and reply.request is not None:
-                reply.model.loaded.cancel(reply.request)
+            request = requests.get(id)
+            if request is not None and model is not None:
+                model.loaded.cancel(request)
 
     def _consumed(self, message: Consumed) -> None:
-        reply = self._replies.get((message.model, message.id))
-        if isinstance(reply, RowStream):
-            for _ in range(min(message.responses, reply.unread)):
-                reply.consumed()
+        request = self._requests.get(message.model, {}).get(message.id)
+        if request is not None and isinstance(request.reply, RowStream):
+            for _ in range(min(message.responses, request.reply.unread)):
+                request.reply.consumed()
 
     def _ask(self, message: Ask) -> None:
         self._owner.answer(AskedExchange(message, lambda told: self.send(told, len(told.body))))
@@ -212,20 +236,24 @@ class FrontConnection:
 
     # Outcomes
 
-    def done(self, reply: RowOrStream) -> None:
-        """A request has its outcome."""
-        self._common.admission.leave()
-        self._replies.pop((reply.model.number, reply.id), None)
-        reply.request = None  # they would hold each other in memory
-        if self.is_open:
-            self._out.add(reply)
-            self._write_soon()
-
-    def responded(self, reply: RowStream, response: InferResponse) -> None:
+    def _responded(self, reply: RowStream, response: InferResponse) -> None:
         """A request that streams has a response."""
         if self.is_open:
             self._out.responded(reply, response)
             self._write_soon()
+
+    def _tell(self) -> None:
+        """Send the outcomes of this turn. After the calls of each turn."""
+        ended = self._ended
+        if not ended:
+            return
+        self._common.admission.in_flight -= len(ended)
+        for reply in ended:
+            self._requests[reply.model.number].pop(reply.id, None)
+        if self.is_open:
+            self._out.tell(ended)
+            self._wire.write()
+        ended.clear()  # not replaced: replies append to it
 
     def _write_soon(self) -> None:
         if not self._writes:
@@ -234,7 +262,6 @@ class FrontConnection:
 
     def _write(self) -> None:
         self._writes = False
-        self._out.flush()
         self._wire.write()
 
     def _unsent(self, message: Any, error: Exception) -> None:
@@ -251,11 +278,14 @@ class FrontConnection:
 
     def _lost(self, error: Exception, _: bool) -> None:
         self.is_open = False
-        replies, self._replies = self._replies, {}
-        for reply in replies.values():
-            if reply.request is not None:
-                reply.model.loaded.cancel(reply.request)
+        for number, requests in self._requests.items():
+            model = self._owner.model(number)
+            if model is not None:
+                for request in list(requests.values()):
+                    model.loaded.cancel(request)
         self._owner.left(self, error)
+        # What is cancelled is told of by then.
+        self.port.call(lambda _: self.port.after.remove(self._tell), None)
 
 
 _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {

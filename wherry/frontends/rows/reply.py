@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from wherry.remote.model import shaped_strings
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.values.reply import Reply, StreamReply
-from wherry.values.request import InferRequest, InferResponse
+from wherry.values.request import Columns, InferRequest, InferResponse, parted
 
 
 class ServedModel:
@@ -21,54 +22,61 @@ class ServedModel:
         self.shaped_out = shaped_strings(loaded.signature.outputs)
 
 
-class Answered(Protocol):
-    """The connection that takes outcomes. In the loop of its port."""
-
-    port: LoopPort
-
-    def done(self, reply: RowOrStream) -> None: ...
-    def responded(self, reply: RowStream, response: InferResponse) -> None: ...
-
-
 class RowReply(Reply[InferResponse]):
-    """The reply of one request of a front."""
+    """The reply of one request of a front. `ended(reply)` is called in the loop of the port."""
 
-    __slots__ = ("connection", "id", "model", "request")
+    __slots__ = ("id", "model")
 
-    def __init__(self, connection: Answered, model: ServedModel, id: int) -> None:
+    def __init__(
+        self, ended: Callable[[Any], None], port: LoopPort, model: ServedModel, id: int
+    ) -> None:
         # In one place, as there is one for each row.
-        self.on_done = _done  # type: ignore[assignment]  # it gets this very object
-        self.loop = connection.port
+        self.on_done = ended
+        self.loop = port
         self.settled = False
         self.unclaimed = True
-        self.connection = connection
         self.model = model
         self.id = id
-        self.request: InferRequest | None = None
 
 
 class RowStream(StreamReply[InferResponse]):
-    """The reply of one request that streams."""
+    """The reply of one request that streams. `responded(reply, response)` and `ended(reply)` are
+    called in the loop of the port."""
 
-    __slots__ = ("connection", "id", "model", "request")
+    __slots__ = ("id", "model")
 
-    def __init__(self, connection: Answered, model: ServedModel, id: int) -> None:
-        port = connection.port
+    def __init__(
+        self,
+        responded: Callable[[RowStream, InferResponse], None],
+        ended: Callable[[Any], None],
+        port: LoopPort,
+        model: ServedModel,
+        id: int,
+    ) -> None:
         super().__init__(
-            lambda _, response: port.call(self._responded, response),
-            lambda _: port.call(_done, self),
+            lambda _, response: port.call(lambda it: responded(self, it), response),
+            lambda _: port.call(ended, self),
         )
-        self.connection = connection
         self.model = model
         self.id = id
-        self.request: InferRequest | None = None
-
-    def _responded(self, response: InferResponse) -> None:
-        self.connection.responded(self, response)
 
 
 RowOrStream = RowReply | RowStream
 
 
-def _done(reply: RowOrStream) -> None:
-    reply.connection.done(reply)
+def row_requests(
+    model: ServedModel, columns: Columns, replies: Sequence[RowReply], tenant: str
+) -> list[InferRequest]:
+    """Make a request of each row of columns, whose rows may share a batch. Raises what
+    `LoadedModel.request` does, which makes the first: the others differ in nothing else."""
+    loaded, parts = model.loaded, parted(columns, len(replies))
+    first = loaded.request(parts[0], 1, replies[0], tenant=tenant)
+    requests = [first]
+    for part, reply in zip(parts[1:], replies[1:], strict=True):
+        request = InferRequest(
+            part, 1, reply, "", first.priority, first.deadline, first.shape_key,
+            tenant=tenant, timeout=first.timeout, enqueued_at=first.enqueued_at,
+            wait_until=first.wait_until, cost=loaded.size_of(part, 1),
+        )  # fmt: skip
+        requests.append(request)
+    return requests
