@@ -28,6 +28,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     #: `full_rows` are the most that run at once on one instance, and the seconds are those until
     #: all of so many rows have had their first response.
     joins: bool = False
+    #: Until the first response of a prompt of which nothing is cached, alone. For language models.
+    prefill_seconds: float = 0.0
 
     def batch_seconds(self, rows: float) -> float:
         """What a batch of so many rows takes."""
