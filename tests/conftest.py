@@ -61,8 +61,8 @@ def pytest_collection_finish() -> None:
 #: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
 _OPTIONAL = frozenset({
     "PIL", "aiohttp", "cv2", "gevent", "google", "grpc", "h2", "hpack", "httpx", "hyperframe",
-    "ml_dtypes", "onnx", "onnxruntime", "openai", "starlette", "tokenizers", "torch",
-    "transformers", "tritonclient", "uvicorn",
+    "jsonschema", "kubernetes_validate", "ml_dtypes", "onnx", "onnxruntime", "openai", "starlette",
+    "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "yaml",
 })  # fmt: skip
 
 
