@@ -15,6 +15,7 @@ import msgspec
 
 from wherry.models.config import ModelConfig
 from wherry.values.datatypes import Form
+from wherry.values.load import Load
 from wherry.values.request import SequenceStep
 
 #: Raised with each change of a message that older versions cannot read.
@@ -35,6 +36,8 @@ class Hello(LinkMessage):
     version: str
     #: The front's name, for people.
     name: str
+    #: Whether the owner is to report its load: the front has others to choose from.
+    reports: bool
 
 
 class Rows(LinkMessage):
@@ -124,6 +127,8 @@ class ModelCard(msgspec.Struct, array_like=True):
     #: String inputs whose rows must have the same shape within a batch.
     variable_strings: list[str]
     calls_others: bool
+    #: It works in steps, as a language model does.
+    steps: bool
 
 
 class OwnedModels(LinkMessage):
@@ -180,6 +185,14 @@ class RowsRefused(LinkMessage):
     reached: bool = True
 
 
+class LoadReport(LinkMessage):
+    """What the owner has to do for a model, of which so many rows are of this link."""
+
+    model: int
+    load: Load
+    yours: int
+
+
 class Told(LinkMessage):
     """A part of the answer to an Ask. The first one has the status and the headers, the last one
     `ends`."""
@@ -197,4 +210,4 @@ class Goodbye(LinkMessage):
 
 
 FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | Seen
-FromOwner = OwnedModels | RowAnswers | Response | RowsRefused | Told | Goodbye
+FromOwner = OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | Goodbye

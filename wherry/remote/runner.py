@@ -13,7 +13,8 @@ from typing import Any, Final, cast
 from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
-from wherry.remote.link import Answer, ModelChannel
+from wherry.remote.channel import Answer, ModelChannel
+from wherry.remote.router import Router
 from wherry.values.errors import Cancelled, ModelNotReady, SequenceLost, WherryError, WorkerDied
 from wherry.values.load import Load
 from wherry.values.reply import Reply, StreamReply, tell
@@ -33,31 +34,37 @@ class ReplicaRunner(Runner):
     def __init__(self, config: ModelConfig, loop: LoopCalls, *, clock: Callable[[], float]) -> None:
         super().__init__(config, clock=clock, statistics=ModelStatistics())
         self._loop = loop
-        self._channels: list[ModelChannel] = []
+        self._router = Router()
         self._new: list[InferRequest] = []
 
     # Owners, in the loop
 
     def add(self, channel: ModelChannel) -> None:
         """An owner has the model from now on."""
-        self._channels = [*self._channels, channel]
+        self._router.add(channel)
         self.readiness.loaded()
 
     def remove(self, channel: ModelChannel) -> None:
-        """The owner has the model no more, but answers what it has of it."""
-        self._channels = [one for one in self._channels if one is not channel]
+        """The owner takes nothing new but steps of its sequences, and answers what it has."""
+        self._router.drain(channel)
 
     @property
     def has_owners(self) -> bool:
-        return bool(self._channels)
+        """Whether one takes new requests."""
+        return bool(self._router)
 
     def lost(self, channel: ModelChannel, error: Exception) -> None:
         """The owner is gone. Send what it had to another one, unless a response has come."""
-        self.remove(channel)
+        self._router.remove(channel)
         lost, channel.requests = channel.requests, {}
+        self._again(list(lost.values()), error)
+
+    def _again(self, requests: Sequence[InferRequest], error: Exception) -> None:
+        """Send requests to another owner than the one that had them, or fail them."""
         again: list[InferRequest] = []
-        for request in lost.values():
+        for request in requests:
             request.attempts += 1
+            request.queued = None
             if (why := self._final(request, error)) is not None:
                 self.fail(request, why)
             elif not request.reply.settled:
@@ -73,7 +80,9 @@ class ReplicaRunner(Runner):
                 f"model {name!r}: the server with this sequence is gone; start it again"
             )
         begun = isinstance(request.reply, StreamReply) and request.run is BEGUN
-        if request.attempts > 1 or begun or not self._channels:
+        if request.attempts > 1 or begun or not self._router:
+            if isinstance(error, WherryError):
+                return error
             what = "the stream broke off" if begun else "the request was not answered"
             return WorkerDied(f"model {name!r}: {what}: the server that ran it is gone ({error})")
         return None
@@ -95,19 +104,19 @@ class ReplicaRunner(Runner):
     def not_ready_reason(self) -> str:
         if self.readiness.reason:
             return self.readiness.reason
-        return "" if self._channels else "no server has it at the moment"
+        return "" if self._router else "no server has it at the moment"
 
     def _is_quiet(self) -> bool:
-        return not any(channel.requests for channel in self._channels)
+        return not any(channel.requests for channel in self._router.channels)
 
     def _clear_queue(self) -> Sequence[InferRequest]:
-        return [one for channel in self._channels for one in channel.requests.values()]
+        return [one for channel in self._router.channels for one in channel.requests.values()]
 
     # What is shown
 
     @property
     def queued_requests(self) -> int:
-        return sum(len(channel.requests) for channel in self._channels)
+        return sum(len(channel.requests) for channel in self._router.channels)
 
     def running(self) -> list[tuple[str, int, float]]:
         return []
@@ -117,7 +126,10 @@ class ReplicaRunner(Runner):
         return Load(ready=self.has_owners, running_rows=self.queued_requests)
 
     def explain(self) -> dict[str, Any]:
-        return {"policy": "none: the owner's queue"}
+        return {
+            "policy": "of two replicas the one that is predicted to answer first",
+            "replicas": self._router.explain(self._clock()),
+        }
 
     # Requests
 
@@ -128,7 +140,7 @@ class ReplicaRunner(Runner):
             self._loop.call(super().submit, requests)
 
     def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        if not self._channels:
+        if not self._router and request.sequence is None:
             return ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
         self._new.append(request)
         return None
@@ -138,8 +150,17 @@ class ReplicaRunner(Runner):
         return new
 
     def _hand_over(self, chosen: Sequence[InferRequest]) -> None:
-        if chosen:
-            self._channels[0].send(chosen, self._clock())
+        if not chosen:
+            return
+        now = self._clock()
+        placed = self._router.spread(chosen, now)
+        for channel, requests in placed.items():
+            channel.send(requests, now)
+        if sum(map(len, placed.values())) < len(chosen):
+            error = ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
+            for request in chosen:
+                if request.queued is None:
+                    self.fail(request, error)
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         place = request.queued
@@ -151,13 +172,14 @@ class ReplicaRunner(Runner):
 
     # Outcomes, in the loop
 
-    def answered(self, answers: Sequence[Answer]) -> None:
-        """An owner has answered these requests."""
+    def answered(self, channel: ModelChannel, answers: Sequence[Answer]) -> None:
+        """These requests of a channel have ended."""
+        self._router.ended(channel, sum([request.rows for request, _ in answers]))
         here: list[Reply[InferResponse]] = []
         for request, response in answers:
             request.queued = None
             reply = request.reply
-            if reply.claim():
+            if response is not None and reply.claim():
                 if reply.loop is self._loop:
                     reply.outcome = response
                     here.append(reply)
@@ -167,11 +189,30 @@ class ReplicaRunner(Runner):
         if not self.readiness.takes_requests:
             self.request_ended()
 
-    def responded(self, request: InferRequest, response: InferResponse) -> None:
+    def responded(
+        self, channel: ModelChannel, request: InferRequest, response: InferResponse
+    ) -> None:
         """An owner has sent one response of a stream."""
+        self._router.heard(channel, self._clock())
         request.run = BEGUN
         reply = request.reply
         assert isinstance(reply, StreamReply)
         if not reply.send(response):
             unread = f"model {self.config.name!r}: the caller left {reply.unread} responses unread"
             self.fail(request, Cancelled(unread))
+
+    def refused(
+        self, channel: ModelChannel, requests: Sequence[InferRequest], error: WherryError
+    ) -> None:
+        """An owner has answered these with an error."""
+        self._router.ended(channel, sum([request.rows for request in requests]))
+        if isinstance(error, ModelNotReady):  # nothing was run: another one may be ready
+            self._again(requests, error)
+            return
+        for request in requests:
+            request.queued = None
+            self.fail(request, error)
+
+    def reported(self, channel: ModelChannel, load: Load, yours: int) -> None:
+        """An owner has told its load."""
+        self._router.reported(channel, load, yours, self._clock())

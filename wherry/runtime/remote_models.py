@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from wherry.remote.link import ModelChannel, OwnerLink
+from wherry.remote.channel import ModelChannel
+from wherry.remote.link import OwnerLink
 from wherry.remote.messages import ModelCard, OwnedModels
 from wherry.remote.model import RemoteModel
 from wherry.remote.runner import ReplicaRunner

@@ -55,9 +55,9 @@ class FrontRuntime(Runtime):
         self._sock.setblocking(False)
         messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
         self._models = RemoteModels(self)
-        self.link = OwnerLink(port, messages, self, ThreadPool("wherry-rows", 2).run)
+        self.link = OwnerLink(port, messages, self, "owner", ThreadPool("wherry-rows", 2).run)
         self.link.start()
-        self.link.add(Hello(PROTOCOL, version, f"front {os.getpid()}"))
+        self.link.add(Hello(PROTOCOL, version, f"front {os.getpid()}", False))
         self.link.write_soon()
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:

@@ -8,7 +8,8 @@ Everything happens in the event loop of the owner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any, Final, Protocol, cast
 
 from wherry.frontends.admission import SMALL_BODY
@@ -32,6 +33,7 @@ from wherry.remote.messages import (
     Goodbye,
     Hello,
     LinkMessage,
+    LoadReport,
     OneRequest,
     Response,
     RowAnswers,
@@ -57,6 +59,7 @@ class RowsDesk(Protocol):
     def greet(self, connection: FrontConnection) -> None: ...
     def seen(self, connection: FrontConnection, revision: int) -> None: ...
     def answer(self, exchange: AskedExchange) -> None: ...
+    def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None: ...
     def left(self, connection: FrontConnection, error: Exception) -> None: ...
 
 
@@ -76,6 +79,9 @@ class FrontConnection:
         #: The last `OwnedModels` that it serves.
         self.revision = -1
         self.is_open = True
+        #: Whether the front is told of the load.
+        self.reports = False
+        self._reported_at: dict[int, float] = {}
         self._owner = owner
         self._common = owner.common
         #: Requests without an outcome, by model and id.
@@ -137,6 +143,7 @@ class FrontConnection:
         if message.protocol != PROTOCOL:
             raise Garbage(f"a front of wherry {message.version} with another protocol")
         self.name, self.version = message.name or "front", message.version
+        self.reports = message.reports
         self._owner.greet(self)
 
     def _rows(self, message: Rows) -> None:
@@ -244,16 +251,31 @@ class FrontConnection:
 
     def _tell(self) -> None:
         """Send the outcomes of this turn. After the calls of each turn."""
-        ended = self._ended
-        if not ended:
+        if not self._ended:
             return
+        ended = list(self._ended)
+        self._ended.clear()  # not replaced: replies append to it
         self._common.admission.in_flight -= len(ended)
+        models = {reply.model for reply in ended}
         for reply in ended:
             self._requests[reply.model.number].pop(reply.id, None)
         if self.is_open:
             self._out.tell(ended)
+            if self.reports:
+                for model in models:
+                    self.report(model)
             self._wire.write()
-        ended.clear()  # not replaced: replies append to it
+        self._owner.has_run(self, models)
+
+    def report(self, model: ServedModel, unless_since: float = inf) -> None:
+        """Tell the front the load of a model, unless it was told since that moment."""
+        if self._reported_at.get(model.number, 0.0) > unless_since:
+            return
+        self._reported_at[model.number] = self._owner.clock()
+        requests = self._requests.get(model.number, {})
+        yours = sum([request.rows for request in requests.values()])
+        self._wire.add(LoadReport(model.number, model.loaded.runner.load(), yours))
+        self._write_soon()
 
     def _write_soon(self) -> None:
         if not self._writes:

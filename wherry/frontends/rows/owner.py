@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
+from typing import Final
 
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.rows.asked import AskedExchange
@@ -19,6 +21,10 @@ from wherry.runtime.runtime import Runtime
 from wherry.workers.message_socket import FrameSocket
 
 log = logging.getLogger("wherry")
+
+#: Seconds between two reports of a load to one front: at least, and if it has changed.
+SIGN_OF_LIFE: Final = 0.25
+REPORT_CHANGES: Final = 0.01
 
 Others = list[tuple[str, str, str, str]]
 
@@ -47,6 +53,7 @@ class RowsOwner:
         #: Called once every front serves a revision.
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._looks = False
+        self._ticks = False
 
     def start(self) -> None:
         """Follow the runtime's models. In the loop."""
@@ -76,6 +83,11 @@ class RowsOwner:
     def greet(self, connection: FrontConnection) -> None:
         self._look()
         connection.send(self._models())
+        if connection.reports:
+            self._report([connection], inf)
+            if not self._ticks:
+                self._ticks = True
+                self._tick()
 
     def seen(self, connection: FrontConnection, revision: int) -> None:
         connection.revision = revision
@@ -88,12 +100,36 @@ class RowsOwner:
             exchange.answers_after = self._when_all_know
         self._application(exchange)
 
+    def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None:
+        """Tell the other fronts that the load of these models has changed."""
+        others = [one for one in self.connections if one.reports and one is not connection]
+        if others:
+            since = self.clock() - REPORT_CHANGES
+            for model in models:
+                for one in others:
+                    one.report(model, since)
+
     def left(self, connection: FrontConnection, error: Exception) -> None:
         self.connections = [one for one in self.connections if one is not connection]
         self._tell_waiting()
         self.on_left(connection, error)
 
-    # OwnedModels
+    # Loads
+
+    def _tick(self) -> None:
+        """Report to each front at least so often: it is a sign of life, too."""
+        fronts = [one for one in self.connections if one.reports]
+        self._ticks = bool(fronts)
+        if fronts:
+            self._report(fronts, self.clock() - SIGN_OF_LIFE)
+            self._port.loop.call_later(SIGN_OF_LIFE, self._tick)
+
+    def _report(self, fronts: Iterable[FrontConnection], unless_since: float) -> None:
+        for model in self._served.values():
+            for front in fronts:
+                front.report(model, unless_since)
+
+    # Models
 
     def _look_soon(self) -> None:
         """Look whether the models have changed. Any thread."""

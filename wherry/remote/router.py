@@ -1,0 +1,142 @@
+"""To which of the owners that have a model does each request go?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from wherry.remote.channel import ModelChannel
+from wherry.remote.choice import PREFIX_BYTES, Replica, ReplicaChoice
+from wherry.remote.messages import ModelCard
+from wherry.values.load import Load
+from wherry.values.request import InferRequest
+
+
+class Router:
+    """The owners that have one model, with their channels. For the loop's thread.
+
+    With a single owner nothing is chosen.
+    """
+
+    def __init__(self) -> None:
+        self._choice = ReplicaChoice(Random())
+        self._channels: dict[Replica, ModelChannel] = {}
+        self._replicas: dict[ModelChannel, Replica] = {}
+
+    def __bool__(self) -> bool:
+        """Whether one takes new requests."""
+        return any(not replica.draining for replica in self._channels)
+
+    @property
+    def channels(self) -> list[ModelChannel]:
+        """Also of those that take no new requests."""
+        return list(self._replicas)
+
+    def add(self, channel: ModelChannel) -> None:
+        """An owner has the model."""
+        replica = self._choice.added(channel.link.name)
+        self._channels[replica] = channel
+        self._replicas[channel] = replica
+
+    def drain(self, channel: ModelChannel) -> None:
+        """An owner takes nothing new but the steps of its sequences."""
+        self._choice.drains(self._replicas[channel])
+        self.ended(channel, 0)
+
+    def remove(self, channel: ModelChannel) -> None:
+        """An owner is gone, with all that it had."""
+        replica = self._replicas.pop(channel, None)
+        if replica is not None:
+            del self._channels[replica]
+            self._choice.removed(replica)
+
+    def ended(self, channel: ModelChannel, rows: int) -> None:
+        """So many rows of a channel have ended."""
+        replica = self._replicas.get(channel)
+        if replica is not None:
+            self._choice.ended(replica, rows)
+            if replica.draining and not replica.own and channel.card.config.sequence is None:
+                self.remove(channel)
+
+    def reported(self, channel: ModelChannel, load: Load, yours: int, now: float) -> None:
+        """An owner has told its load, in which so many rows are ours."""
+        replica = self._replicas.get(channel)
+        if replica is not None:
+            self._choice.reported(replica, load, yours, now)
+
+    def heard(self, channel: ModelChannel, now: float) -> None:
+        """An owner has sent something."""
+        replica = self._replicas.get(channel)
+        if replica is not None:
+            self._choice.heard(replica, now)
+
+    def spread(
+        self, requests: Sequence[InferRequest], now: float
+    ) -> dict[ModelChannel, list[InferRequest]]:
+        """The channel of each request. Those that no owner takes are left out."""
+        if len(self._channels) == 1:
+            ((replica, channel),) = self._channels.items()
+            self._choice.sent(replica, sum([request.rows for request in requests]), now)
+            return {channel: list(requests)}
+        placed: dict[ModelChannel, list[InferRequest]] = {}
+        for request in requests:
+            replica_or_none = self._choose(request, now)
+            if replica_or_none is not None:
+                self._choice.sent(replica_or_none, request.rows, now)
+                placed.setdefault(self._channels[replica_or_none], []).append(request)
+        return placed
+
+    def _choose(self, request: InferRequest, now: float) -> Replica | None:
+        step = request.sequence
+        if step is not None and step.id:
+            chosen = self._choice.choose_for_sequence(step.id, now, starts=step.start)
+            if step.end:
+                self._choice.sequence_ended(step.id)
+        else:
+            chosen = self._choice.choose(request.rows, now, self._prompt(request))
+        if chosen is None:  # none has reported yet
+            return next((one for one in self._channels if not one.draining), None)
+        return chosen
+
+    def _prompt(self, request: InferRequest) -> bytes:
+        """How the text begins that a model of steps is to go on with."""
+        card = next(iter(self._replicas)).card
+        return _beginning(request, card) if card.steps else b""
+
+    def explain(self, now: float) -> list[dict[str, Any]]:
+        """Each owner, for people: its name, state, predicted wait in seconds, and rows."""
+        return [
+            {
+                "replica": replica.name,
+                "state": _state(replica, now),
+                "wait_seconds": replica.answer_seconds(1, now),
+                "rows": replica.own + replica.others,
+                "own_rows": replica.own,
+            }
+            for replica in self._channels
+        ]
+
+
+def _state(replica: Replica, now: float) -> str:
+    if replica.draining:
+        return "draining"
+    if replica.is_silent(now):
+        return "silent"
+    return "ready" if replica.load.ready else "not ready"
+
+
+def _beginning(request: InferRequest, card: ModelCard) -> bytes:
+    """The first bytes of the first input that holds text or JSON."""
+    for spec in card.inputs:
+        column = request.inputs.get(spec.name)
+        if spec.form.is_bytes and column is not None and len(column):
+            value = column[0]
+            if isinstance(value, str):
+                return value[:PREFIX_BYTES].encode(errors="replace")[:PREFIX_BYTES]
+            if isinstance(value, bytes):
+                return value[:PREFIX_BYTES]
+            return msgspec.json.encode(value)[:PREFIX_BYTES]
+    return b""
