@@ -5,12 +5,14 @@ there are is declared in server/options.py. `[models.NAME]` in the file holds fi
 a flag or variable that is also such a field (isolation, instances, request_timeout, max_queue_wait)
 is said by the operator, so it wins over the model's own code.
 
-The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml here.
+The file is --config, or wherry.toml here, or [tool.wherry] in pyproject.toml here. A file called
+.json has the same tables as JSON, as programs write them.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 import stat
@@ -198,11 +200,14 @@ def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, A
         if not path.exists():
             return None, {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
     shown = str(path)
     if path.name == "pyproject.toml":
         if "wherry" not in table.get("tool", {}):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from wherry.deploy.owner_process import SERVE, OwnerProcess
+from wherry.deploy.owner_process import SERVE, OwnerProcess, Settings
 from wherry.deploy.replicas import OwnerAddress
 from wherry.runtime.threads import in_thread
 
@@ -13,30 +14,29 @@ _HOST: Final = "127.0.0.1"
 
 
 class ProcessEngine:
-    """An OwnerEngine whose owners are child processes. `arguments` are those of `wherry serve`."""
+    """An OwnerEngine whose owners are child processes: `wherry serve TARGETS` with a settings file
+    of these `settings`."""
 
     def __init__(
         self,
-        arguments: Sequence[str],
+        targets: Sequence[str],
+        settings: Settings,
         *,
         drain_timeout: float = 30.0,
-        environment: Mapping[str, str] | None = None,
         command: Sequence[str] = SERVE,
     ) -> None:
-        self._arguments = arguments
-        self._drain_timeout = drain_timeout
-        self._environment = environment
-        self._command = command
+        self._make = partial(
+            OwnerProcess,
+            targets,
+            settings,
+            host=_HOST,
+            drain_timeout=drain_timeout,
+            command=command,
+        )
         self._processes: dict[int, OwnerProcess] = {}
 
     async def start(self, number: int, placed: Callable[[], None]) -> OwnerAddress:
-        process = OwnerProcess(
-            self._arguments,
-            host=_HOST,
-            drain_timeout=self._drain_timeout,
-            environment=self._environment,
-            command=self._command,
-        )
+        process = self._make()
         self._processes[number] = process
         placed()
         return await in_thread(process.start, f"wherry-owner-{number}")

@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from wherry.deploy.replicas import OwnerAddress, OwnerNotStarted
 
@@ -21,30 +24,32 @@ ENDING: Final = 15.0
 SERVE: Final = (sys.executable, "-m", "wherry", "serve")
 
 
-class OwnerProcess:
-    """`wherry serve ARGUMENTS` with a port for rows, as a child process. It ends with this process.
+#: Of a settings file: its tables by name.
+Settings = Mapping[str, Mapping[str, Any]]
 
-    Its log goes to this process's standard error. All methods block, and are for any thread.
+
+class OwnerProcess:
+    """`wherry serve TARGETS` with a port for rows, as a child process. It ends with this process.
+
+    `settings` is its settings file, as tables `server` and `models`; WHERRY_ variables of this
+    process do not count. Its log goes to this process's standard error. All methods block, and are
+    for any thread.
     """
 
     def __init__(
         self,
-        arguments: Sequence[str],
+        targets: Sequence[str],
+        settings: Settings,
         *,
         host: str,
         drain_timeout: float,
-        environment: Mapping[str, str] | None = None,
         command: Sequence[str] = SERVE,
     ) -> None:
-        addresses = ("--host", host, "--port", "0", "--rows-host", host, "--rows-port", "0")
-        self._arguments = [*command, *arguments, *addresses]
-        self._arguments += ["--drain-timeout", str(drain_timeout)]
+        self._command = [*command, *targets]
+        address = {"host": host, "port": 0, "rows_host": host, "rows_port": 0}
+        server = {**settings.get("server", {}), **address, "drain_timeout": drain_timeout}
+        self._settings = {**settings, "server": server}
         self._drain_timeout = drain_timeout
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            **(environment or {}),
-        }
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         #: It stops when this is closed, as when this process ends.
@@ -56,31 +61,36 @@ class OwnerProcess:
     def start(self) -> OwnerAddress:
         """Start it and wait until it is ready. OwnerNotStarted if it ends before, also if `stop` is
         called meanwhile."""
-        ready, write = os.pipe()
-        with open(ready, encoding="utf-8") as told:
-            try:
-                self._spawn(write)
-            finally:
-                os.close(write)
-            lines = told.read().splitlines()
+        # A file, as other users can read a process's flags and variables: it may hold secrets.
+        with tempfile.NamedTemporaryFile(suffix=".json") as settings:
+            settings.write(msgspec.json.encode(self._settings))
+            settings.flush()
+            ready, write = os.pipe()
+            with open(ready, encoding="utf-8") as told:
+                try:
+                    self._spawn(settings.name, write)
+                finally:
+                    os.close(write)
+                lines = told.read().splitlines()
         address = _address(lines)
         if address is None:
             how = self.wait()
             raise OwnerNotStarted("\n".join([how, *self._last_lines]))
         return address
 
-    def _spawn(self, ready: int) -> None:
+    def _spawn(self, settings: str, ready: int) -> None:
         with self._lock:
             if self._is_over:
                 raise OwnerNotStarted("it was stopped")
             stop, self._lifeline = os.pipe()
+            flags = ["--config", settings, "--ready-fd", str(ready), "--stop-fd", str(stop)]
             try:
                 self._process = subprocess.Popen(
-                    [*self._arguments, "--ready-fd", str(ready), "--stop-fd", str(stop)],
+                    [*self._command, *flags],
                     stdin=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=[ready, stop],
-                    env=self._environment,
+                    env=_environment(),
                     process_group=0,  # a Ctrl-C in the terminal is for this process
                 )
             finally:
@@ -107,7 +117,7 @@ class OwnerProcess:
             return
         process.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
         try:
-            process.wait(self._drain_timeout + ENDING)
+            process.wait(None if at_once else self._drain_timeout + ENDING)
         except subprocess.TimeoutExpired:
             process.kill()
         self.wait()
@@ -127,9 +137,13 @@ class OwnerProcess:
                 sys.stderr.flush()
 
 
+def _environment() -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("WHERRY_")}
+    return {**own, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def _address(lines: Sequence[str]) -> OwnerAddress | None:
     """What a ready server writes: its URL, and `rows HOST:PORT`."""
     if len(lines) < 2:
         return None
-    host, _, port = lines[1].removeprefix("rows ").rpartition(":")
-    return OwnerAddress(host.strip("[]"), int(port), lines[0])
+    return OwnerAddress(lines[1].removeprefix("rows "), lines[0])

@@ -31,10 +31,9 @@ LONGEST_PAUSE = 30.0
 
 @dataclass(frozen=True, slots=True)
 class OwnerAddress:
-    """Where an owner is reached: by the rows of fronts, and by HTTP."""
+    """Where an owner is reached: by fronts, as HOST:PORT, and by HTTP."""
 
-    rows_host: str
-    rows_port: int
+    rows: str
     url: str
 
 
@@ -87,7 +86,7 @@ class OwnerLinks(Protocol):
         """Close its link, if there is one. What it has not answered is lost."""
 
 
-class Replicas:
+class ReplicaKeeper:
     """Keeps owners on an engine, for the front in the same event loop."""
 
     def __init__(

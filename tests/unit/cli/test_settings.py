@@ -246,3 +246,15 @@ def test_a_key_file_that_every_user_can_read_is_warned_of(
     settings(tmp_path, {"api_key_file": str(keys)}).api_keys()
     assert ("every user" in caplog.text) is warned
     assert 20 * "k" not in caplog.text
+
+
+def test_a_file_may_be_json_as_a_program_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "owner.json").write_text(
+        '{"server": {"port": 0}, "models": {"m": {"instances": 2}}}'
+    )
+    settings = read_settings({"config": str(tmp_path / "owner.json")}, {})
+    assert settings.options.listen.port == 0
+    assert settings.of_model("m")[0] == {"instances": 2}
+    (tmp_path / "owner.json").write_text("[server]")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        read_settings({"config": str(tmp_path / "owner.json")}, {})

@@ -14,11 +14,13 @@ from wherry.deploy.replicas import OwnerAddress, OwnerNotStarted
 pytestmark = pytest.mark.slow  # each starts a process
 
 READY = """
-import os, signal, sys
-flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-with open(flags["--ready-fd"] and int(flags["--ready-fd"]), "w") as ready:
-    ready.write("http://127.0.0.1:1\\nrows [::1]:2\\n")
-print(os.environ["TOKEN"], file=sys.stderr, flush=True)
+import json, os, signal, sys
+flags = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+with open(flags["--config"]) as config:
+    server = json.load(config)["server"]
+print(server["cluster_token"], os.environ.get("WHERRY_PORT"), file=sys.stderr, flush=True)
+with open(int(flags["--ready-fd"]), "w") as ready:
+    ready.write(f"http://127.0.0.1:1\\nrows {server['rows_host']}:2\\n")
 """
 UNTIL_TERM = READY + "signal.sigwait({signal.SIGTERM})\nsys.exit(0)\n"
 STUBBORN = (
@@ -37,19 +39,23 @@ def owner(folder: Path, program: str, drain_timeout: float = 30.0) -> OwnerProce
     path = folder / "owner.py"
     path.write_text(program)
     return OwnerProcess(
-        [],
+        ["app.py"],
+        {"server": {"cluster_token": "secret", "port": 9}},
         host="127.0.0.1",
         drain_timeout=drain_timeout,
-        environment={"TOKEN": "secret"},
         command=[sys.executable, str(path)],
     )
 
 
-def test_it_is_ready_with_its_addresses_and_ends_when_it_is_told(tmp_path: Path) -> None:
+def test_it_is_ready_with_its_addresses_and_ends_when_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHERRY_PORT", "8000")
     process = owner(tmp_path, UNTIL_TERM)
-    assert process.start() == OwnerAddress("::1", 2, "http://127.0.0.1:1")
+    assert process.start() == OwnerAddress("127.0.0.1:2", "http://127.0.0.1:1")
     process.stop()
     assert process.wait() in ("exit code 0", "ended by SIGTERM")
+    assert list(process._last_lines) == ["secret None"]
 
 
 def test_one_that_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:

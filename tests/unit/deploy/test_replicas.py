@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wherry.deploy.replicas import OwnerAddress, OwnerEvents, OwnerNotStarted, Replicas
+from wherry.deploy.replicas import OwnerAddress, OwnerEvents, OwnerNotStarted, ReplicaKeeper
 
 
 class ScriptedEngine:
@@ -56,7 +56,7 @@ class ScriptedLinks:
 class Pool:
     def __init__(self, wanted: int) -> None:
         self.engine, self.links = ScriptedEngine(), ScriptedLinks()
-        self.replicas = Replicas(self.engine, self.links, wanted=wanted)
+        self.replicas = ReplicaKeeper(self.engine, self.links, wanted=wanted)
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -83,7 +83,7 @@ class Pool:
 
 
 def address(number: int) -> OwnerAddress:
-    return OwnerAddress("127.0.0.1", 7000 + number, f"http://127.0.0.1:{8000 + number}")
+    return OwnerAddress(f"127.0.0.1:{7000 + number}", f"http://127.0.0.1:{8000 + number}")
 
 
 def run(story: Callable[[Pool], Awaitable[Any]], wanted: int = 1) -> Pool:
