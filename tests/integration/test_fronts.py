@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import re
 import signal
 import time
 import urllib.error
@@ -13,7 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from wherry.testing import ServerProcess
 
@@ -70,7 +75,7 @@ def children(pid: int) -> list[int]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     app = tmp_path_factory.mktemp("fronts") / "app.py"
     app.write_text(APP)
-    with ServerProcess(str(app), "--fronts", "2") as running:
+    with ServerProcess(str(app), "--fronts", "2", "--grpc-port", "0") as running:
         yield running
 
 
@@ -92,6 +97,67 @@ def test_a_stream_comes_in_parts_and_ends(server: ServerProcess) -> None:
     with urllib.request.urlopen(urllib.request.Request(url, body), timeout=10) as answer:
         lines = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
     assert [line["output"] for line in lines] == list(range(100))
+
+
+@pytest.fixture
+def calls(server: ServerProcess) -> Iterator[triton.InferenceServerClient]:
+    found = re.search(r"grpc=(\S+)", server.log)
+    assert found is not None
+    with triton.InferenceServerClient(found[1]) as client:
+        yield client
+
+
+def tensor(name: str, values: list[Any], dtype: Any, datatype: str) -> triton.InferInput:
+    given = triton.InferInput(name, [len(values)], datatype)
+    given.set_data_from_numpy(np.array(values, dtype))
+    return given
+
+
+def test_grpc_infers_streams_and_has_the_owner_answer_the_rest(
+    server: ServerProcess, calls: triton.InferenceServerClient
+) -> None:
+    assert calls.is_server_ready()
+    assert not calls.is_model_ready("nope")
+    answer = calls.infer("hello", [tensor("name", ["grpc"], object, "BYTES")])
+    assert answer.as_numpy("output").tolist() == [b"hello grpc"]
+    responses: queue.Queue[Any] = queue.Queue()
+    calls.start_stream(lambda result, error: responses.put(error or result.as_numpy("output")[0]))
+    calls.async_stream_infer("count", [tensor("n", [3], np.int64, "INT64")])
+    assert [responses.get(timeout=10) for _ in range(3)] == [0, 1, 2]
+    calls.stop_stream()
+    assert calls.get_model_config("hello").config.max_batch_size == 8
+    counted = calls.get_inference_statistics("hello").model_stats[0].inference_stats.success.count
+    over_http = json.loads(get(f"{server.url}/v2/models/hello/stats"))["model_stats"][0]
+    assert counted == over_http["inference_stats"]["success"]["count"]
+
+
+def test_an_error_of_the_owner_has_its_code_and_text(
+    calls: triton.InferenceServerClient,
+) -> None:
+    with pytest.raises(InferenceServerException) as refused:
+        calls.get_model_config("nope")
+    assert refused.value.status() == "StatusCode.NOT_FOUND"
+    assert refused.value.message() == "Request for unknown model: 'nope' is not found"
+
+
+def test_a_model_that_was_loaded_or_unloaded_is_so_on_every_front() -> None:
+    repository = Path(__file__).parents[1] / "python_repository"
+    options = ("--model-control-mode", "explicit", "--fronts", "2", "--grpc-port", "0")
+
+    def upper(url: str) -> Any:
+        answer = post(f"{url}/v2/models/upper/generate", {"TEXT": "x"})
+        return answer["UPPER"] if isinstance(answer, dict) else answer[0]
+
+    with ServerProcess(str(repository), *options) as running:
+        address = re.search(r"grpc=(\S+)", running.log)
+        assert address is not None
+        with triton.InferenceServerClient(address[1]) as calls:
+            for _ in range(2):
+                calls.load_model("upper")
+                # Each on a connection of its own: both fronts get some.
+                assert [upper(running.url) for _ in range(8)] == ["X"] * 8
+                calls.unload_model("upper")
+                assert [upper(running.url) for _ in range(8)] == [404] * 8
 
 
 def test_statistics_and_metrics_are_those_of_all_fronts(server: ServerProcess) -> None:

@@ -16,6 +16,7 @@ from wherry.frontends.grpc.answers import fail
 from wherry.frontends.grpc.handler import MethodHandler
 from wherry.frontends.grpc.proto import Method
 from wherry.frontends.grpc.rpc import Rpc
+from wherry.frontends.rows.pass_on_calls import PassOnCalls
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.grpc import health
 from wherry.frontends.v2.grpc.entry import GrpcEntry
@@ -46,7 +47,9 @@ class GrpcApp:
         common: Common | None = None,
         control: ModelControl | None = None,
         restrictions: Restrictions | None = None,
+        pass_on: PassOnCalls | None = None,
     ) -> None:
+        """With `pass_on` this is a front's application: an owner answers what it passes on."""
         common = common or Common()
         self._keys = common.keys or None
         self._restrictions = restrictions or None
@@ -68,6 +71,10 @@ class GrpcApp:
             **SharedMemoryCalls(common.shared_memory).handlers(),
             **SettingCalls(entry).handlers(),
         }
+        if pass_on is not None:
+            handlers = {
+                name: pass_on.handler(name, handler, entry) for name, handler in handlers.items()
+            }
         self._handlers = {path: handlers[path.rpartition("/")[2]] for path in described}
         #: What a transport must know: which methods there are, and which of them stream.
         self.methods: Mapping[str, Method] = described

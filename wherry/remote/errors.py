@@ -22,6 +22,7 @@ def refused(model: int, ids: list[int], error: Exception) -> RowsRefused:
     if not isinstance(error, WherryError):
         error = WherryError("internal error; see the server's log")
     name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in CLASSES)
+    known = CLASSES[name]
     return RowsRefused(
         model,
         ids,
@@ -30,6 +31,8 @@ def refused(model: int, ids: list[int], error: Exception) -> RowsRefused:
         error.retry_after,
         error.field if isinstance(error, InvalidRequest) else None,
         error.reached if isinstance(error, WorkerDied) else True,
+        0 if error.http_status == known.http_status else error.http_status,
+        "" if error.grpc_code == known.grpc_code else error.grpc_code,
     )
 
 
@@ -39,6 +42,10 @@ def error_of(message: RowsRefused) -> WherryError:
     error = cls.__new__(cls)  # each constructor has arguments of its own
     error.args = (message.text,)
     error.retry_after = message.retry_after
+    if message.http_status:
+        error.http_status = message.http_status
+    if message.grpc_code:
+        error.grpc_code = message.grpc_code
     if isinstance(error, InvalidRequest):
         error.field = message.field
     elif isinstance(error, WorkerDied):

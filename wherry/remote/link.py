@@ -16,7 +16,9 @@ from typing import Any, Final, Protocol
 from wherry.remote.channel import ModelChannel
 from wherry.remote.messages import (
     Ask,
+    AskCall,
     CancelRows,
+    Forget,
     Goodbye,
     LinkMessage,
     LoadReport,
@@ -28,6 +30,7 @@ from wherry.remote.messages import (
     RowsRefused,
     Seen,
     Told,
+    ToldCall,
 )
 from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 from wherry.workers.loop import LoopCalls
@@ -75,7 +78,7 @@ class OwnerLink:
         #: By the owner's numbers of their models.
         self.channels: dict[int, ModelChannel] = {}
         self._cancelled: dict[int, list[int]] = {}
-        self._asked: dict[int, Callable[[Told | None], None]] = {}
+        self._asked: dict[int, Callable[[Any], None]] = {}
         self._next_ask = 0
         self._writes = False
         self.is_open = True
@@ -103,22 +106,26 @@ class OwnerLink:
         self._cancelled.setdefault(model, []).append(id)
         self.write_soon()
 
-    def ask(self, make: Callable[[int], Ask], told: Callable[[Told | None], None]) -> int:
-        """Have the owner's application answer a request. `told` gets the parts of the answer; None
-        if the link ends before the last."""
+    def ask(
+        self, make: Callable[[int], Ask | AskCall], told: Callable[[Any], None], size: int = 0
+    ) -> int:
+        """Have the owner's application answer a request of about `size` bytes. `told` gets the
+        parts of the answer, Told or ToldCall; None if the link ends before the last."""
         id = self._next_ask
         self._next_ask += 1
         if not self.is_open:
             told(None)
             return id
         self._asked[id] = told
-        self.add(make(id))
+        self.add(make(id), size)
         self.write_soon()
         return id
 
     def forget(self, id: int) -> None:
         """The client of an `ask` has left."""
-        self._asked.pop(id, None)
+        if self._asked.pop(id, None) is not None and self.is_open:
+            self.add(Forget(id))
+            self.write_soon()
 
     def _write(self) -> None:
         self._writes = False
@@ -153,7 +160,7 @@ class OwnerLink:
         if channel is not None:
             channel.reported(message)
 
-    def _told(self, message: Told) -> None:
+    def _told(self, message: Told | ToldCall) -> None:
         told = self._asked.pop(message.id, None) if message.ends else self._asked.get(message.id)
         if told is not None:
             told(message)
@@ -195,6 +202,7 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     RowsRefused: OwnerLink._refused,
     LoadReport: OwnerLink._reported,
     Told: OwnerLink._told,
+    ToldCall: OwnerLink._told,
     OwnedModels: OwnerLink._models,
     Goodbye: OwnerLink._goodbye,
 }

@@ -96,6 +96,23 @@ class Ask(LinkMessage):
     peer: str | None
 
 
+class AskCall(LinkMessage):
+    """A gRPC call of one message that the owner's own application is to answer."""
+
+    id: int
+    path: str
+    metadata: dict[str, str]
+    #: What is left of the client's deadline, in seconds.
+    timeout: float | None
+    message: bytes
+
+
+class Forget(LinkMessage):
+    """The client of an Ask or AskCall has left."""
+
+    id: int
+
+
 # From an owner
 
 
@@ -183,6 +200,9 @@ class RowsRefused(LinkMessage):
     retry_after: float | None = None
     field: str | None = None
     reached: bool = True
+    #: Its statuses over HTTP and gRPC, where they are not those of its class.
+    http_status: int = 0
+    grpc_code: str = ""
 
 
 class LoadReport(LinkMessage):
@@ -205,9 +225,24 @@ class Told(LinkMessage):
     ends: bool
 
 
+class ToldCall(LinkMessage):
+    """A part of the answer to an AskCall: a message, the final status, or both."""
+
+    id: int
+    message: bytes | None
+    #: The name of the status; "": more messages follow.
+    code: str = ""
+    text: str = ""
+    metadata: list[tuple[str, str]] = []
+
+    @property
+    def ends(self) -> bool:
+        return bool(self.code)
+
+
 class Goodbye(LinkMessage):
     """The owner takes no more requests on this link; it answers those that it has."""
 
 
-FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | Seen
-FromOwner = OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | Goodbye
+FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | Forget | Seen
+FromOwner = OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | ToldCall | Goodbye

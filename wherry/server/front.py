@@ -8,6 +8,7 @@ when it is told so (SIGTERM), or when the owner is gone.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -42,6 +43,8 @@ class FrontRuntime(Runtime):
         self._sock = sock
         self._models: RemoteModels | None = None
         self.link: OwnerLink | None = None
+        #: Set when the owner has told of its models.
+        self.told = asyncio.Event()
         #: Called when the owner is gone.
         self.on_end: Callable[[], None] = lambda: None
 
@@ -63,6 +66,7 @@ class FrontRuntime(Runtime):
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
         assert self._models is not None
         self._models.update(link, models)
+        self.told.set()
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: those that come are refused."""
@@ -73,6 +77,7 @@ class FrontRuntime(Runtime):
         """The owner is gone, and this front with it."""
         log.info("the owner has ended", extra={"why": str(error) or type(error).__name__})
         self.leaving(link)
+        self.told.set()
         self.on_end()
 
 
@@ -90,6 +95,7 @@ class FrontServer(Server):
     async def _load(self) -> bool:
         self._front.on_end = self._stopping.set
         await self._front.connect(self._applications.common.version)
+        await self._front.told.wait()  # the first request finds the models here
         return True
 
 

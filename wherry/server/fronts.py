@@ -1,8 +1,4 @@
-"""How are the fronts of one server started, watched, replaced and drained?
-
-The owner binds one socket for each front and protocol, all on the same port (SO_REUSEPORT), and
-keeps them: what the kernel has accepted for a front that dies waits for the next one.
-"""
+"""How are the fronts of one server started, watched, replaced and drained?"""
 
 from __future__ import annotations
 
@@ -14,24 +10,24 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
-from wherry.frontends.access.origins import Binding, binding_of
-from wherry.frontends.connections.sockets import address_text
+from wherry.frontends.access.origins import Binding
 from wherry.frontends.rows.connection import FrontConnection
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.remote.messages import FromFront
 from wherry.runtime.threads import ThreadPool, in_thread
+from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Life, Listen, Options
 from wherry.workers.message_socket import MessageSocket
 
 log = logging.getLogger("wherry")
 
-BACKLOG: Final = 2048
 #: Seconds of life after which the end of a front is answered at once.
 LIVED: Final = 1.0
 #: Most seconds between two starts of one front.
@@ -64,6 +60,7 @@ class Fronts:
         owner.on_left = self._left
         #: Set when a front has been told of the models.
         self._told = asyncio.Event()
+        self._sockets = FrontSockets()
         self._fronts: list[Front] = []
         self._draining = False
         #: Large messages are encoded and decoded there.
@@ -76,32 +73,24 @@ class Fronts:
 
     async def start(self) -> None:
         """Take the addresses and start the processes. OSError if an address is taken."""
-        listen, count = self._options.listen, self._options.listen.fronts
-        http = await bound(listen.host, listen.port, count, reuse_port=listen.reuse_port)
-        grpc: list[socket.socket] = []
-        try:
-            if listen.grpc_port is not None:
-                grpc = await bound(
-                    listen.host, listen.grpc_port, count, reuse_port=listen.reuse_port
-                )
-        except BaseException:
-            for sock in http:
-                sock.close()
-            raise
+        listen, sockets = self._options.listen, self._sockets
+        await sockets.bind(listen, listen.fronts)
         scheme = "https" if self._options.tls.ssl_certfile else "http"
-        self.url = f"{scheme}://{address_text(http[0].getsockname())}"
-        if grpc:
-            self.grpc_address = address_text(grpc[0].getsockname()) or ""
+        if listen.uds is not None:
+            scheme += "+unix"
+        self.url = f"{scheme}://{sockets.http_address}"
+        self.grpc_address = sockets.grpc_address
+        grpc: Sequence[socket.socket | None] = sockets.grpc or [None] * listen.fronts
         self._fronts = [
-            Front(number, sock, grpc[number] if grpc else None) for number, sock in enumerate(http)
+            Front(number, *pair) for number, pair in enumerate(zip(sockets.http, grpc, strict=True))
         ]
         for front in self._fronts:
-            self._spawn(front)
+            await self._spawn(front)
 
     @property
     def binding(self) -> Binding:
         """Which clients can reach it."""
-        return binding_of([front.http.getsockname() for front in self._fronts])
+        return self._sockets.binding
 
     async def serve(self) -> None:
         """Wait until every front answers."""
@@ -124,34 +113,44 @@ class Fronts:
             _signal(front, signal.SIGKILL)
         await asyncio.gather(*(_ended(front) for front in self._fronts))
         for front in self._fronts:
-            front.http.close()
-            if front.grpc is not None:
-                front.grpc.close()
             if front.connection is not None:
                 front.connection.close()
+        await self._sockets.close()
 
     # Processes
 
-    def _spawn(self, front: Front) -> None:
+    async def _spawn(self, front: Front) -> None:
         ours, theirs = socket.socketpair()
-        files = [theirs.fileno(), front.http.fileno()]
-        if front.grpc is not None:
-            files.append(front.grpc.fileno())
-        options = front_options(self._options, front)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with theirs:
-            front.process = subprocess.Popen(
-                [sys.executable, "-m", "wherry.server.front", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=files,
-                env=environment,
-            )
+        try:
+            with theirs:
+                front.process = await in_thread(
+                    lambda: self._start_process(front, ours, theirs), "wherry-front"
+                )
+        except BaseException:
+            ours.close()
+            raise
         front.started_at = time.monotonic()
-        begin = msgspec.json.encode(options)
-        ours.sendall(len(begin).to_bytes(4, "little") + begin)
         ours.setblocking(False)
         messages = MessageSocket(ours, ours, FromFront, copies=False)
         front.connection = self._owner.accept(messages, self._aside)
+
+    def _start_process(
+        self, front: Front, ours: socket.socket, theirs: socket.socket
+    ) -> subprocess.Popen[bytes]:
+        """Start a process with its end of the link, and send its options. Blocks: a large process
+        takes long to fork."""
+        begin = msgspec.json.encode(front_options(self._options, front))
+        ours.sendall(len(begin).to_bytes(4, "little") + begin)
+        files = [theirs.fileno(), front.http.fileno()]
+        if front.grpc is not None:
+            files.append(front.grpc.fileno())
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return subprocess.Popen(
+            [sys.executable, "-m", "wherry.server.front", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=files,
+            env=environment,
+        )
 
     def _one_is_told(self, _: FrontConnection) -> None:
         self._told.set()
@@ -177,7 +176,7 @@ class Fronts:
         )  # fmt: skip
         await asyncio.sleep(front.pause)
         if not self._draining:
-            self._spawn(front)
+            await self._spawn(front)
 
 
 def front_options(options: Options, front: Front) -> Options:
@@ -204,38 +203,6 @@ def front_options(options: Options, front: Front) -> Options:
         ),
         life=Life(drain_timeout=options.life.drain_timeout),
     )
-
-
-async def bound(host: str, port: int, count: int, *, reuse_port: bool) -> list[socket.socket]:
-    """So many sockets that listen on one port of the first address of `host`. OSError if it is
-    taken; with `reuse_port` other processes of this user may have it, too."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    found.sort(key=lambda one: one[0] != socket.AF_INET)
-    family, _, _, _, address = found[0]
-    sockets: list[socket.socket] = []
-    try:
-        if not reuse_port:
-            # Without the option: fails if any other process has the port.
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-                probe.listen(1)
-        for _ in range(count):
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.bind(address)
-            sock.listen(BACKLOG)
-            address = sock.getsockname()
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
 
 
 def _signal(front: Front, number: int) -> None:

@@ -104,6 +104,7 @@ def applications(
         return Applications(http, None, common)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
+    from wherry.frontends.rows.pass_on_calls import PassOnCalls
 
     # Groups that HTTP serves on the management port only are closed over gRPC.
     elsewhere = () if options.listen.management_port is None else MANAGEMENT
@@ -113,6 +114,7 @@ def applications(
         common=common,
         control=control,
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
+        pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
     )
     return Applications(http, grpc, common)
 

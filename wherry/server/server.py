@@ -104,7 +104,7 @@ class Server:
         made = applications(self.control, options, plan)
         fronts = None
         if options.listen.fronts:
-            self._rows = RowsOwner(self.runtime, made.common, made.http)
+            self._rows = RowsOwner(self.runtime, made.common, made.http, made.grpc)
             fronts = Fronts(options, self._rows)
         return made, Listeners(made, options, plan, fronts=fronts)
 
@@ -299,6 +299,8 @@ class Server:
     async def _end(self) -> bool:
         """Drain and stop. False if something was not finished in time."""
         self._applications.http.draining = True
+        if self._rows is not None:
+            self._rows.drain()
         ends_at = time.monotonic() + self.drain_timeout
         listeners = self._listeners
         if listeners.connections or listeners.calls:

@@ -83,17 +83,15 @@ class GrpcListener:
         processes of this user may listen on the same port. `ssl` must offer "h2" (ALPN), as gRPC
         clients require. CannotListen if the address is taken.
         """
-        shown = host or "*"
-        wanted = f"[{shown}]" if ":" in shown else shown
         try:
             await self._listening.bind(
                 host, port, sock=sock, passed=sock is not None, ssl=ssl, reuse_port=reuse_port
             )
         except OSError:
-            raise _cannot_listen(f"{wanted}:{port}") from None
+            raise cannot_listen(host, port) from None
         name = self._listening.names[0]
         if isinstance(name, tuple):
-            self.address = address_text(name) or "" if sock else f"{wanted}:{name[1]}"
+            self.address = address_text(name) or "" if sock else _shown(host, name[1])
         else:
             self.address = f"unix:{name}"
         if serve:
@@ -104,7 +102,7 @@ class GrpcListener:
         try:
             await self._listening.serve()
         except OSError:
-            raise _cannot_listen(self.address) from None
+            raise _taken(self.address) from None
 
     async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
         """Finish the calls that have begun and close; then cut off what is left.
@@ -134,5 +132,15 @@ class GrpcListener:
         self._access_log.info(call.path, extra=fields)
 
 
-def _cannot_listen(address: str) -> CannotListen:
+def cannot_listen(host: str | None, port: int) -> CannotListen:
+    """The error of a listener that could not take this address."""
+    return _taken(_shown(host, port))
+
+
+def _taken(address: str) -> CannotListen:
     return CannotListen(errno.EADDRNOTAVAIL, "taken, or not there", address)
+
+
+def _shown(host: str | None, port: int) -> str:
+    host = host or "*"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,13 +1,9 @@
 """Where are HTTP connections accepted, and how does a listener stop?"""
 
 import asyncio
-import errno
 import os
 import socket
 import ssl
-import stat
-from contextlib import suppress
-from pathlib import Path
 
 from wherry.frontends.access.origins import Binding, OriginCheck, Origins, binding_of
 from wherry.frontends.connections.held import Holdings
@@ -15,6 +11,7 @@ from wherry.frontends.connections.limits import Limits
 from wherry.frontends.connections.listening import Listening
 from wherry.frontends.connections.open_connection import OpenConnection
 from wherry.frontends.connections.sockets import address_text
+from wherry.frontends.connections.unix_socket import UnixName
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.protocol import HttpConnection, HttpConnections
 
@@ -43,8 +40,7 @@ class Listener:
         self._origins = origins
         self._listening = Listening(self._connections, self._connect)
         self._scheme = "http"
-        self._unix_path: Path | None = None
-        self._unix_inode = 0
+        self._unix_name: UnixName | None = None
 
     def __repr__(self) -> str:
         return f"<Listener {', '.join(self.addresses) or 'closed'}: {self.connections} connections>"
@@ -70,7 +66,8 @@ class Listener:
         self._scheme = "https" if ssl else "http"
         passed = sock is not None
         if uds is not None:
-            sock = await asyncio.to_thread(self._open_unix_socket, Path(uds))
+            self._unix_name = UnixName(uds)
+            sock = await asyncio.to_thread(self._unix_name.bind)
         await self._listening.bind(
             host, port, sock=sock, passed=passed, ssl=ssl, reuse_port=reuse_port
         )
@@ -99,7 +96,7 @@ class Listener:
     def url(self) -> str:
         """The URL for clients, for example http://127.0.0.1:8000 or http+unix:///run/wherry.sock."""
         address = self.addresses[0]
-        if address.startswith("/") or self._unix_path is not None:
+        if address.startswith("/") or self._unix_name is not None:
             return f"{self._scheme}+unix://{address}"
         return f"{self._scheme}://{address}"
 
@@ -115,8 +112,9 @@ class Listener:
         connection says that it is the last. Returns when every connection is closed: after
         `drain_timeout` seconds at the latest, or soon after `end`.
         """
-        if self._unix_path is not None:
-            await asyncio.to_thread(self._remove_unix_socket)
+        name, self._unix_name = self._unix_name, None
+        if name is not None:
+            await asyncio.to_thread(name.remove)
         await self._listening.drain(drain_timeout, last_call)
 
     async def end(self) -> None:
@@ -125,26 +123,6 @@ class Listener:
 
     def _connect(self) -> HttpConnection:
         return HttpConnection(self._connections)
-
-    def _open_unix_socket(self, path: Path) -> socket.socket:
-        _remove_stale_socket(path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.bind(str(path))
-            self._unix_inode = path.stat().st_ino
-        except BaseException:
-            sock.close()
-            raise
-        self._unix_path = path
-        return sock
-
-    def _remove_unix_socket(self) -> None:
-        path, self._unix_path = self._unix_path, None
-        if path is None:
-            return
-        with suppress(FileNotFoundError):
-            if path.stat().st_ino == self._unix_inode:  # else a successor has taken the name
-                path.unlink()
 
 
 def tls_context(
@@ -165,24 +143,3 @@ def tls_context(
         context.load_verify_locations(client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
-
-
-def _remove_stale_socket(path: Path) -> None:
-    """Make way for a new socket, unless a process listens there or it is no socket at all."""
-    try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "not a socket; choose another path", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # Never block the loop: a listener with a full queue is a listener too.
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return
-        except BlockingIOError:
-            pass
-    raise OSError(errno.EADDRINUSE, "another server listens on this unix socket", str(path))

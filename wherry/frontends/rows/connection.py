@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.rows.answer_box import AnswerBox
-from wherry.frontends.rows.asked import AskedExchange
+from wherry.frontends.rows.asked_requests import Answerer, AskedRequests
 from wherry.frontends.rows.reply import (
     RowOrStream,
     RowReply,
@@ -28,8 +28,10 @@ from wherry.remote.errors import refused
 from wherry.remote.messages import (
     PROTOCOL,
     Ask,
+    AskCall,
     CancelRows,
     Consumed,
+    Forget,
     Goodbye,
     Hello,
     LinkMessage,
@@ -49,7 +51,7 @@ from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 log = logging.getLogger("wherry")
 
 
-class RowsDesk(Protocol):
+class RowsDesk(Answerer, Protocol):
     """What a connection asks of the owner's side as a whole."""
 
     common: Common
@@ -58,7 +60,6 @@ class RowsDesk(Protocol):
     def model(self, number: int) -> ServedModel | None: ...
     def greet(self, connection: FrontConnection) -> None: ...
     def seen(self, connection: FrontConnection, revision: int) -> None: ...
-    def answer(self, exchange: AskedExchange) -> None: ...
     def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None: ...
     def left(self, connection: FrontConnection, error: Exception) -> None: ...
 
@@ -88,6 +89,7 @@ class FrontConnection:
         self._requests: dict[int, dict[int, InferRequest]] = {}
         #: The replies of those that have one since the last `_tell`.
         self._ended: list[RowOrStream] = []
+        self._asked = AskedRequests(owner, self.send)
         self._writes = False
         self._wire = WorkerLink(
             port.without_flush(),
@@ -235,9 +237,6 @@ class FrontConnection:
             for _ in range(min(message.responses, request.reply.unread)):
                 request.reply.consumed()
 
-    def _ask(self, message: Ask) -> None:
-        self._owner.answer(AskedExchange(message, lambda told: self.send(told, len(told.body))))
-
     def _seen(self, message: Seen) -> None:
         self._owner.seen(self, message.revision)
 
@@ -305,6 +304,7 @@ class FrontConnection:
             if model is not None:
                 for request in list(requests.values()):
                     model.loaded.cancel(request)
+        self._asked.leave()
         self._owner.left(self, error)
         # What is cancelled is told of by then.
         self.port.call(lambda _: self.port.after.remove(self._tell), None)
@@ -316,7 +316,9 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     OneRequest: FrontConnection._one,
     CancelRows: FrontConnection._cancel,
     Consumed: FrontConnection._consumed,
-    Ask: FrontConnection._ask,
+    Ask: lambda connection, message: connection._asked.ask(message),
+    AskCall: lambda connection, message: connection._asked.ask_call(message),
+    Forget: lambda connection, message: connection._asked.forget(message),
     Seen: FrontConnection._seen,
 }
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import Final
 
+from wherry.frontends.grpc.rpc import Application as GrpcApplication
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.rows.asked import AskedExchange
+from wherry.frontends.rows.asked_call import AskedCall
 from wherry.frontends.rows.connection import FrontConnection
 from wherry.frontends.rows.reply import ServedModel
 from wherry.frontends.v2.common import Common
@@ -28,19 +30,25 @@ REPORT_CHANGES: Final = 0.01
 
 Others = list[tuple[str, str, str, str]]
 
+#: gRPC methods whose effect every front must know before they are answered.
+CHANGES: Final = ("/RepositoryModelLoad", "/RepositoryModelUnload")
+
 
 class RowsOwner:
     """The fronts of one owner. Everything happens in its event loop.
 
-    `application` answers what fronts pass on.
+    `http` and `grpc` answer what fronts pass on; `grpc` is None if they speak no gRPC.
     """
 
-    def __init__(self, runtime: Runtime, common: Common, application: Application) -> None:
+    def __init__(
+        self, runtime: Runtime, common: Common, http: Application, grpc: GrpcApplication | None
+    ) -> None:
         self.common = common
         self.clock = runtime.clock
         self.connections: list[FrontConnection] = []
         self._runtime = runtime
-        self._application = application
+        self._http = http
+        self._grpc = grpc
         #: Told of a front that serves what it was told, and of one that has gone.
         self.on_told: Callable[[FrontConnection], None] = lambda _: None
         self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
@@ -98,7 +106,21 @@ class RowsOwner:
         """Have the application answer. A change of models is answered when every front knows it."""
         if exchange.request.method == "POST":
             exchange.answers_after = self._when_all_know
-        self._application(exchange)
+        self._http(exchange)
+
+    def answer_call(self, call: AskedCall) -> None:
+        """Have the gRPC application answer, as `answer` does."""
+        if self._grpc is None or call.path not in self._grpc.methods:
+            call.fail("UNIMPLEMENTED", f"unknown method {call.path}")
+            return
+        if call.path.endswith(CHANGES):
+            call.answers_after = self._when_all_know
+        self._grpc(call)
+
+    def drain(self) -> None:
+        """Tell clients that watch the health over gRPC that the server stops."""
+        if self._grpc is not None:
+            self._grpc.drain()
 
     def has_run(self, connection: FrontConnection, models: Iterable[ServedModel]) -> None:
         """Tell the other fronts that the load of these models has changed."""

@@ -18,7 +18,7 @@ class PassOn:
     """Passes HTTP requests on to the owner whose link `choose` gives."""
 
     def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
-        self._choose = choose
+        self.choose = choose
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
@@ -27,7 +27,7 @@ class PassOn:
         return Route(dict.fromkeys(route.handlers, self), route.group, route.open)
 
     def __call__(self, exchange: Exchange) -> None:
-        link = self._choose()
+        link = self.choose()
         if link is None:
             _no_owner(exchange)
             return
@@ -60,7 +60,7 @@ class PassOn:
             body = bytes(request.body)
             return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
 
-        id = link.ask(ask, told)
+        id = link.ask(ask, told, len(request.body))
         exchange.on_disconnect = lambda: link.forget(id)
 
 
