@@ -245,4 +245,6 @@ class Goodbye(LinkMessage):
 
 
 FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | Forget | Seen
-FromOwner = OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | ToldCall | Goodbye
+FromOwner = (
+    OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | ToldCall | Goodbye
+)
