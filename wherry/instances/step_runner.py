@@ -84,13 +84,13 @@ class StepRunner(InstanceRunner[StepInstance]):
     def load(self) -> Load:
         with self._lock:
             most, instances = self.config.max_batch_size, self._active.instances
-            one = self._first.mean_seconds
+            one, waiting = self._first.mean_seconds, len(self._first)
             return Load(
                 ready=bool(instances) and not self.readiness.reason,
                 instances=len(instances),
                 busy=sum([instance.busy_since is not None for instance in instances]),
-                queued_rows=self._queue.queued_rows,
-                running_rows=len(self._active),
+                queued_rows=waiting,
+                running_rows=max(0, len(self._active) + self._queue.queued_rows - waiting),
                 full_rows=most,
                 one_seconds=one,
                 full_seconds=one * most,

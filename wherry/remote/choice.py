@@ -20,6 +20,12 @@ from wherry.values.load import Load
 SILENT = 1.0
 #: Prompts that have so many bytes in common go to the same replica.
 PREFIX_BYTES = 1024
+#: A replica has the beginning of a prompt cached if it was sent one like it within so many times
+#: what it takes to read one: what is sent so often is worth a place in several caches.
+JUST_NOW = 10.0
+#: How many times longer the wait may be where a prompt is cached, besides the time to read it: if
+#: all have long queues, to read it elsewhere would make them longer still.
+WORSE = 2.0
 #: Seconds since its last step after which the replica of a sequence is forgotten.
 FORGOTTEN = 600.0
 #: Seconds that a batch takes at least in a forecast, so that a forecast of many of them ends.
@@ -43,6 +49,7 @@ class Replica:
     __slots__ = (
         "answered",
         "draining",
+        "due_at",
         "free_at",
         "group",
         "idle",
@@ -65,10 +72,11 @@ class Replica:
         self.draining = False
         #: Since when a sign of life is due; None: none is.
         self.unheard_since: float | None = None
+        #: When an answer to one of its own rows is expected at the latest.
+        self.due_at = inf
         #: Rows of this front have ended since the last report.
         self.answered = False
-        #: The forecast: idle instances, when one is free if none is idle, and the rows that wait
-        #: (with `load.joins`: all that are there).
+        #: The forecast: idle instances, when one is free if none is idle, and the rows that wait.
         self.idle = 0
         self.free_at = -inf
         self.queued = 0.0
@@ -88,14 +96,15 @@ class Replica:
         """Predicted seconds until so many rows are answered that are sent now; 0.0 as long as
         nothing is known of its times."""
         load = self.load
+        # What is overdue is expected to take as long again.
+        overdue = now - self.due_at if now > self.due_at else 0.0
         if load.joins:
-            return load.batch_seconds(self.queued / (load.instances or 1) + rows)
+            return overdue + load.first_seconds(self.queued, rows)
         if self.free_at <= now:
             self._advance(now)
         if self.idle:
-            return load.batch_seconds(rows)
-        # What is overdue is expected to take as long again.
-        seconds = abs(self.free_at - now)
+            return overdue + load.batch_seconds(rows)
+        seconds = overdue + max(0.0, self.free_at - now)
         queued = self.queued
         if queued >= load.full_rows:
             seconds += load.waiting_seconds(queued)
@@ -108,27 +117,34 @@ class Replica:
         self.others = max(0, load.queued_rows + load.running_rows - yours)
         coming = max(0, self.own - yours)
         here = self.own - coming + self.others
-        self.queued = here if load.joins else max(0, here - load.running_rows)
+        self.queued = max(0, here - load.running_rows)
         self.idle = 0 if load.queued_rows else max(0, load.instances - load.busy)
         self.free_at = now + load.free_after
         if coming:
             self._arrive(coming / share, now)
+        self.due_at = inf
+        if self.own:  # they may be in the batch after the one that runs
+            self.due_at = max(now, self.free_at) + load.batch_seconds(load.full_rows)
 
     def send(self, rows: int, now: float, share: float) -> None:
         """Rows are sent there now, which are this share of what all fronts send."""
         if self.unheard_since is None:
             self.unheard_since = now
-        self.own += rows
-        if self.free_at <= now:
+            self.due_at = now + self.answer_seconds(rows, now)
+        elif self.free_at <= now:
             self._advance(now)
+        self.own += rows
         self._arrive(rows / share, now)
+
+    def heard(self, now: float) -> None:
+        """Something has come from it."""
+        self.unheard_since = now if self.own else None
+        self.due_at = max(now, self.due_at) if self.own else inf
 
     def end(self, rows: int) -> None:
         """Rows of this front have ended."""
         self.own -= rows
         self.answered = True
-        if self.load.joins:
-            self.queued = max(0.0, self.queued - rows)
 
     def _arrive(self, rows: float, now: float) -> None:
         load = self.load
@@ -175,6 +191,8 @@ class ReplicaChoice:
         self._rows = self._own_rows = self._share = 1.0
         #: The replica of each sequence, and when it was asked for, the longest ago first.
         self._sequences: dict[object, tuple[Replica, float]] = {}
+        #: Keys of prompts, and the replicas that they were sent to: when; the longest ago first.
+        self._prompts: dict[tuple[int, Replica], float] = {}
         #: The last report with times: a replica that has run nothing yet is assumed to be as fast.
         self._known = Load()
 
@@ -238,7 +256,7 @@ class ReplicaChoice:
 
     def heard(self, replica: Replica, now: float) -> None:
         """Something has come from a replica that shows that it works."""
-        replica.unheard_since = now if replica.own else None
+        replica.heard(now)
         takes = replica.load.ready and not replica.draining and self._lives(replica)
         group = self._open if takes else None
         if replica.group is not group:
@@ -250,14 +268,11 @@ class ReplicaChoice:
         """Choose for so many rows that will be `sent` together; None: no replica takes any.
 
         `prompt` is how the text begins that a language model is to go on with. The replica that
-        probably has it cached is chosen unless the wait there takes longer than to read it anew.
+        probably has it cached is chosen unless the wait there costs more than to read it anew.
         """
         best = self._soonest(self._likely(now), rows, now)
-        if best is not None and prompt and best.group is not None:
-            preferred = _highest(best.group, hash_of(prompt[:PREFIX_BYTES]))
-            later = preferred.answer_seconds(rows, now) - best.answer_seconds(rows, now)
-            if later <= preferred.load.prefill_seconds and not preferred.is_silent(now):
-                best = preferred
+        if best is not None and prompt:
+            best = self._with_cached(hash_of(prompt[:PREFIX_BYTES]), best, rows, now)
         self._last = best
         return best
 
@@ -303,6 +318,25 @@ class ReplicaChoice:
             for one in dict.fromkeys(silent):
                 self._move(one, self._silent)
         return self._silent and [self._silent[int(self._random() * len(self._silent))]]
+
+    def _with_cached(self, key: int, best: Replica, rows: int, now: float) -> Replica:
+        """The replica that prompts of this key prefer, or the best one: if that was sent one just
+        now, or if the wait would be more than twice as long and the time to read a prompt."""
+        assert best.group is not None
+        preferred = _highest(best.group, key)
+        reading = preferred.load.prefill_seconds
+        while self._prompts:
+            old, since = next(iter(self._prompts.items()))
+            if now - since <= JUST_NOW * reading:
+                break
+            del self._prompts[old]
+        if (key, best) not in self._prompts and not preferred.is_silent(now):
+            soon, later = best.answer_seconds(rows, now), preferred.answer_seconds(rows, now)
+            if later <= WORSE * soon + reading:
+                best = preferred
+        self._prompts.pop((key, best), None)
+        self._prompts[key, best] = now
+        return best
 
     def _still_idle(self, now: float) -> Replica | None:
         """The latest that has run out of rows, if it has got none since."""

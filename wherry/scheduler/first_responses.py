@@ -54,6 +54,10 @@ class FirstResponses:
     def left(self, request: Hashable) -> None:
         self._waiting.pop(request, None)
 
+    def __len__(self) -> int:
+        """Requests without a first response."""
+        return len(self._waiting)
+
     @property
     def mean_seconds(self) -> float:
         """What the first response of one request takes, on average; 0.0: not known yet."""

@@ -15,7 +15,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     #: Instances that are up, and those of them that run something.
     instances: int = 0
     busy: int = 0
-    #: Rows that wait, and rows that run.
+    #: Rows that wait, and rows that run. With `joins`: without and with a first response, if the
+    #: model streams.
     queued_rows: int = 0
     running_rows: int = 0
     #: Until an instance has run all that it was given.
@@ -25,8 +26,8 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     one_seconds: float = 0.0
     full_seconds: float = 0.0
     #: Whether a new row joins those that run and shares their time, as in a model of steps. Then
-    #: `full_rows` are the most that run at once on one instance, and the seconds are those until
-    #: all of so many rows have had their first response.
+    #: `full_rows` are the most that run at once on one instance, and the seconds are those in which
+    #: so many rows have their first responses.
     joins: bool = False
     #: Until the first response of a prompt of which nothing is cached, alone. For language models.
     prefill_seconds: float = 0.0
@@ -42,11 +43,16 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
         """After an instance is free: the whole batches among so many queued rows."""
         return rows_ahead // self.full_rows * self.full_seconds / (self.instances or 1)
 
+    def first_seconds(self, rows_ahead: float, rows: int) -> float:
+        """With `joins`: when so many rows have their first response, with so many ahead that have
+        none. The others slow it down a little: an instance full of them counts as one row."""
+        ahead = (rows_ahead + self.running_rows / self.full_rows) / (self.instances or 1)
+        return self.one_seconds * (ahead + rows)
+
     def answer_seconds(self, rows: int = 1) -> float:
         """When so many rows that come now are answered: after the rest of what runs, the whole
         batches of what waits, and the batch that they are in."""
         if self.joins:
-            ahead = (self.queued_rows + self.running_rows) / (self.instances or 1)
-            return self.batch_seconds(ahead + rows)
+            return self.first_seconds(self.queued_rows, rows)
         own = self.queued_rows % self.full_rows + rows
         return self.free_after + self.waiting_seconds(self.queued_rows) + self.batch_seconds(own)

@@ -258,17 +258,38 @@ LLM = Load(
 )
 
 
+def waits(queued: int) -> Load:
+    return msgspec.structs.replace(LLM, queued_rows=queued)
+
+
 def test_prompts_that_begin_alike_go_to_one_replica_until_its_wait_costs_more() -> None:
     choice, replicas = pool(LLM, LLM, LLM)
     text = b"You are a helpful assistant. " * 100
     preferred = choice.choose(1, 0.0, text + b"one")
     assert preferred is not None
-    assert all(choice.choose(1, 0.0, text + bytes([n])) is preferred for n in range(50))
-    choice.reported(preferred, msgspec.structs.replace(LLM, running_rows=3), 0, 0.0)
-    assert all(choice.choose(1, 0.0, text) is preferred for _ in range(50))
-    choice.reported(preferred, msgspec.structs.replace(LLM, running_rows=4), 0, 0.0)
-    assert all(choice.choose(1, 0.0, text) is not preferred for _ in range(50))
-    assert len(replicas) == 3
+    for now in range(0, 500, 10):  # 0.1 s each; 0.35 s to read it elsewhere
+        choice.reported(preferred, waits(4), 0, now)
+        assert choice.choose(1, now, text + bytes([now % 256])) is preferred
+        choice.reported(preferred, waits(5), 0, now + 5.0)
+        assert choice.choose(1, now + 5.0, text) is not preferred
+    for replica in replicas:
+        choice.reported(replica, waits(20 if replica is preferred else 9), 0, 1000.0)
+    assert choice.choose(1, 1000.0, text) is preferred  # all have too much to do
+    choice.reported(preferred, waits(30), 0, 1100.0)
+    assert choice.choose(1, 1100.0, text) is not preferred
+
+
+def test_a_beginning_that_was_just_sent_elsewhere_is_cached_there_too() -> None:
+    choice, (first, second) = pool(LLM, LLM)
+    preferred = choice.choose(1, 0.0, b"popular")
+    other = second if preferred is first else first
+    assert preferred is not None
+    choice.reported(preferred, waits(9), 0, 0.0)
+    assert choice.choose(1, 0.0, b"popular") is other
+    choice.reported(preferred, waits(1), 0, 1.0)
+    assert choice.choose(1, 1.0, b"popular") is other  # it need not be read again
+    choice.reported(preferred, waits(1), 0, 10.0)
+    assert choice.choose(1, 10.0, b"popular") is preferred
 
 
 def test_other_prompts_go_to_other_replicas() -> None:

@@ -35,9 +35,10 @@ def test_an_answer_takes_the_rest_whole_batches_and_its_own(
     ("changes", "seconds"),
     [
         ({}, 0.5),
-        ({"running_rows": 2}, 1.5),  # it shares their time
-        ({"running_rows": 4, "queued_rows": 4}, 4.5),
-        ({"running_rows": 4, "queued_rows": 4, "instances": 2}, 2.5),
+        ({"queued_rows": 2}, 1.5),
+        ({"running_rows": 2}, 0.75),  # those with a response slow it down a little
+        ({"running_rows": 4, "queued_rows": 4}, 3.0),
+        ({"running_rows": 4, "queued_rows": 4, "instances": 2}, 1.75),
     ],
 )
 def test_a_row_that_joins_others_shares_their_time(
