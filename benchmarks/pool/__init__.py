@@ -1,0 +1,1 @@
+"""Which replica gets a row: a simulator of fronts and owners."""
