@@ -36,8 +36,14 @@ def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-@pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[wherry.Server]:
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(0, id="one process"),
+        pytest.param(2, id="two fronts", marks=pytest.mark.slow),
+    ],
+)
+def server(folder: Path, request: pytest.FixtureRequest) -> Iterator[wherry.Server]:
     @wherry.model(max_batch_size=8)
     def shout(prompt: list[str]) -> list[str]:
         return [text.upper() for text in prompt]
@@ -47,7 +53,7 @@ def server(folder: Path) -> Iterator[wherry.Server]:
         folder, name="chat", cache_gb=0.01, max_step_tokens=16, max_running=8, threads=1,
         isolation="thread",
     )  # fmt: skip
-    with wherry.Server(chat, shout, port=0) as server:
+    with wherry.Server(chat, shout, port=0, fronts=request.param) as server:
         # The thread that reads grammars starts with the first one, and is the server's.
         list(
             server.runtime.stream("chat", prompt="?", parameters={"constraint": {"choice": ["!"]}})
