@@ -37,6 +37,11 @@ from wherry.workers.loop import LoopCalls
 
 log = logging.getLogger("wherry")
 
+#: Seconds between two looks at what an owner has.
+LOOK: Final = 0.25
+#: Seconds without a sign of life after which an owner that has requests is taken for gone.
+SILENT: Final = 10.0
+
 
 class LinkEvents(Protocol):
     """What is told of a link as a whole."""
@@ -61,7 +66,10 @@ class OwnerLink:
         events: LinkEvents,
         name: str,
         aside: Callable[[Callable[[], None]], None],
+        *,
+        reports: bool = False,
     ) -> None:
+        """With `reports` the owner was told to report its load, which is a sign of life."""
         self._loop = loop
         self._events = events
         #: What the owner is called among those that this front has.
@@ -81,6 +89,10 @@ class OwnerLink:
         self._asked: dict[int, Callable[[Any], None]] = {}
         self._next_ask = 0
         self._writes = False
+        self._reports = reports
+        self._heard_at = loop.loop.time()
+        #: Whether `_look` will be called.
+        self._looks = False
         self.is_open = True
 
     def start(self) -> None:
@@ -101,6 +113,10 @@ class OwnerLink:
         if not self._writes:
             self._writes = True
             self._loop.loop.call_soon(self._write)
+        if not self._looks:
+            self._looks = True
+            self._heard_at = self._loop.loop.time()
+            self._loop.loop.call_later(LOOK, self._look)
 
     def cancel(self, model: int, id: int) -> None:
         self._cancelled.setdefault(model, []).append(id)
@@ -134,9 +150,24 @@ class OwnerLink:
         self._cancelled.clear()
         self._wire.write()
 
+    def _look(self) -> None:
+        """Give up what is late, and an owner with requests of which nothing is heard."""
+        self._looks = self.is_open and any(one.requests for one in self.channels.values())
+        if not self._looks:
+            return
+        for channel in list(self.channels.values()):
+            channel.desk.give_up_late(channel)
+        loop = self._loop.loop
+        if self._reports and loop.time() - self._heard_at > SILENT:
+            error = f"nothing was heard of it for {SILENT:g} s"
+            self._wire.exited(TimeoutError(error))
+        else:
+            loop.call_later(LOOK, self._look)
+
     # From the owner
 
     def _receive(self, messages: list[Any]) -> None:
+        self._heard_at = self._loop.loop.time()
         for message in messages:
             _RECEIVE[type(message)](self, message)
 

@@ -21,8 +21,8 @@ class Router:
     With a single owner nothing is chosen.
     """
 
-    def __init__(self) -> None:
-        self._choice = ReplicaChoice(Random())
+    def __init__(self, random: Random) -> None:
+        self._choice = ReplicaChoice(random)
         self._channels: dict[Replica, ModelChannel] = {}
         self._replicas: dict[ModelChannel, Replica] = {}
 
@@ -43,8 +43,10 @@ class Router:
 
     def drain(self, channel: ModelChannel) -> None:
         """An owner takes nothing new but the steps of its sequences."""
-        self._choice.drains(self._replicas[channel])
-        self.ended(channel, 0)
+        replica = self._replicas.get(channel)
+        if replica is not None:
+            self._choice.drains(replica)
+            self.ended(channel, 0)
 
     def remove(self, channel: ModelChannel) -> None:
         """An owner is gone, with all that it had."""
@@ -73,21 +75,39 @@ class Router:
         if replica is not None:
             self._choice.heard(replica, now)
 
+    def has_another(self, channel: ModelChannel) -> bool:
+        """Whether another one takes new requests."""
+        return any(
+            other is not channel and not replica.draining
+            for replica, other in self._channels.items()
+        )
+
     def spread(
-        self, requests: Sequence[InferRequest], now: float
+        self, requests: Sequence[InferRequest], now: float, but: ModelChannel | None = None
     ) -> dict[ModelChannel, list[InferRequest]]:
-        """The channel of each request. Those that no owner takes are left out."""
-        if len(self._channels) == 1:
+        """The channel of each request, `but` this one. Those that no owner takes are left out."""
+        if len(self._channels) == 1 and but is None:
             ((replica, channel),) = self._channels.items()
             self._choice.sent(replica, sum([request.rows for request in requests]), now)
             return {channel: list(requests)}
         placed: dict[ModelChannel, list[InferRequest]] = {}
         for request in requests:
-            replica_or_none = self._choose(request, now)
-            if replica_or_none is not None:
-                self._choice.sent(replica_or_none, request.rows, now)
-                placed.setdefault(self._channels[replica_or_none], []).append(request)
+            chosen = self._choose(request, now)
+            if chosen is None or self._channels[chosen] is but:
+                chosen = self._any(but)  # also as long as none has reported
+            if chosen is not None:
+                self._choice.sent(chosen, request.rows, now)
+                placed.setdefault(self._channels[chosen], []).append(request)
         return placed
+
+    def _any(self, but: ModelChannel | None) -> Replica | None:
+        """The one with the fewest rows of those that take new requests."""
+        others = [
+            replica
+            for replica, channel in self._channels.items()
+            if channel is not but and not replica.draining
+        ]
+        return min(others, key=lambda one: one.own + one.others, default=None)
 
     def _choose(self, request: InferRequest, now: float) -> Replica | None:
         step = request.sequence
@@ -95,11 +115,8 @@ class Router:
             chosen = self._choice.choose_for_sequence(step.id, now, starts=step.start)
             if step.end:
                 self._choice.sequence_ended(step.id)
-        else:
-            chosen = self._choice.choose(request.rows, now, self._prompt(request))
-        if chosen is None:  # none has reported yet
-            return next((one for one in self._channels if not one.draining), None)
-        return chosen
+            return chosen
+        return self._choice.choose(request.rows, now, self._prompt(request))
 
     def _prompt(self, request: InferRequest) -> bytes:
         """How the text begins that a model of steps is to go on with."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Final, cast
 
 from wherry.instances.runner import Refused, Runner
@@ -15,12 +16,15 @@ from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.remote.channel import Answer, ModelChannel
 from wherry.remote.router import Router
+from wherry.scheduler.door import late
 from wherry.values.errors import Cancelled, ModelNotReady, SequenceLost, WherryError, WorkerDied
 from wherry.values.load import Load
 from wherry.values.reply import Reply, StreamReply, tell
 from wherry.values.request import InferRequest, InferResponse
 from wherry.workers.loop import LoopCalls
 
+#: Seconds past a deadline that an owner has to say so.
+GRACE: Final = 0.25
 #: In `request.run`: a response of the stream has reached its caller.
 BEGUN: Final = object()
 
@@ -31,11 +35,20 @@ class ReplicaRunner(Runner):
     #: The owner splits what is larger than its batches.
     takes_any_rows = True
 
-    def __init__(self, config: ModelConfig, loop: LoopCalls, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        loop: LoopCalls,
+        *,
+        clock: Callable[[], float],
+        random: Random | None = None,
+    ) -> None:
         super().__init__(config, clock=clock, statistics=ModelStatistics())
         self._loop = loop
-        self._router = Router()
+        self._router = Router(random or Random())
         self._new: list[InferRequest] = []
+        #: The owner that must not get what is submitted now, as it had it.
+        self._but: ModelChannel | None = None
 
     # Owners, in the loop
 
@@ -57,35 +70,25 @@ class ReplicaRunner(Runner):
         """The owner is gone. Send what it had to another one, unless a response has come."""
         self._router.remove(channel)
         lost, channel.requests = channel.requests, {}
-        self._again(list(lost.values()), error)
+        self._again(channel, list(lost.values()), error)
 
-    def _again(self, requests: Sequence[InferRequest], error: Exception) -> None:
+    def _again(
+        self, channel: ModelChannel, requests: Sequence[InferRequest], error: Exception
+    ) -> None:
         """Send requests to another owner than the one that had them, or fail them."""
         again: list[InferRequest] = []
+        elsewhere = self._router.has_another(channel)
         for request in requests:
             request.attempts += 1
             request.queued = None
-            if (why := self._final(request, error)) is not None:
-                self.fail(request, why)
+            if not elsewhere or not _may_run_again(request):
+                self.fail(request, _why_lost(self.config.name, request, error))
             elif not request.reply.settled:
                 again.append(request)
         if again:
+            self._but = channel
             self.submit(again)
-
-    def _final(self, request: InferRequest, error: Exception) -> WherryError | None:
-        """Why a request fails whose owner is gone; None: it is run once more."""
-        name = self.config.name
-        if request.sequence is not None:
-            return SequenceLost(
-                f"model {name!r}: the server with this sequence is gone; start it again"
-            )
-        begun = isinstance(request.reply, StreamReply) and request.run is BEGUN
-        if request.attempts > 1 or begun or not self._router:
-            if isinstance(error, WherryError):
-                return error
-            what = "the stream broke off" if begun else "the request was not answered"
-            return WorkerDied(f"model {name!r}: {what}: the server that ran it is gone ({error})")
-        return None
+            self._but = None
 
     # Life
 
@@ -153,7 +156,7 @@ class ReplicaRunner(Runner):
         if not chosen:
             return
         now = self._clock()
-        placed = self._router.spread(chosen, now)
+        placed = self._router.spread(chosen, now, self._but)
         for channel, requests in placed.items():
             channel.send(requests, now)
         if sum(map(len, placed.values())) < len(chosen):
@@ -207,12 +210,34 @@ class ReplicaRunner(Runner):
         """An owner has answered these with an error."""
         self._router.ended(channel, sum([request.rows for request in requests]))
         if isinstance(error, ModelNotReady):  # nothing was run: another one may be ready
-            self._again(requests, error)
+            self._again(channel, requests, error)
             return
         for request in requests:
             request.queued = None
             self.fail(request, error)
 
+    def give_up_late(self, channel: ModelChannel) -> None:
+        """Fail the requests that are past their deadlines: the owner does, unless it hangs."""
+        now = self._clock()
+        for request in list(channel.requests.values()):
+            if request.deadline is not None and request.deadline + GRACE < now:
+                self.fail(request, late(self.config.name, now - request.enqueued_at))
+
     def reported(self, channel: ModelChannel, load: Load, yours: int) -> None:
         """An owner has told its load."""
         self._router.reported(channel, load, yours, self._clock())
+
+
+def _may_run_again(request: InferRequest) -> bool:
+    """Whether a request whose owner is gone may be sent to another one."""
+    return request.attempts <= 1 and request.sequence is None and request.run is not BEGUN
+
+
+def _why_lost(model: str, request: InferRequest, error: Exception) -> WherryError:
+    """The error of a request that is not sent to another owner."""
+    if isinstance(error, WherryError):
+        return error
+    if request.sequence is not None:
+        return SequenceLost(f"model {model!r}: the server with this sequence is gone; begin anew")
+    what = "the stream broke off" if request.run is BEGUN else "the request was not answered"
+    return WorkerDied(f"model {model!r}: {what}: the server that ran it is gone ({error})")
