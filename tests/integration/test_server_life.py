@@ -107,11 +107,19 @@ def in_flight(url: str) -> int:
 
 
 def children(pid: int) -> list[int]:
+    """The worker processes of a server."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended meanwhile
             found += map(int, task.read_text().split())
-    return found
+    return [one for one in found if not is_front(one)]
+
+
+def is_front(pid: int) -> bool:
+    try:
+        return b"wherry.server.front" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def is_gone(pid: int) -> bool:

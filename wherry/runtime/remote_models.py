@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from wherry.remote.channel import ModelChannel
@@ -12,6 +14,7 @@ from wherry.remote.runner import ReplicaRunner
 from wherry.runtime.lifecycle import Status
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
+from wherry.values.errors import ModelNotFound
 
 Version = tuple[str, str]
 
@@ -81,7 +84,10 @@ class RemoteModels:
         if published is None or published[1].runner is not runner or runner.has_owners:
             return
         del self._loaded[version]
-        with self._runtime.registry.locked() as life:
+        with (
+            suppress(ModelNotFound),  # this process stops: its runtime is closed already
+            self._runtime.registry.locked() as life,
+        ):
             for loaded in life.take_out(*version):
                 life.freed(loaded)
 

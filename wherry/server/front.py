@@ -1,8 +1,9 @@
 """What does a front process do from its start to its end?
 
-    python -m wherry.server.front LINK
+    python -m wherry.server.front LINK NUMBER
 
-LINK is the descriptor of its end of a socket pair: first its options come, then messages. It ends
+LINK is the descriptor of its end of a socket pair: first its options come, then messages. NUMBER
+says which of the server's fronts it is. It ends
 when it is told so (SIGTERM), or when the owner is gone.
 """
 
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -33,6 +35,9 @@ from wherry.server.server import Server
 from wherry.workers.message_socket import MessageSocket
 
 log = logging.getLogger("wherry")
+
+#: Seconds that clients have to take their answers when the owner is gone.
+OWNER_GONE: Final = 1.0
 
 
 class FrontRuntime(Runtime):
@@ -92,20 +97,40 @@ class FrontServer(Server):
         made = applications(self.control, options, plan, PassOn(self._front.owner))
         return made, Listeners(made, options, plan, is_front=True)
 
+    def _signals(self) -> list[int]:
+        return [signal.SIGTERM]
+
+    def _end_now(self, number: int) -> None:
+        """Do nothing: a signal to all processes of a service comes from the owner, too."""
+
+    def _say(self, event: str, **fields: object) -> None:
+        # Of the whole server the owner says it.
+        log.debug(event, extra=fields)
+
     async def _load(self) -> bool:
-        self._front.on_end = self._stopping.set
+        self._front.on_end = self._owner_is_gone
         await self._front.connect(self._applications.common.version)
         await self._front.told.wait()  # the first request finds the models here
         return True
 
+    def _owner_is_gone(self) -> None:
+        """Send the answers that there are, and end."""
+        self.drain_timeout = min(self.drain_timeout, OWNER_GONE)
+        self._stopping.set()
 
-def main(link: int) -> int:
-    """Serve until SIGTERM. Returns the exit code."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the owner has it, too
+
+def main(link: int, number: int) -> int:
+    """Serve until SIGTERM, as the front of this number. Returns the exit code."""
     sock = socket.socket(fileno=link)
     size = int.from_bytes(_exactly(sock, 4), "little")
     options = msgspec.json.decode(_exactly(sock, size), type=Options)
-    configure(options.command_line.log_level, options.command_line.log_format)
+    handler = configure(options.command_line.log_level, options.command_line.log_format)
+
+    def say_which(record: logging.LogRecord) -> bool:
+        record.front = number
+        return True
+
+    handler.addFilter(say_which)
     return FrontServer(FrontRuntime(sock), options).run()
 
 
@@ -120,4 +145,4 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -15,6 +15,7 @@ from typing import Final
 
 from wherry.frontends.access.origins import Binding, binding_of
 from wherry.frontends.connections.passed import passed_socket
+from wherry.frontends.connections.reuse_port import let_no_more_in
 from wherry.frontends.connections.sockets import address_text
 from wherry.frontends.connections.unix_socket import UnixName
 from wherry.runtime.threads import in_thread
@@ -30,12 +31,16 @@ class FrontSockets:
     http: Sequence[socket.socket] = ()
     grpc: Sequence[socket.socket] = ()
     name: UnixName | None = None
+    #: Whether the sockets are ours alone, and not passed by another program, or of a unix socket.
+    of_a_port: bool = False
+    of_a_grpc_port: bool = False
 
     async def bind(self, listen: Listen, count: int) -> None:
         """Take the addresses. OSError if one is taken; then none is kept."""
         try:
             self.http = await self._http(listen, count)
             self.grpc = await _grpc(listen, count)
+            self.of_a_grpc_port = listen.grpc_fd is None
         except BaseException:
             await self.close()
             raise
@@ -44,9 +49,25 @@ class FrontSockets:
         for sock in (*self.http, *self.grpc):
             sock.close()
         self.http = self.grpc = ()
+        await self.remove_name()
+
+    async def remove_name(self) -> None:
+        """Remove the name of the unix socket, unless a successor has it."""
         name, self.name = self.name, None
         if name is not None:
             await in_thread(name.remove, "wherry-close")
+
+    def let_no_more_in(self) -> None:
+        """Have no new connection begin, and close these copies of the sockets. What the kernel has
+        accepted is for the fronts, which have the others."""
+        if self.of_a_port:
+            for sock in self.http:
+                let_no_more_in(sock)
+        if self.of_a_grpc_port:
+            for sock in self.grpc:
+                let_no_more_in(sock)
+        for sock in (*self.http, *self.grpc):
+            sock.close()
 
     @property
     def binding(self) -> Binding:
@@ -68,6 +89,7 @@ class FrontSockets:
         elif listen.fd is not None:
             sock = passed_socket(listen.fd, "fd")
         else:
+            self.of_a_port = True
             return await _bound(listen.host, listen.port, count, listen.reuse_port)
         sock.listen(BACKLOG)
         return [sock] * count

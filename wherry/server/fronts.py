@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from wherry.frontends.access.origins import Binding
+from wherry.frontends.connections.backlog import HANDSHAKES
 from wherry.frontends.rows.connection import FrontConnection
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.remote.messages import FromFront
@@ -99,18 +100,30 @@ class Fronts:
                 self._told.clear()
                 await self._told.wait()
 
-    async def drain(self) -> None:
-        """Have the fronts accept no more, answer what they have, and end."""
+    async def drain(self, last_call: float) -> bool:
+        """Have the fronts answer what they have and end; for `last_call` seconds they still accept
+        connections. False if some request was not answered."""
         self._draining = True
         for front in self._fronts:
             _signal(front, signal.SIGTERM)
-        await asyncio.gather(*(_ended(front) for front in self._fronts))
+        await self._sockets.remove_name()
+        ended = asyncio.gather(*(_ended(front) for front in self._fronts))
+        # The fronts close the sockets when they have accepted what the kernel has; nothing may
+        # come between this and the end of the last copy.
+        await asyncio.sleep(max(0.0, last_call - HANDSHAKES))
+        self._sockets.let_no_more_in()
+        await ended
+        return not any(_left_some(front) for front in self._fronts)
 
-    async def end(self) -> None:
-        """Kill what has not ended."""
+    def kill(self) -> None:
+        """End all processes at once."""
         self._draining = True
         for front in self._fronts:
             _signal(front, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill what has not ended."""
+        self.kill()
         await asyncio.gather(*(_ended(front) for front in self._fronts))
         for front in self._fronts:
             if front.connection is not None:
@@ -146,9 +159,10 @@ class Fronts:
             files.append(front.grpc.fileno())
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen(
-            [sys.executable, "-m", "wherry.server.front", str(theirs.fileno())],
+            [sys.executable, "-m", "wherry.server.front", str(theirs.fileno()), str(front.number)],
             stdin=subprocess.DEVNULL,
             pass_fds=files,
+            process_group=0,  # what a terminal sends to all is for the owner
             env=environment,
         )
 
@@ -209,6 +223,13 @@ def _signal(front: Front, number: int) -> None:
     if front.process is not None:
         with suppress(ProcessLookupError):
             front.process.send_signal(number)
+
+
+def _left_some(front: Front) -> bool:
+    """Whether a front that has ended did not answer everything."""
+    process, connection = front.process, front.connection
+    served = connection is not None and connection.is_told
+    return served and process is not None and process.returncode != 0
 
 
 async def _ended(front: Front) -> None:

@@ -18,6 +18,7 @@ from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
+from wherry.runtime.threads import in_thread
 from wherry.server.access_log import AccessLog
 from wherry.server.fronts import Fronts
 from wherry.server.options import Options, TlsFiles
@@ -50,6 +51,7 @@ class Listeners:
         fronts: Fronts | None = None,
     ) -> None:
         self._listen = options.listen
+        self._is_front = is_front
         self._tls = options.tls
         #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
         self._serves_at_once = not self._listen.reuse_port and (
@@ -139,13 +141,27 @@ class Listeners:
         seconds."""
         last_call = min(LAST_CALL, timeout)
         ends_at = time.monotonic() + timeout
+        drained = True
         for fronts in self._of_fronts():
+            drained = False
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await fronts.drain()
+                    drained = await fronts.drain(last_call)
             timeout = max(0.0, ends_at - time.monotonic())
-        self._draining = {asyncio.create_task(one.drain(None, last_call)) for one in self._all()}
-        return not (self._draining and (await asyncio.wait(self._draining, timeout=timeout))[1])
+        # The owner has the sockets of a front, too, and lets no more in just before that time.
+        accept_until = last_call if self._is_front else 0.0
+        self._draining = {
+            asyncio.create_task(one.drain(None, last_call, accept_until=accept_until))
+            for one in self._all()
+        }
+        if self._draining:
+            drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
+        return drained
+
+    def kill(self) -> None:
+        """End the processes of fronts at once."""
+        for fronts in self._of_fronts():
+            fronts.kill()
 
     async def end(self) -> None:
         """Send the answers that are there, and close every connection. After `drain`."""
@@ -163,10 +179,12 @@ class Listeners:
         if self._http is not None:
             await self._start_http(self._http)
         for fronts in self._of_fronts():
+            # What is wrong with the files is said here, and not by each front.
+            await in_thread(self._check_tls, "wherry-tls")
             await fronts.start()
             self._is_open("http", fronts)
             if fronts.grpc_address:
-                log.info("listening", extra={"grpc": fronts.grpc_address})
+                self._say_listening("grpc", fronts.grpc_address)
         ports = {"management": self._listen.management_port, "metrics": self._listen.metrics_port}
         for name, listener in self._operators.items():
             await self._start_for_operators(name, listener, ports[name] or 0)
@@ -209,11 +227,20 @@ class Listeners:
             reuse_port=listen.reuse_port,
             serve=self._serves_at_once,
         )
-        log.info("listening", extra={"grpc": listener.address})
+        self._say_listening("grpc", listener.address)
 
     def _is_open(self, name: str, listener: Listener | Fronts) -> None:
         self.urls[name] = listener.url
-        log.info("listening", extra={"url" if name == "http" else name: listener.url})
+        self._say_listening("url" if name == "http" else name, listener.url)
+
+    def _say_listening(self, what: str, where: str) -> None:
+        # Of fronts the owner says it, once.
+        log.log(logging.DEBUG if self._is_front else logging.INFO, "listening", extra={what: where})
+
+    def _check_tls(self) -> None:
+        _tls_context(self._tls.of_http)
+        if self._listen.grpc_port is not None or self._listen.grpc_fd is not None:
+            _tls_context(self._tls.of_grpc, "h2")
 
 
 def _tls_context(files: TlsFiles, alpn: str = "http/1.1") -> ssl.SSLContext | None:

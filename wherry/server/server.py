@@ -197,14 +197,10 @@ class Server:
             if received:
                 self._end_now(number)
             received.append(number)
-            log.info("stopping", extra={"signal": signal.Signals(number).name})
+            self._say("stopping", signal=signal.Signals(number).name)
             self._stopping.set()
 
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        # The terminal was closed; nohup ignores that.
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
+        for number in self._signals():
             try:
                 loop.add_signal_handler(number, on_signal, number)
             except NotImplementedError:  # Windows
@@ -214,9 +210,22 @@ class Server:
             return NOT_DRAINED
         return INTERRUPTED if received == [signal.SIGINT] else DRAINED
 
+    def _signals(self) -> list[int]:
+        """The signals that end the server."""
+        numbers: list[int] = [signal.SIGTERM, signal.SIGINT]
+        # The terminal was closed; nohup ignores that.
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        return numbers
+
+    def _say(self, event: str, **fields: object) -> None:
+        """Log an event of the server's life."""
+        log.info(event, extra=fields)
+
     def _end_now(self, number: int) -> None:
         """End the process at a second signal, without answering open requests."""
         log.warning("stopped before everything was answered")
+        self._listeners.kill()
         for loaded in self.runtime.models():
             for instance in loaded.runner.instances:
                 instance.abort("the server was stopped")
@@ -252,7 +261,7 @@ class Server:
                     await self._stopping.wait()
             finally:
                 drained = await self._end()
-            log.info("stopped")
+            self._say("stopped")
             return drained
         finally:
             common.loop_stall.stop()
@@ -292,7 +301,7 @@ class Server:
     def _tell_ready(self) -> None:
         if self._is_the_program:
             _spare_the_collector()
-        log.info("ready", extra={"url": self.url, "models": len(self.runtime.models())})
+        self._say("ready", url=self.url, models=len(self.runtime.models()))
         self._ready_pipe.tell(self.url)
         self._ready.set_result(None)
 
@@ -301,11 +310,12 @@ class Server:
         self._applications.http.draining = True
         if self._rows is not None:
             self._rows.drain()
+            if self._rows.requests:
+                self._say("draining", requests=self._rows.requests)
         ends_at = time.monotonic() + self.drain_timeout
         listeners = self._listeners
         if listeners.connections or listeners.calls:
-            open_ones = {"connections": listeners.connections, "calls": listeners.calls}
-            log.info("draining", extra=open_ones)
+            self._say("draining", connections=listeners.connections, calls=listeners.calls)
         self.control.freeze()
         drained = await listeners.drain(self.drain_timeout)
         if self._owns_runtime:

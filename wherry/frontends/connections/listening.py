@@ -79,14 +79,15 @@ class Listening:
         drain_timeout: float | None,
         last_call: float = 0.0,
         *,
+        accept_until: float = 0.0,
         no_more_come: Callable[[], None] = _nothing,
     ) -> None:
         """Finish the requests that have arrived and close; then cut off what is left.
 
         For `last_call` seconds connections are still accepted, and an idle one may still bring a
-        request, so that one already sent is not lost. `no_more_come` is called when
-        that time is over. Returns when every connection is closed: after `drain_timeout` seconds at
-        the latest, or soon after `end`.
+        request, so that one already sent is not lost; for `accept_until` of them even if none is
+        open. `no_more_come` is called when that time is over. Returns when every connection is
+        closed: after `drain_timeout` seconds at the latest, or soon after `end`.
         """
         if self._backlog is None:
             return
@@ -96,6 +97,8 @@ class Listening:
                 # A successor on the same port goes on to get connections, busy or not.
                 begun = self._reuse_port or (busy and not self._passed)
                 self._connections.drain(last_call)
+                await asyncio.sleep(accept_until)
+                last_call -= accept_until
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()

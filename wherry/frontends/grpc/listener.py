@@ -104,16 +104,22 @@ class GrpcListener:
         except OSError:
             raise _taken(self.address) from None
 
-    async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
+    async def drain(
+        self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
+    ) -> None:
         """Finish the calls that have begun and close; then cut off what is left.
 
-        For `last_call` seconds connections are still accepted, and open streams are still read.
+        For `last_call` seconds connections are still accepted, and open streams are still read;
+        for `accept_until` of them even if no connection is open.
         Returns when every connection is closed: after `drain_timeout` seconds at the latest, or
         soon after `end`.
         """
         self._application.drain()
         await self._listening.drain(
-            drain_timeout, last_call, no_more_come=self._application.end_streams
+            drain_timeout,
+            last_call,
+            accept_until=accept_until,
+            no_more_come=self._application.end_streams,
         )
 
     async def end(self) -> None:

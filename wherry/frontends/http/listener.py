@@ -104,18 +104,21 @@ class Listener:
     def connections(self) -> int:
         return len(self._connections.open)
 
-    async def drain(self, drain_timeout: float | None, last_call: float = 0.0) -> None:
+    async def drain(
+        self, drain_timeout: float | None, last_call: float = 0.0, *, accept_until: float = 0.0
+    ) -> None:
         """Finish the requests that have arrived and close; then cut off what is left.
 
         For `last_call` seconds connections are still accepted, and an idle one may still bring a
         request: what is on its way to us at this moment is not lost. The last answer of each
-        connection says that it is the last. Returns when every connection is closed: after
+        connection says that it is the last. For `accept_until` of these seconds connections are
+        accepted even if none is open. Returns when every connection is closed: after
         `drain_timeout` seconds at the latest, or soon after `end`.
         """
         name, self._unix_name = self._unix_name, None
         if name is not None:
             await asyncio.to_thread(name.remove)
-        await self._listening.drain(drain_timeout, last_call)
+        await self._listening.drain(drain_timeout, last_call, accept_until=accept_until)
 
     async def end(self) -> None:
         """Give up what is not answered by now: the time to drain is over."""
