@@ -23,9 +23,11 @@ PREFIX_BYTES = 1024
 #: A replica has the beginning of a prompt cached if it was sent one like it within so many times
 #: what it takes to read one: what is sent so often is worth a place in several caches.
 JUST_NOW = 10.0
+#: Keys of prompts whose replica is remembered; of others it is found anew, which looks at all.
+KEYS = 4096
 #: How many times longer the wait may be where a prompt is cached, besides the time to read it: if
 #: all have long queues, to read it elsewhere would make them longer still.
-WORSE = 2.0
+WORSE = 4.0
 #: Seconds since its last step after which the replica of a sequence is forgotten.
 FORGOTTEN = 600.0
 #: Seconds that a batch takes at least in a forecast, so that a forecast of many of them ends.
@@ -172,8 +174,8 @@ class ReplicaChoice:
     """Chooses the replicas for one model in one front. For one thread at a time.
 
     Of what comes in one message `ended` is told before `reported`. A choice takes a few
-    microseconds with any number of replicas, but that of a sequence's first step and of a prompt,
-    which look at each.
+    microseconds with any number of replicas, but that of a sequence's first step and of the first
+    prompt that begins so, which look at each.
     """
 
     def __init__(self, random: Random) -> None:
@@ -191,6 +193,8 @@ class ReplicaChoice:
         self._rows = self._own_rows = self._share = 1.0
         #: The replica of each sequence, and when it was asked for, the longest ago first.
         self._sequences: dict[object, tuple[Replica, float]] = {}
+        #: Keys of prompts, and the replicas that they prefer of those that get new rows now.
+        self._preferred: dict[int, Replica] = {}
         #: Keys of prompts, and the replicas that they were sent to: when; the longest ago first.
         self._prompts: dict[tuple[int, Replica], float] = {}
         #: The last report with times: a replica that has run nothing yet is assumed to be as fast.
@@ -321,9 +325,13 @@ class ReplicaChoice:
 
     def _with_cached(self, key: int, best: Replica, rows: int, now: float) -> Replica:
         """The replica that prompts of this key prefer, or the best one: if that was sent one just
-        now, or if the wait would be more than twice as long and the time to read a prompt."""
-        assert best.group is not None
-        preferred = _highest(best.group, key)
+        now, or if its wait is longer than WORSE times that and the time to read a prompt."""
+        preferred = self._preferred.get(key)
+        if preferred is None:
+            if len(self._preferred) >= KEYS:
+                self._preferred.clear()
+            assert best.group is not None
+            preferred = self._preferred[key] = _highest(best.group, key)
         reading = preferred.load.prefill_seconds
         while self._prompts:
             old, since = next(iter(self._prompts.items()))
@@ -370,6 +378,7 @@ class ReplicaChoice:
             if last is not replica:
                 replica.group[replica.place] = last
                 last.place = replica.place
+        self._preferred.clear()
         replica.group = group
         if group is not None:
             replica.place = len(group)

@@ -53,7 +53,7 @@ def test_prompts_that_begin_alike_find_it_cached_and_do_not_crowd_one_replica() 
         found = prompts(60, seed=1, count=2000, skew=skew)
         chosen = found["beginning and prediction"]
         assert chosen["hits"] > 0.9
-        assert chosen["mean"] < 1.3 * min(one["mean"] for one in found.values())
+        assert chosen["mean"] < 1.5 * min(one["mean"] for one in found.values())
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:

@@ -268,14 +268,14 @@ def test_prompts_that_begin_alike_go_to_one_replica_until_its_wait_costs_more() 
     preferred = choice.choose(1, 0.0, text + b"one")
     assert preferred is not None
     for now in range(0, 500, 10):  # 0.1 s each; 0.35 s to read it elsewhere
-        choice.reported(preferred, waits(4), 0, now)
+        choice.reported(preferred, waits(6), 0, now)
         assert choice.choose(1, now, text + bytes([now % 256])) is preferred
-        choice.reported(preferred, waits(5), 0, now + 5.0)
+        choice.reported(preferred, waits(7), 0, now + 5.0)
         assert choice.choose(1, now + 5.0, text) is not preferred
     for replica in replicas:
-        choice.reported(replica, waits(20 if replica is preferred else 9), 0, 1000.0)
+        choice.reported(replica, waits(42 if replica is preferred else 9), 0, 1000.0)
     assert choice.choose(1, 1000.0, text) is preferred  # all have too much to do
-    choice.reported(preferred, waits(30), 0, 1100.0)
+    choice.reported(preferred, waits(44), 0, 1100.0)
     assert choice.choose(1, 1100.0, text) is not preferred
 
 
