@@ -14,7 +14,7 @@ from itertools import accumulate, count
 from random import Random
 from typing import Any
 
-from benchmarks.pool.ways import Way
+from benchmarks.pool.ways import MakeWay, Way
 from wherry.scheduler.forecast import Forecast
 from wherry.values.load import Load
 
@@ -218,11 +218,11 @@ class Front:
         self.send(list(self._out.pop(owner, {}).values()))
 
 
-def simulate(case: Case, way: Callable[[int, Random], Way], seed: int) -> Result:
+def simulate(case: Case, way: MakeWay, seed: int) -> Result:
     random, events, result = Random(seed), Events(), Result([], Counter())
     count = len(case.devices)
     fronts = [
-        Front(n, way(count, Random(seed * 1000 + n)), events, case.delay, result)
+        Front(n, way(count, Random(seed * 1000 + n), 2 * case.delay), events, case.delay, result)
         for n in range(case.fronts)
     ]
     owners = [

@@ -23,12 +23,16 @@ class Way(Protocol):
     def removed(self, owner: int) -> None: ...
 
 
+#: With the number of owners, and the seconds of a round trip.
+MakeWay = Callable[[int, Random, float], Way]
+
+
 class Predicted:
     """The rule of wherry."""
 
-    def __init__(self, owners: int, random: Random) -> None:
+    def __init__(self, owners: int, random: Random, round_trip: float) -> None:
         self._choice = ReplicaChoice(random)
-        self._replicas = [self._choice.added(str(number)) for number in range(owners)]
+        self._replicas = [self._choice.added(str(n), round_trip) for n in range(owners)]
         self._numbers = {replica: n for n, replica in enumerate(self._replicas)}
 
     def choose(self, now: float, sequence: int | None) -> int:
@@ -53,7 +57,7 @@ class Predicted:
 class Plain:
     """A rule that knows only the rows of its own front."""
 
-    def __init__(self, owners: int, random: Random) -> None:
+    def __init__(self, owners: int, random: Random, round_trip: float) -> None:
         self._random = random
         self._own = [0] * owners
         self._open = list(range(owners))
@@ -82,8 +86,8 @@ class AtRandom(Plain):
 
 
 class RoundRobin(Plain):
-    def __init__(self, owners: int, random: Random) -> None:
-        super().__init__(owners, random)
+    def __init__(self, owners: int, random: Random, round_trip: float) -> None:
+        super().__init__(owners, random, round_trip)
         self._turns = count(random.randrange(owners))
 
     def _next(self) -> int:
@@ -98,7 +102,7 @@ class LeastOutstanding(Plain):
         return min(self._open[start:] + self._open[:start], key=self._own.__getitem__)
 
 
-WAYS: dict[str, Callable[[int, Random], Way]] = {
+WAYS: dict[str, MakeWay] = {
     "predicted": Predicted,
     "random": AtRandom,
     "round robin": RoundRobin,

@@ -61,12 +61,15 @@ class Replica:
         "own",
         "place",
         "queued",
+        "round_trip",
         "seed",
         "unheard_since",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, round_trip: float = 0.0) -> None:
         self.name = name
+        #: Seconds that a message to it and one back are on the way.
+        self.round_trip = round_trip
         #: Its last report.
         self.load = Load()
         #: Rows of this front that were sent and have not ended; rows of others, as last reported.
@@ -121,18 +124,20 @@ class Replica:
         here = self.own - coming + self.others
         self.queued = max(0, here - load.running_rows)
         self.idle = 0 if load.queued_rows else max(0, load.instances - load.busy)
-        self.free_at = now + load.free_after
+        # What is sent now arrives a round trip after the report was made.
+        self.free_at = now + load.free_after - self.round_trip
         if coming:
             self._arrive(coming / share, now)
         self.due_at = inf
         if self.own:  # they may be in the batch after the one that runs
             self.due_at = max(now, self.free_at) + load.batch_seconds(load.full_rows)
+            self.due_at += self.round_trip
 
     def send(self, rows: int, now: float, share: float) -> None:
         """Rows are sent there now, which are this share of what all fronts send."""
         if self.unheard_since is None:
             self.unheard_since = now
-            self.due_at = now + self.answer_seconds(rows, now)
+            self.due_at = now + self.answer_seconds(rows, now) + self.round_trip
         elif self.free_at <= now:
             self._advance(now)
         self.own += rows
@@ -209,12 +214,13 @@ class ReplicaChoice:
 
     # Events
 
-    def added(self, name: str) -> Replica:
+    def added(self, name: str, round_trip: float = 0.0) -> Replica:
         """A replica is there, in place of one of the same name. It gets rows after its first
-        report. Fronts that call the replicas alike agree about sequences and prompts."""
+        report. Fronts that call the replicas alike agree about sequences and prompts. What its
+        `round_trip` turns out to be may be set there later."""
         if (before := self._all.get(name)) is not None:
             self.removed(before)
-        replica = self._all[name] = Replica(name)
+        replica = self._all[name] = Replica(name, round_trip)
         return replica
 
     def removed(self, replica: Replica) -> None:

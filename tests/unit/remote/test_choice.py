@@ -57,6 +57,14 @@ def test_an_answer_is_predicted_from_the_report_and_the_time_since(
     assert replica.answer_seconds(1, later) == pytest.approx(seconds, abs=1e-4)
 
 
+def test_a_row_that_is_sent_shortly_before_a_batch_begins_comes_too_late_for_it() -> None:
+    choice = ReplicaChoice(Random(1))
+    far = choice.added("far", round_trip=0.2)
+    choice.reported(far, busy(1.0, queued=8), 0, 0.0)
+    assert far.answer_seconds(1, 0.7) == pytest.approx(0.1 + 9.0 + 2.0)
+    assert far.answer_seconds(1, 0.9) == pytest.approx(8.9 + 2.0, abs=1e-4)
+
+
 def test_own_rows_count_at_once() -> None:
     choice, (replica,) = pool(IDLE)
     choice.sent(replica, 1, 0.0)
