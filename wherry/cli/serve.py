@@ -66,7 +66,7 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     folders = [target for target in targets if is_repository(target)]
     given = settings.options.repositories
     repositories = (*given.model_repositories, *folders)
-    if not targets and not repositories:
+    if not targets and not repositories and settings.options.cluster.replicas is None:
         raise ConfigError("nothing to serve: name a file (app.py), a module, or a folder of models")
     check_repositories_exist(repositories, given.model_control_mode)
     options = replace(
@@ -117,6 +117,7 @@ def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server
         runtime,
         control=control_of(settings, runtime),
         listen=options.listen,
+        cluster=options.cluster,
         tls=grpc_tls(options.tls),
         access=replace(options.access, api_keys=settings.api_keys()),
         capacity=options.capacity,

@@ -190,7 +190,7 @@ def _plainly(problem: str, option: Option) -> str:
 def _is_from_kubernetes(key: str, value: str) -> bool:
     """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant as an
     option."""
-    return key in ("port", "grpc_port") and value.startswith(("tcp://", "udp://"))
+    return key in ("port", "grpc_port", "rows_port") and value.startswith(("tcp://", "udp://"))
 
 
 def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, Any]]:

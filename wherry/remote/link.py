@@ -93,6 +93,7 @@ class OwnerLink:
         self._heard_at = loop.loop.time()
         #: Whether `_look` will be called.
         self._looks = False
+        self._leaves = False
         self.is_open = True
 
     def start(self) -> None:
@@ -101,6 +102,16 @@ class OwnerLink:
 
     def close(self) -> None:
         self._wire.close()
+
+    def leave(self) -> None:
+        """Close it once all is answered. Nothing new may be sent."""
+        self._leaves = True
+        self.write_soon()
+
+    @property
+    def rows(self) -> int:
+        """Requests for models that are not answered. Any thread."""
+        return sum([len(channel.requests) for channel in list(self.channels.values())])
 
     # To the owner
 
@@ -149,6 +160,11 @@ class OwnerLink:
             self._wire.add(CancelRows(model, ids))
         self._cancelled.clear()
         self._wire.write()
+        self._close_if_left()
+
+    def _close_if_left(self) -> None:
+        if self._leaves and not self._asked and not self.rows:
+            self._wire.close()
 
     def _look(self) -> None:
         """Give up what is late, and an owner with requests of which nothing is heard."""
@@ -170,6 +186,8 @@ class OwnerLink:
         self._heard_at = self._loop.loop.time()
         for message in messages:
             _RECEIVE[type(message)](self, message)
+        if self._leaves:
+            self._close_if_left()
 
     def _answers(self, message: RowAnswers) -> None:
         channel = self.channels.get(message.model)

@@ -241,7 +241,8 @@ class ToldCall(LinkMessage):
 
 
 class Goodbye(LinkMessage):
-    """The owner takes no more requests on this link; it answers those that it has."""
+    """The owner takes no more requests on this link; it answers those that it has. The front closes
+    the link when they are answered."""
 
 
 FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | Forget | Seen

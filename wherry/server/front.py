@@ -40,43 +40,47 @@ log = logging.getLogger("wherry")
 OWNER_GONE: Final = 1.0
 
 
-class FrontRuntime(Runtime):
-    """A runtime whose models are those of an owner."""
+class LocalOwner:
+    """The link to the process that has started this one, and owns its models.
 
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__()
+    `on_end` is called when that is gone.
+    """
+
+    def __init__(self, runtime: Runtime, sock: socket.socket) -> None:
+        self.on_end: Callable[[], None] = lambda: None
+        self._runtime = runtime
         self._sock = sock
         self._models: RemoteModels | None = None
-        self.link: OwnerLink | None = None
+        self._link: OwnerLink | None = None
         #: Set when the owner has told of its models.
         self.told = asyncio.Event()
-        #: Called when the owner is gone.
-        self.on_end: Callable[[], None] = lambda: None
 
-    def owner(self) -> OwnerLink | None:
-        """The link to the owner, if there is one."""
-        return self.link if self.link is not None and self.link.is_open else None
+    def link(self) -> OwnerLink | None:
+        """None before `start` and after the end."""
+        return self._link if self._link is not None and self._link.is_open else None
 
-    async def connect(self, version: str) -> None:
-        """Say hello to the owner. In the loop."""
-        port = self.port()
+    def start(self, version: str, *, serves: bool) -> None:
+        """Say hello. Without `serves` its models are not of interest. In the loop."""
+        port = self._runtime.port()
         self._sock.setblocking(False)
         messages = MessageSocket(self._sock, self._sock, FromOwner, copies=False)
-        self._models = RemoteModels(self)
-        self.link = OwnerLink(port, messages, self, "owner", ThreadPool("wherry-rows", 2).run)
-        self.link.start()
-        self.link.add(Hello(PROTOCOL, version, f"front {os.getpid()}", False))
-        self.link.write_soon()
+        if serves:
+            self._models = RemoteModels(self._runtime)
+        aside = ThreadPool("wherry-rows", 2).run
+        self._link = OwnerLink(port, messages, self, "owner", aside)
+        self._link.start()
+        self._link.add(Hello(PROTOCOL, version, f"front {os.getpid()}", False))
+        self._link.write_soon()
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
-        assert self._models is not None
-        self._models.update(link, models)
+        if self._models is not None:
+            self._models.update("owner", link, models)
         self.told.set()
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: those that come are refused."""
-        assert self._models is not None
-        self._models.withdraw_all(link)
+        if self._models is not None:
+            self._models.withdraw(link)
 
     def ended(self, link: OwnerLink, error: Exception) -> None:
         """The owner is gone, and this front with it."""
@@ -89,12 +93,16 @@ class FrontRuntime(Runtime):
 class FrontServer(Server):
     """Serves the clients of one front process."""
 
-    def __init__(self, runtime: FrontRuntime, options: Options) -> None:
-        self._front = runtime
+    def __init__(self, sock: socket.socket, options: Options) -> None:
+        runtime = Runtime()
+        self._owner = LocalOwner(runtime, sock)
         super().__init__(runtime, **{name: getattr(options, name) for name in OF_A_SERVER})
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        made = applications(self.control, options, plan, PassOn(self._front.owner))
+        owners = PassOn(self._owner.link)
+        if self.pool is not None:
+            owners = PassOn(self.pool.choose, knows_health=True)
+        made = applications(self.control, options, plan, owners)
         return made, Listeners(made, options, plan, is_front=True)
 
     def _signals(self) -> list[int]:
@@ -107,10 +115,13 @@ class FrontServer(Server):
         # Of the whole server the owner says it.
         log.debug(event, extra=fields)
 
+    def _start_pool(self) -> None:
+        super()._start_pool()
+        self._owner.on_end = self._owner_is_gone
+        self._owner.start(self._applications.common.version, serves=self.pool is None)
+
     async def _load(self) -> bool:
-        self._front.on_end = self._owner_is_gone
-        await self._front.connect(self._applications.common.version)
-        await self._front.told.wait()  # the first request finds the models here
+        await self._owner.told.wait()  # the first request finds the models here
         return True
 
     def _owner_is_gone(self) -> None:
@@ -131,7 +142,7 @@ def main(link: int, number: int) -> int:
         return True
 
     handler.addFilter(say_which)
-    return FrontServer(FrontRuntime(sock), options).run()
+    return FrontServer(sock, options).run()
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes:

@@ -18,11 +18,12 @@ from wherry.frontends.http.cors import Cors
 from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
+from wherry.frontends.rows.owner import RowsOwner
 from wherry.runtime.threads import in_thread
 from wherry.server.access_log import AccessLog
 from wherry.server.fronts import Fronts
 from wherry.server.options import Options, TlsFiles
-from wherry.server.parts import Applications
+from wherry.server.parts import Applications, rows_listener
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,10 +36,11 @@ LAST_CALL = 0.3
 
 
 class Listeners:
-    """The listeners of one server: HTTP, HTTP for its operators, and gRPC.
+    """The listeners of one server: HTTP, HTTP for its operators, gRPC, and that of the rows of
+    fronts.
 
     Its coroutines run in the server's event loop. A front has no listeners for operators: its
-    owner has them, and with `fronts` no others.
+    owner has them. With `rows` clients, or some of them, reach this server through fronts.
     """
 
     def __init__(
@@ -48,10 +50,13 @@ class Listeners:
         plan: MemoryPlan,
         *,
         is_front: bool = False,
-        fronts: Fronts | None = None,
+        rows: RowsOwner | None = None,
     ) -> None:
         self._listen = options.listen
+        self._cluster = options.cluster
         self._is_front = is_front
+        self._rows = None if rows is None else rows_listener(rows, options.cluster)
+        fronts = None if rows is None or not self._listen.fronts else Fronts(options, rows)
         self._tls = options.tls
         #: Whether it accepts while models are loading; not if a predecessor can answer meanwhile.
         self._serves_at_once = not self._listen.reuse_port and (
@@ -104,6 +109,11 @@ class Listeners:
         return "" if self._grpc is None else self._grpc.address
 
     @property
+    def rows_address(self) -> str:
+        """host:port for fronts; empty if there is none, or not listening yet."""
+        return "" if self._rows is None else self._rows.address
+
+    @property
     def connections(self) -> int:
         """Open HTTP connections of this process, without those of operators."""
         return 0 if self._http is None else self._http.connections
@@ -154,6 +164,8 @@ class Listeners:
             asyncio.create_task(one.drain(None, last_call, accept_until=accept_until))
             for one in self._all()
         }
+        if self._rows is not None:
+            self._draining.add(asyncio.create_task(self._rows.drain()))
         if self._draining:
             drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
         return drained
@@ -165,7 +177,8 @@ class Listeners:
 
     async def end(self) -> None:
         """Send the answers that are there, and close every connection. After `drain`."""
-        await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts())))
+        rows = () if self._rows is None else (self._rows,)
+        await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts(), *rows)))
         await asyncio.gather(*self._draining)
 
     def _all(self) -> list[Listener | GrpcListener]:
@@ -190,6 +203,8 @@ class Listeners:
             await self._start_for_operators(name, listener, ports[name] or 0)
         if self._grpc is not None:
             await self._start_grpc(self._grpc)
+        if self._rows is not None:
+            await self._rows.start(self._cluster.rows_host, self._cluster.rows_port or 0)
 
     async def _start_http(self, listener: Listener) -> None:
         listen = self._listen

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
@@ -14,6 +15,8 @@ from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
 from wherry.frontends.connections.limits import Limits
 from wherry.frontends.http_app import MANAGEMENT, HttpApp
 from wherry.frontends.offload import Offload
+from wherry.frontends.rows.listener import RowsListener
+from wherry.frontends.rows.owner import RowsOwner
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.parameters import HeaderForwarding
@@ -21,9 +24,12 @@ from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
+from wherry.remote.members import replicas_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
-from wherry.server.options import Capacity, Options
+from wherry.runtime.threads import ThreadPool
+from wherry.server.options import Capacity, Cluster, Options
+from wherry.server.pool import OwnerPool
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +37,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wherry")
 
+#: The least characters of a token that is not to be guessed.
+TOKEN_CHARS: Final = 16
+NO_CLUSTER: Final = Cluster()
+
 
 def runtime_of(
     models: Sequence[Model | type[Model] | Runtime],
     isolation: str,
     overrides: Mapping[str, Mapping[str, Any]] | None,
+    cluster: Cluster = NO_CLUSTER,
 ) -> Runtime:
-    """The one Runtime among `models`, or a new one of them."""
+    """The one Runtime among `models`, or a new one of them; without models that of a front."""
+    if cluster.replicas is not None:
+        if any(not isinstance(one, Runtime) or one.models() for one in models):
+            raise ConfigError("replicas: a front has no models; give it none, or no replicas")
+        if cluster.rows_port is not None:
+            raise ConfigError("replicas and rows_port: a server is a front or an owner, not both")
+    if not models and cluster.replicas is not None:
+        return Runtime()
     if not models:
         raise ConfigError("a server needs at least one model, or a Runtime")
     if any(isinstance(model, Runtime) for model in models):
@@ -47,6 +65,48 @@ def runtime_of(
         return runtime
     made = [model() if isinstance(model, type) else model for model in models]
     return Runtime(*made, isolation=isolation, overrides=overrides)  # type: ignore[arg-type]
+
+
+def cluster_token(cluster: Cluster) -> bytes:
+    """The token that owners and fronts share; empty: none. Reads a file. ConfigError if it is too
+    short, or cannot be read; the text never shows it."""
+    token, where = cluster.cluster_token or "", "cluster_token"
+    path = cluster.cluster_token_file
+    if path is not None:
+        where = f"cluster_token_file {path}"
+        try:
+            token = Path(path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+            raise ConfigError(f"{where}: {why}") from None
+        if not token:
+            raise ConfigError(f"{where}: it is empty")
+    if token and len(token) < TOKEN_CHARS:
+        raise ConfigError(
+            f"{where}: a token has {TOKEN_CHARS} characters or more; `openssl rand -hex 32` makes"
+            " one"
+        )
+    return token.encode()
+
+
+def owner_pool(runtime: Runtime, cluster: Cluster) -> OwnerPool | None:
+    """The owners of a front's models; None: this server has models of its own."""
+    if cluster.replicas is None:
+        return None
+    return OwnerPool(
+        runtime,
+        replicas_of(cluster.replicas),
+        token=cluster_token(cluster),
+        most_bytes=cluster.rows_max_message,
+    )
+
+
+def rows_listener(owner: RowsOwner, cluster: Cluster) -> RowsListener | None:
+    """What fronts of other machines connect to, if they may."""
+    if cluster.rows_port is None:
+        return None
+    aside = ThreadPool("wherry-rows", 2).run
+    return RowsListener(owner, cluster_token(cluster), cluster.rows_max_message, aside)
 
 
 def plan_for(capacity: Capacity) -> MemoryPlan:

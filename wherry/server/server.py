@@ -23,15 +23,21 @@ from typing import Any
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.owner import RowsOwner
+from wherry.frontends.rows.pass_on import PassOn
 from wherry.models.model import Model
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import in_thread
-from wherry.server.fronts import Fronts
 from wherry.server.listeners import Listeners
 from wherry.server.options import Options, from_keywords
-from wherry.server.parts import Applications, applications, plan_for, runtime_of
+from wherry.server.parts import (
+    Applications,
+    applications,
+    owner_pool,
+    plan_for,
+    runtime_of,
+)
 from wherry.server.ready_pipe import ReadyPipe
 from wherry.server.stop_pipe import StopPipe
 from wherry.workers.loop import new_event_loop
@@ -79,14 +85,16 @@ class Server:
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
         given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
-        self.runtime = runtime_of(models, isolation, overrides)
+        self.runtime = runtime_of(models, isolation, overrides, given.cluster)
         #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout
         self._owns_runtime = not self.runtime.models()
         #: What one client may cost.
         self.limits = (plan := plan_for(given.capacity)).limits
-        #: The front processes' way in; None: this process serves its clients itself.
+        #: The owners of the models; None: this process owns them.
+        self.pool = owner_pool(self.runtime, given.cluster)
+        #: The way in of fronts; None: this process has none but itself.
         self._rows: RowsOwner | None = None
         self._applications, self._listeners = self._make_listeners(given, plan)
         self._ready_pipe = ReadyPipe(given.life.ready_fd)
@@ -101,12 +109,11 @@ class Server:
         self._drained = True
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        made = applications(self.control, options, plan)
-        fronts = None
-        if options.listen.fronts:
+        pass_on = None if self.pool is None else PassOn(self.pool.choose, knows_health=True)
+        made = applications(self.control, options, plan, pass_on)
+        if options.listen.fronts or options.cluster.rows_port is not None:
             self._rows = RowsOwner(self.runtime, made.common, made.http, made.grpc)
-            fronts = Fronts(options, self._rows)
-        return made, Listeners(made, options, plan, fronts=fronts)
+        return made, Listeners(made, options, plan, rows=self._rows)
 
     def __repr__(self) -> str:
         return f"<Server {self.url or 'not started'}: {len(self.runtime.models())} models>"
@@ -120,6 +127,11 @@ class Server:
     def grpc_url(self) -> str:
         """host:port, as gRPC clients take it; empty if gRPC is off, or not listening yet."""
         return self._listeners.grpc_address
+
+    @property
+    def rows_address(self) -> str:
+        """host:port for fronts; empty without `rows_port`."""
+        return self._listeners.rows_address
 
     @property
     def management_url(self) -> str:
@@ -251,6 +263,7 @@ class Server:
         if self._rows is not None:
             self._rows.start()
         try:
+            self._start_pool()
             await listeners.start()
             try:
                 # Sending a model's files is running code: without a key from this machine only.
@@ -264,15 +277,21 @@ class Server:
             self._say("stopped")
             return drained
         finally:
+            if self.pool is not None:
+                await self.pool.end()
             common.loop_stall.stop()
             self._stop_pipe.close()
             self._ready_pipe.close()
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""
-        if not self._owns_runtime and not self.control.repositories:
+        loading: asyncio.Future[Any]
+        if self.pool is not None:
+            loading = asyncio.ensure_future(self.pool.ready())
+        elif self._owns_runtime or self.control.repositories:
+            loading = in_thread(self._start_models, "wherry-load")
+        else:
             return True
-        loading = in_thread(self._start_models, "wherry-load")
         stopped = asyncio.ensure_future(self._stopping.wait())
         waiting: set[asyncio.Future[Any]] = {loading, stopped}
         started = time.monotonic()
@@ -282,16 +301,21 @@ class Server:
                     waiting, timeout=PROGRESS_INTERVAL, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not loading.done() and not stopped.done():
-                    for name, reason in self.runtime.not_ready().items():
-                        seconds = round(time.monotonic() - started)
-                        log.info(f"still {reason}", extra={"model": name, "seconds": seconds})
+                    _log_progress(self.control, round(time.monotonic() - started))
         finally:
             stopped.cancel()
         if loading.done():
             loading.result()
             return True
-        loading.add_done_callback(asyncio.Future.exception)  # read it, or asyncio warns of it
+        loading.add_done_callback(_read)
+        if self.pool is not None:
+            loading.cancel()
         return False
+
+    def _start_pool(self) -> None:
+        """Begin to connect to the owners. In the loop."""
+        if self.pool is not None:
+            self.pool.start(self._applications.common.version)
 
     def _start_models(self) -> None:
         if self._owns_runtime:
@@ -319,7 +343,7 @@ class Server:
         self.control.freeze()
         drained = await listeners.drain(self.drain_timeout)
         if self._owns_runtime:
-            drained = await self._close_runtime(drained, ends_at)
+            drained = await _close(self.runtime, drained, ends_at)
         # Every request has its answer by now, which may be an error.
         await listeners.end()
         await in_thread(self.control.close, "wherry-close")
@@ -328,18 +352,30 @@ class Server:
             log.error("not everything was answered", extra={"drain_timeout": self.drain_timeout})
         return drained
 
-    async def _close_runtime(self, drained: bool, ends_at: float) -> bool:
-        """Finish what runs, and unload. False if something was not finished by `ends_at`, or not
-        `drained` before."""
-        left = max(0.0, ends_at - time.monotonic())
-        # Asked before the drain: after it all are "unloading".
-        loads = "loading" in self.runtime.not_ready().values()
-        drained &= await in_thread(lambda: self.runtime.drain(left), "wherry-drain")
-        # Wait for unloading only if nothing runs or loads any more; for UNLOADING seconds at least.
-        left = max(UNLOADING, ends_at - time.monotonic())
-        timeout = left if drained and not loads else 0.0
-        await in_thread(lambda: self.runtime.close(timeout), "wherry-close")
-        return drained
+
+async def _close(runtime: Runtime, drained: bool, ends_at: float) -> bool:
+    """Finish what runs, and unload. False if something was not finished by `ends_at`, or not
+    `drained` before."""
+    left = max(0.0, ends_at - time.monotonic())
+    # Asked before the drain: after it all are "unloading".
+    loads = "loading" in runtime.not_ready().values()
+    drained &= await in_thread(lambda: runtime.drain(left), "wherry-drain")
+    # Wait for unloading only if nothing runs or loads any more; for UNLOADING seconds at least.
+    left = max(UNLOADING, ends_at - time.monotonic())
+    timeout = left if drained and not loads else 0.0
+    await in_thread(lambda: runtime.close(timeout), "wherry-close")
+    return drained
+
+
+def _log_progress(control: ModelControl, seconds: int) -> None:
+    for name, reason in control.not_ready().items():
+        log.info(f"still {reason}", extra={"model": name, "seconds": seconds})
+
+
+def _read(loading: asyncio.Future[Any]) -> None:
+    """Read the error of a load that is of no interest any more, or asyncio warns of it."""
+    if not loading.cancelled():
+        loading.exception()
 
 
 def _spare_the_collector() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 
 from wherry.values.request import Array, Column
-from wherry.workers.frames import HAS_FILE, Garbage, header
+from wherry.workers.frames import HAS_FILE, MAX_MESSAGE_BYTES, Garbage, header
 from wherry.workers.shared_memory import ArrayFile, Region
 
 #: Arrays up to this size are copied into their message.
@@ -57,9 +58,14 @@ def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
 
 
 class MessageEncoder:
-    """Makes frames of messages. For one thread at a time."""
+    """Makes frames of messages, whose bodies have `most` bytes at most. For one thread at a time.
 
-    def __init__(self) -> None:
+    `inline`: arrays of any size lie in their messages, as the other process is on another machine.
+    """
+
+    def __init__(self, *, inline: bool = False, most: int = MAX_MESSAGE_BYTES) -> None:
+        self._most = most
+        self._inline_bytes = sys.maxsize if inline else INLINE_BYTES_WITHOUT_SLAB
         #: Where arrays go that are too large for their message, if they may.
         self.region: Region | None = None
         #: The memory file to send with the last frame, if there is one. Its user closes it, and
@@ -79,9 +85,9 @@ class MessageEncoder:
         try:
             body = self._encode(message)
             if not self._shared_bytes and self.file is None:  # most have no large array
-                return header(len(body)) + body
+                return header(len(body), most=self._most) + body
             flags = 0 if self.file is None else HAS_FILE
-            return header(len(body), self._shared_bytes, flags) + body
+            return header(len(body), self._shared_bytes, flags, self._most) + body
         except BaseException:
             if self.file is not None:
                 self.file.close()
@@ -101,7 +107,7 @@ class MessageEncoder:
     def _encode_array(self, parts: Sequence[Array], shape: tuple[int, ...]) -> msgspec.msgpack.Ext:
         dtype = parts[0].dtype
         size = dtype.itemsize * math.prod(shape)
-        if size <= (INLINE_BYTES_WITHOUT_SLAB if self._slab is None else INLINE_BYTES):
+        if size <= (self._inline_bytes if self._slab is None else INLINE_BYTES):
             head = _array_head(_INLINE, dtype, shape)
             return msgspec.msgpack.Ext(_ARRAY, b"".join([head, *(p.tobytes() for p in parts)]))
         place = None

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import struct
 
-#: A longer body is garbage (and a message of that size is refused before it is sent).
+import numpy as np
+
+#: A longer body is garbage (and a message of that size is refused before it is sent); where
+#: processes of other machines send, less is.
 MAX_MESSAGE_BYTES = 1 << 30
 #: A memory file comes with the frame: its descriptor was sent with, or before, its first byte.
 HAS_FILE = 1
@@ -34,23 +37,32 @@ class Garbage(Exception):
     """What came from the other process is no message."""
 
 
-def header(size: int, shared_bytes: int = 0, flags: int = 0) -> bytes:
-    """The header of the frame whose body has `size` bytes. Raises ValueError if that is too
-    much."""
-    if size > MAX_MESSAGE_BYTES:
-        raise ValueError(f"{size} bytes are more than one batch may hold")
+def header(
+    size: int, shared_bytes: int = 0, flags: int = 0, most: int = MAX_MESSAGE_BYTES
+) -> bytes:
+    """The header of the frame whose body has `size` bytes. Raises ValueError if that is more than
+    `most`."""
+    if size > most:
+        raise ValueError(f"{size} bytes are more than one batch may hold ({most})")
     return _HEADER.pack(size, shared_bytes, flags, _MARK)
 
 
 class FrameBuffer:
-    """Takes bytes as they come, gives frames. Pure: `space` says where to put what comes."""
+    """Takes bytes as they come, gives frames whose bodies have `most` bytes at most. Pure: `space`
+    says where to put what comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_MESSAGE_BYTES) -> None:
+        self._most = most
         self._view = memoryview(bytearray(_BUFFER_BYTES))
         #: What has come of the next frame lies between these.
         self._start = self._stop = 0
         #: How many bytes the next frame has, as far as that is known.
         self._wanted = _HEADER_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has come of the next frame."""
+        return self._start == self._stop
 
     def space(self) -> memoryview:
         """Free memory for the next bytes; tell `received` how many came. The frames that were
@@ -73,7 +85,7 @@ class FrameBuffer:
         self._wanted = _HEADER_BYTES
         while stop - start >= _HEADER_BYTES:
             length, shared_bytes, flags, mark = _HEADER.unpack_from(view, start)
-            if mark != _MARK or length > MAX_MESSAGE_BYTES:
+            if mark != _MARK or length > self._most:
                 frames.append((view[start : min(start + 16, stop)], 0, IS_GARBAGE))
                 break
             body = start + _HEADER_BYTES
@@ -90,6 +102,7 @@ class FrameBuffer:
         """Move what has come of a frame of `size` bytes to where all of it has room."""
         waiting = self._view[self._start : self._stop]
         if size > len(self._view):
-            self._view = memoryview(bytearray(size))
+            # Not cleared: a frame that only says that it is large takes no memory.
+            self._view = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
         self._view[: len(waiting)] = waiting
         self._start, self._stop = 0, len(waiting)

@@ -20,7 +20,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from wherry.workers.encoding import MessageDecoder, MessageEncoder
-from wherry.workers.frames import HAS_FILE, IS_GARBAGE, Frame, FrameBuffer, Garbage
+from wherry.workers.frames import (
+    HAS_FILE,
+    IS_GARBAGE,
+    MAX_MESSAGE_BYTES,
+    Frame,
+    FrameBuffer,
+    Garbage,
+)
 from wherry.workers.shared_memory import Region, Slab
 
 _ONE_FILE = socket.CMSG_SPACE(array.array("i").itemsize)
@@ -57,6 +64,7 @@ class FrameSocket:
         decoder: FrameDecoder,
         *,
         wait: Callable[[int, int], None] | None = None,
+        most: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._source = source
         self._target = target
@@ -64,7 +72,7 @@ class FrameSocket:
         self._decoder = decoder
         #: May be replaced, for another thread.
         self.wait = wait
-        self._buffer = FrameBuffer()
+        self._buffer = FrameBuffer(most)
         #: Those that have come and are not decoded.
         self._frames: deque[Frame] = deque()
         #: May descriptors come? If none can, receiving is a third cheaper.

@@ -63,6 +63,8 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "max_received_bytes": 19, "max_connection_received_bytes": 20,
         "allowed_host": ["models.example.com"], "cors_origin": ["https://app.example.com"],
         "reuse_port": True, "fd": 21, "grpc_fd": 22, "fronts": 2,
+        "rows_port": 23, "rows_host": "i", "replicas": "o:24", "cluster_token": "q",
+        "cluster_token_file": "u", "rows_max_message": 2**20,
     }  # fmt: skip
     assert values.keys() == OPTIONS.keys()
     lists = {k: v for k, v in values.items() if OPTIONS[k].separator}

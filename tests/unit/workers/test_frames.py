@@ -73,9 +73,13 @@ def test_garbage_is_known_by_its_header_and_frames_before_it_count(garbage: byte
     assert came == [(b"a", 0, 0), (garbage[:16], 0, IS_GARBAGE)]
 
 
-def test_a_message_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 3)
+def test_a_message_that_is_too_large_is_refused() -> None:
+    assert header(3, most=3)
+    with pytest.raises(ValueError, match=r"4 bytes are more than one batch may hold \(3\)"):
+        header(4, most=3)
 
-    assert frame(b"abc")
-    with pytest.raises(ValueError, match="4 bytes are more than one batch may hold"):
-        frame(b"abcd")
+
+def test_a_frame_that_is_too_large_is_garbage_before_any_of_it_has_come() -> None:
+    came = feed(FrameBuffer(1000), frame(b"a" * 1000) + header(1001))
+
+    assert [flags for _, _, flags in came] == [0, IS_GARBAGE]

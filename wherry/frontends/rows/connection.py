@@ -83,6 +83,8 @@ class FrontConnection:
         #: Whether the front is told of the load.
         self.reports = False
         self._reported_at: dict[int, float] = {}
+        #: Called once the link has ended, with the reason.
+        self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
         self._owner = owner
         self._common = owner.common
         #: Requests without an outcome, by model and id.
@@ -308,6 +310,7 @@ class FrontConnection:
         self._owner.left(self, error)
         # What is cancelled is told of by then.
         self.port.call(lambda _: self.port.after.remove(self._tell), None)
+        self.on_left(self, error)
 
 
 _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {

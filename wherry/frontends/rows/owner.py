@@ -45,6 +45,8 @@ class RowsOwner:
     ) -> None:
         self.common = common
         self.clock = runtime.clock
+        #: What fronts call this owner.
+        self.name = ""
         self.connections: list[FrontConnection] = []
         self._runtime = runtime
         self._http = http
@@ -190,7 +192,12 @@ class RowsOwner:
 
     def _models(self) -> OwnedModels:
         return OwnedModels(
-            PROTOCOL, self.common.version, "", self._revision, list(self._cards()), self._others
+            PROTOCOL,
+            self.common.version,
+            self.name,
+            self._revision,
+            list(self._cards()),
+            self._others,
         )
 
     def _cards(self) -> Iterator[ModelCard]:

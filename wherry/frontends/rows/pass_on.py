@@ -15,14 +15,19 @@ OWN: Final = frozenset(("inference",))
 
 
 class PassOn:
-    """Passes HTTP requests on to the owner whose link `choose` gives."""
+    """Passes HTTP requests on to the owner whose link `choose` gives. `knows_health`: the front
+    knows itself whether it is ready, as it has several owners."""
 
-    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
+    def __init__(
+        self, choose: Callable[[], OwnerLink | None], *, knows_health: bool = False
+    ) -> None:
         self.choose = choose
+        self._knows_health = knows_health
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
-        if route.group in OWN or (route.group == "health" and not path.endswith("/ready")):
+        of_owner = path.endswith("/ready") and not self._knows_health
+        if route.group in OWN or (route.group == "health" and not of_owner):
             return route
         return Route(dict.fromkeys(route.handlers, self), route.group, route.open)
 
