@@ -8,9 +8,9 @@ to the same replica. Pure: time comes in as an argument.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from math import inf
 from random import Random
-from zlib import crc32
 
 import msgspec
 
@@ -400,7 +400,7 @@ class ReplicaChoice:
 
 def hash_of(key: bytes) -> int:
     """64 bits, the same in each process."""
-    return crc32(key) << 32 | crc32(key, 0x9E3779B9)
+    return int.from_bytes(blake2b(key, digest_size=8).digest())
 
 
 def _highest(replicas: Sequence[Replica], key: int) -> Replica:

@@ -306,10 +306,12 @@ def test_other_prompts_go_to_other_replicas() -> None:
     assert min(places.values()) > 60
 
 
-def test_hashes_differ_in_all_bits() -> None:
-    hashes = [hash_of(str(n).encode()) for n in range(1000)]
+def test_all_bits_of_a_hash_differ_independently() -> None:
+    hashes = [hash_of(str(n).encode()) for n in range(1000, 2000)]
     for bit in range(64):
         assert 400 < sum(one >> bit & 1 for one in hashes) < 600
+        for other in range(bit):
+            assert 400 < sum((one >> bit ^ one >> other) & 1 for one in hashes) < 600
 
 
 # Any order of events
