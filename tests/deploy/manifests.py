@@ -25,7 +25,18 @@ DOCKERFILE = (KUBERNETES / "Dockerfile").read_text()
 Object = dict[str, Any]
 
 #: By name: folders to render together, a kustomization first and then components on top of it.
-COMPOSITIONS: dict[str, tuple[str, ...]] = {"kserve": ("kserve",)}
+COMPOSITIONS: dict[str, tuple[str, ...]] = {
+    "one-node": ("overlays/one-node",),
+    "cluster": ("overlays/cluster",),
+    "gpu": ("overlays/gpu",),
+    "model-volume": ("overlays/cluster", "components/model-volume"),
+    "model-image": ("overlays/cluster", "components/model-image"),
+    "green": ("overlays/cluster", "components/green"),
+    "kserve": ("kserve",),
+}
+
+#: Those with owners and fronts.
+POOLS = [name for name in COMPOSITIONS if name != "kserve"]
 
 
 @functools.cache

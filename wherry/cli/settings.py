@@ -188,9 +188,9 @@ def _plainly(problem: str, option: Option) -> str:
 
 
 def _is_from_kubernetes(key: str, value: str) -> bool:
-    """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80: not meant as an
-    option."""
-    return key in ("port", "grpc_port", "rows_port") and value.startswith(("tcp://", "udp://"))
+    """A Service called `wherry` gives every pod WHERRY_PORT=tcp://10.0.0.1:80, one called
+    `wherry-rows` WHERRY_ROWS_PORT: not meant as an option."""
+    return key.endswith("port") and value.startswith(("tcp://", "udp://"))
 
 
 def _read_file(named: str | None, folder: Path) -> tuple[str | None, dict[str, Any]]:

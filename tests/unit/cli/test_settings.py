@@ -150,8 +150,12 @@ def test_a_mistake_in_a_flag_or_variable_is_named(
         settings(tmp_path, flags, env)
 
 
-def test_what_kubernetes_puts_into_wherry_port_is_not_meant_for_us(tmp_path: Path) -> None:
-    assert settings(tmp_path, env={"WHERRY_PORT": "tcp://10.0.0.1:80"}).options.listen.port == 8000
+@pytest.mark.parametrize("key", [key for key in OPTIONS if key.endswith("_port") or key == "port"])
+def test_what_kubernetes_puts_into_the_variable_of_a_port_is_not_meant_for_us(
+    tmp_path: Path, key: str
+) -> None:
+    env = {OPTIONS[key].variable: "tcp://10.0.0.1:80"}
+    assert settings(tmp_path, env=env).options.value(key) == OPTIONS[key].default
 
 
 @pytest.mark.parametrize(

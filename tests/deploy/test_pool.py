@@ -1,0 +1,340 @@
+"""Owners and fronts find each other, and what stands around them finds both."""
+
+import base64
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.deploy.manifests import (
+    DOCKERFILE,
+    KUBERNETES,
+    POOLS,
+    ROOT,
+    Object,
+    deployment,
+    kustomized,
+    labels_of,
+    named,
+    of_kind,
+    pod_of,
+    port_names,
+    rendered,
+    selectors,
+    selects,
+    server_of,
+    servers,
+    settings_of,
+)
+from wherry import Runtime, model
+from wherry.cli.settings import Settings
+from wherry.frontends.admission import Admission
+from wherry.observability.metrics import Metrics
+from wherry.server.options import OPTIONS, Cluster
+from wherry.server.parts import cluster_token
+from wherry.values.errors import ConfigError
+
+pool = pytest.mark.parametrize("name", POOLS)
+
+
+@model
+def quiet(text: str) -> str:
+    return text
+
+
+def known_ports(settings: Settings) -> dict[str, int | None]:
+    """The ports that wherry listens on, by the names that the manifests give them."""
+    listen = settings.options.listen
+    named = {"http": listen.port, "grpc": listen.grpc_port, "metrics": listen.metrics_port}
+    more = {"rows": settings.options.value("rows_port"), "management": listen.management_port}
+    return {**named, **more}
+
+
+@pool
+def test_the_ports_of_a_container_are_those_that_wherry_listens_on(name: str) -> None:
+    for one in servers(name):
+        settings = settings_of(server_of(one))
+        listened = {key: port for key, port in known_ports(settings).items() if port is not None}
+        assert port_names(one) == listened
+        exposed = re.findall(r"^EXPOSE (.*)$", DOCKERFILE, re.M)[0].split()
+        assert {str(port) for port in listened.values()} <= set(exposed)
+
+
+@pool
+def test_the_fronts_ask_for_the_owners_by_a_name_that_leads_to_their_rows(name: str) -> None:
+    front, owner = (deployment(rendered(name), which) for which in ("front", "owner"))
+    told = settings_of(server_of(front)).options.value("replicas")
+    scheme, service_name, port = told.split(":")
+    service = named(rendered(name), "Service", service_name)
+    assert scheme == "dns"
+    assert service["spec"]["clusterIP"] == "None"
+    assert selects(service["spec"]["selector"], labels_of(owner))
+    (led_to,) = [one["targetPort"] for one in service["spec"]["ports"] if one["port"] == int(port)]
+    assert led_to == "rows"
+
+
+@pool
+def test_the_autoscaler_reads_metrics_that_wherry_has(name: str) -> None:
+    with Runtime(quiet) as runtime:
+        samples = {
+            sample.name
+            for metric in Metrics(runtime, Admission(), "1").collect()
+            for sample in metric.samples
+        } | {
+            metric.name + {"counter": "_total"}.get(metric.type, "")
+            for metric in Metrics(runtime, Admission(), "1").collect()
+        }
+    values = yaml.safe_load((KUBERNETES / "components/autoscaling/adapter-values.yaml").read_text())
+    rules = values["rules"]["custom"]
+    assert {re.match(r"\w+", rule["seriesQuery"])[0] for rule in rules} <= samples  # type: ignore[index]
+    served_as = {rule["name"]["as"] for rule in rules}
+    read = {
+        metric["pods"]["metric"]["name"]
+        for one in of_kind(rendered(name), "HorizontalPodAutoscaler")
+        for metric in one["spec"]["metrics"]
+        if metric["type"] == "Pods"
+    }
+    assert read == (set() if name == "one-node" else served_as)
+
+
+@pool
+def test_a_deployment_selects_the_pods_that_it_makes_and_no_others(name: str) -> None:
+    deployments = of_kind(rendered(name), "Deployment")
+    for one in deployments:
+        for other in deployments:
+            chosen = selects(one["spec"]["selector"]["matchLabels"], labels_of(other))
+            assert chosen == (one is other)
+
+
+@pool
+def test_every_selector_finds_pods(name: str) -> None:
+    pods = [labels_of(one) for one in of_kind(rendered(name), "Deployment")]
+    for one in rendered(name):
+        if one["kind"] in ("ConfigMap", "Secret", "HorizontalPodAutoscaler", "ServiceMonitor"):
+            continue
+        found = list(selectors(one))
+        assert found
+        for selector in found:
+            assert any(selects(selector, labels) for labels in pods), (one["metadata"], selector)
+
+
+@pool
+def test_every_name_of_a_port_is_one_of_the_pods_that_it_leads_to(name: str) -> None:
+    objects = rendered(name)
+    deployments = of_kind(objects, "Deployment")
+
+    def ports_of(selector: dict[str, str]) -> list[set[str]]:
+        return [set(port_names(one)) for one in deployments if selects(selector, labels_of(one))]
+
+    for service in of_kind(objects, "Service"):
+        wanted = {port["targetPort"] for port in service["spec"]["ports"]}
+        assert all(wanted <= ports for ports in ports_of(service["spec"]["selector"]))
+    for monitor in of_kind(objects, "PodMonitor"):
+        wanted = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
+        chosen = ports_of(monitor["spec"]["selector"]["matchLabels"])
+        assert chosen
+        assert all(wanted <= ports for ports in chosen)
+    for monitor in of_kind(objects, "ServiceMonitor"):
+        selector = monitor["spec"]["selector"]["matchLabels"]
+        services = [
+            {port["name"] for port in one["spec"]["ports"]}
+            for one in of_kind(objects, "Service")
+            if selects(selector, one["metadata"]["labels"])
+        ]
+        assert services
+        assert all({e["port"] for e in monitor["spec"]["endpoints"]} <= one for one in services)
+
+
+@pool
+def test_every_secret_map_volume_and_target_that_is_named_is_there(name: str) -> None:
+    objects = rendered(name)
+    for one in of_kind(objects, "Deployment"):
+        pod = pod_of(one)
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert "app.py" in named(objects, "ConfigMap", volume["configMap"]["name"])["data"]
+        for variable in server_of(one)["env"]:
+            if "valueFrom" in variable:
+                secret = variable["valueFrom"]["secretKeyRef"]
+                assert secret["key"] in named(objects, "Secret", secret["name"])["data"]
+    for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
+        target = scaler["spec"]["scaleTargetRef"]
+        scaled = named(objects, target["kind"], target["name"])
+        assert "replicas" not in scaled["spec"]  # or each apply would set it back
+
+
+@pool
+def test_owners_and_fronts_have_the_same_token(name: str) -> None:
+    tokens = [
+        variable["valueFrom"]["secretKeyRef"]
+        for one in servers(name)
+        for variable in server_of(one)["env"]
+        if variable["name"] == OPTIONS["cluster_token"].variable
+    ]
+    assert len(tokens) == 2
+    assert tokens[0] == tokens[1]
+
+
+@pool
+def test_an_update_or_an_eviction_takes_no_more_than_one_pod_and_an_update_none(name: str) -> None:
+    for one in of_kind(rendered(name), "Deployment"):
+        rolling = one["spec"]["strategy"]["rollingUpdate"]
+        assert rolling["maxUnavailable"] == 0
+        assert rolling["maxSurge"] == 1
+        budgets = [
+            budget["spec"]["maxUnavailable"]
+            for budget in of_kind(rendered(name), "PodDisruptionBudget")
+            if selects(budget["spec"]["selector"]["matchLabels"], labels_of(one))
+        ]
+        assert budgets == [1]
+
+
+def test_no_server_starts_with_the_token_that_is_in_the_sources() -> None:
+    (secret,) = of_kind(rendered("cluster"), "Secret")
+    placeholder = base64.b64decode(secret["data"]["token"]).decode()
+    with pytest.raises(ConfigError, match="16 characters"):
+        cluster_token(Cluster(cluster_token=placeholder))
+
+
+def test_the_probe_at_the_start_of_a_front_needs_no_owner() -> None:
+    front = server_of(deployment(rendered("cluster"), "front"))
+    assert front["startupProbe"]["httpGet"]["path"] == "/v2/health/live"
+
+
+def test_only_owners_get_gpus() -> None:
+    owner, front = (server_of(deployment(rendered("gpu"), one)) for one in ("owner", "front"))
+    assert owner["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in front["resources"]["limits"]
+
+
+def test_one_node_needs_nothing_that_has_to_be_installed_before() -> None:
+    groups = {one["apiVersion"] for one in rendered("one-node")}
+    assert groups == {"v1", "apps/v1", "policy/v1", "networking.k8s.io/v1"}
+    assert {d["spec"]["replicas"] for d in of_kind(rendered("one-node"), "Deployment")} == {1}
+
+
+# The page.
+
+
+def _folders_of_the_page(folder: Path) -> None:
+    """Write the files that docs/how-to/kubernetes.md shows into this folder."""
+    page = (ROOT / "docs/how-to/kubernetes.md").read_text()
+    shown = dict(re.findall(r"```yaml\n# (\S+)\n(.*?)```", page, re.DOTALL))
+    assert set(shown) == {"blue/kustomization.yaml", "green/kustomization.yaml"}
+    for name, text in shown.items():
+        path = folder / name
+        path.parent.mkdir()
+        path.write_text(text.replace("../wherry", os.path.relpath(ROOT, path.parent.resolve())))
+    (folder / "blue/app.py").write_text("# mine\n")
+    (folder / "blue/token.env").write_text(f"token={'m' * 32}\n")
+
+
+def test_the_folders_of_the_page_are_a_pool_of_ones_own_and_a_second_one(tmp_path: Path) -> None:
+    _folders_of_the_page(tmp_path)
+    blue, green = kustomized(tmp_path / "blue"), kustomized(tmp_path / "green")
+    for objects, tag in ((blue, "0.1.0"), (green, "0.2.0")):
+        assert {one["metadata"]["namespace"] for one in objects} == {"models"}
+        deployments = of_kind(objects, "Deployment")
+        assert {server_of(one)["image"] for one in deployments} == {f"example/wherry:{tag}"}
+        (secret,), (files,) = of_kind(objects, "Secret"), of_kind(objects, "ConfigMap")
+        assert base64.b64decode(secret["data"]["token"]) == b"m" * 32
+        assert files["data"] == {"app.py": "# mine\n"}
+    names = [(one["kind"], one["metadata"]["name"]) for one in (*blue, *green)]
+    assert len(set(names)) == len(names)
+
+
+# Who reaches whom.
+
+_HERE = "default"
+
+
+def _reached(objects: list[Object], source: tuple[str, dict[str, str]], to: Object) -> set[str]:
+    """Names of the ports of a Deployment's pods that its network policies open to a source."""
+    namespace, labels = source
+    policies = [
+        one["spec"]
+        for one in of_kind(objects, "NetworkPolicy")
+        if selects(one["spec"]["podSelector"]["matchLabels"], labels_of(to))
+    ]
+    assert any("Ingress" in one["policyTypes"] for one in policies)
+    opened = set()
+    for rule in (rule for one in policies for rule in one.get("ingress", ())):
+        if "from" not in rule or any(_is(peer, namespace, labels) for peer in rule["from"]):
+            opened |= {port["port"] for port in rule["ports"]}
+    return opened
+
+
+def _is(peer: Object, namespace: str, labels: dict[str, str]) -> bool:
+    where = peer.get("namespaceSelector", {}).get("matchLabels")
+    of_namespace = {"kubernetes.io/metadata.name": namespace}
+    there = namespace == _HERE if where is None else selects(where, of_namespace)
+    return there and selects(peer.get("podSelector", {}).get("matchLabels", {}), labels)
+
+
+@pytest.mark.parametrize("name", [name for name in POOLS if name != "green"])
+def test_rows_come_from_fronts_metrics_go_to_monitoring_and_clients_reach_fronts(name: str) -> None:
+    objects = rendered(name)
+    front, owner = deployment(objects, "front"), deployment(objects, "owner")
+    sources = {
+        "a client": ("elsewhere", {"app": "shop"}),
+        "a neighbour": (_HERE, {"app": "shop"}),
+        "a front": (_HERE, labels_of(front)),
+        "a false front": ("elsewhere", labels_of(front)),
+        "an owner": (_HERE, labels_of(owner)),
+        "prometheus": ("monitoring", {}),
+    }
+    public = {"http", "grpc"}
+    assert {name: _reached(objects, source, front) for name, source in sources.items()} == {
+        **dict.fromkeys(sources, public),
+        "prometheus": public | {"metrics"},
+    }
+    assert {name: _reached(objects, source, owner) for name, source in sources.items()} == {
+        **{name: set() for name in sources},
+        "a front": {"rows"},
+        "prometheus": {"metrics"},
+    }
+
+
+def test_pods_may_call_owners_and_dns_only() -> None:
+    objects = rendered("cluster")
+    rules = [r for one in of_kind(objects, "NetworkPolicy") for r in one["spec"].get("egress", ())]
+    assert sorted({port["port"] for rule in rules for port in rule["ports"]}) == [53, 8002]
+    owner = deployment(objects, "owner")
+    assert port_names(owner)["rows"] == 8002
+    isolated = [
+        one["spec"]["podSelector"]["matchLabels"]
+        for one in of_kind(objects, "NetworkPolicy")
+        if "Egress" in one["spec"]["policyTypes"]
+    ]
+    for one in of_kind(objects, "Deployment"):
+        assert any(selects(selector, labels_of(one)) for selector in isolated)
+
+
+# Two sets beside each other, for an upgrade.
+
+
+def test_a_second_set_shares_the_service_of_the_clients_with_the_first_and_nothing_else() -> None:
+    blue, green = rendered("cluster"), rendered("green")
+    names = [(one["kind"], one["metadata"]["name"]) for one in (*blue, *green)]
+    assert len(set(names)) == len(names)
+    pods = [labels_of(one) for one in of_kind(green, "Deployment")]
+    shared = [
+        (one["kind"], one["metadata"]["name"])
+        for one in blue
+        if one["kind"] in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy")
+        for selector in selectors(one)
+        if any(selects(selector, labels) for labels in pods)
+    ]
+    assert {name for kind, name in shared if kind != "NetworkPolicy"} == {"wherry"}
+    policies = {one["metadata"]["name"] for one in of_kind(blue, "NetworkPolicy")}
+    assert {name for kind, name in shared if kind == "NetworkPolicy"} == policies
+    of_blue = [labels_of(one) for one in of_kind(blue, "Deployment")]
+    for one in green:
+        if one["kind"] in ("Deployment", "Service", "PodDisruptionBudget"):
+            for selector in selectors(one):
+                assert not any(selects(selector, labels) for labels in of_blue)
