@@ -249,3 +249,10 @@ FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | 
 FromOwner = (
     OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | ToldCall | Goodbye
 )
+
+
+def ids_of(message: Rows | OneRequest | RowAnswers | Response) -> list[int]:
+    """The ids of the requests that a message is about."""
+    if isinstance(message, Rows):
+        return list(range(message.first, message.first + message.count))
+    return message.ids if isinstance(message, RowAnswers) else [message.id]

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
+import numpy as np
+
 from wherry.frontends.admission import SMALL_BODY
 from wherry.frontends.rows.answer_box import AnswerBox
 from wherry.frontends.rows.asked_requests import Answerer, AskedRequests
@@ -41,14 +43,18 @@ from wherry.remote.messages import (
     RowAnswers,
     Rows,
     Seen,
+    ids_of,
 )
 from wherry.runtime.loop_port import LoopPort
 from wherry.values.errors import BadModelOutput, ModelNotReady, WherryError
-from wherry.values.request import Columns, InferRequest, InferResponse
+from wherry.values.request import InferRequest, InferResponse
 from wherry.workers.frames import Garbage
 from wherry.workers.link import LARGE_BYTES, Messages, WorkerLink
 
 log = logging.getLogger("wherry")
+
+#: Rows of one message, at most: those that many connections can send in one turn of a loop.
+MOST_ROWS: Final = 2**20
 
 
 class RowsDesk(Answerer, Protocol):
@@ -141,7 +147,15 @@ class FrontConnection:
             kind = type(message)
             if not self.name and kind is not Hello:
                 raise Garbage("a front says hello first")
-            _RECEIVE[kind](self, message)
+            try:
+                _RECEIVE[kind](self, message)
+            except Garbage:
+                raise
+            except Exception as error:
+                if kind is not Rows and kind is not OneRequest:
+                    raise Garbage(str(error)) from error
+                log.exception("internal error")
+                self._refuse(message.model, ids_of(message), error)
 
     def _hello(self, message: Hello) -> None:
         if message.protocol != PROTOCOL:
@@ -151,6 +165,8 @@ class FrontConnection:
         self._owner.greet(self)
 
     def _rows(self, message: Rows) -> None:
+        if not 0 < message.count <= MOST_ROWS:
+            raise Garbage(f"a message of {message.count} rows")
         ids = range(message.first, message.first + message.count)
         model = self._model(message.model, ids)
         if model is None:
@@ -181,6 +197,8 @@ class FrontConnection:
         if model is None:
             return
         columns = unpacked(message.columns, model.shaped_in)
+        if model.loaded.config.max_batch_size:
+            _check(columns, message.rows)
         reply: RowOrStream
         if message.streams:
             reply = RowStream(self._responded, self._ended.append, self.port, model, message.id)
@@ -289,10 +307,8 @@ class FrontConnection:
 
     def _unsent(self, message: Any, error: Exception) -> None:
         """An answer could not be encoded."""
-        if isinstance(message, RowAnswers):
-            ids = message.ids
-        elif isinstance(message, Response):
-            ids = [message.id]
+        if isinstance(message, RowAnswers | Response):
+            ids = ids_of(message)
         else:
             log.error("a message could not be sent", extra={"why": str(error)})
             return
@@ -308,9 +324,12 @@ class FrontConnection:
                     model.loaded.cancel(request)
         self._asked.leave()
         self._owner.left(self, error)
-        # What is cancelled is told of by then.
-        self.port.call(lambda _: self.port.after.remove(self._tell), None)
         self.on_left(self, error)
+        self.port.call(FrontConnection._forget, self)  # after what is cancelled
+
+    def _forget(self) -> None:
+        self._tell()
+        self.port.after.remove(self._tell)
 
 
 _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
@@ -326,8 +345,8 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
 }
 
 
-def _check(columns: Columns, rows: int) -> None:
+def _check(columns: dict[str, Any], rows: int) -> None:
     """Raise Garbage unless each column has so many rows."""
     for column in columns.values():
-        if len(column) != rows:
+        if not isinstance(column, list | np.ndarray) or len(column) != rows:
             raise Garbage("a column with other rows than its message says")

@@ -59,7 +59,8 @@ class RowsOwner:
         self._served: dict[int, ServedModel] = {}
         self._ready: list[LoadedModel] = []
         self._others: Others = []
-        self._revision = 0
+        #: Of the models as fronts were told last.
+        self.revision = 0
         #: Called once every front serves a revision.
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._looks = False
@@ -183,7 +184,7 @@ class RowsOwner:
                 number = next(self._numbers)
                 self._served[number] = ServedModel(number, loaded)
         self._ready, self._others = ready, others
-        self._revision += 1
+        self.revision += 1
         message = self._models()
         for connection in self.connections:
             if connection.name:
@@ -195,7 +196,7 @@ class RowsOwner:
             PROTOCOL,
             self.common.version,
             self.name,
-            self._revision,
+            self.revision,
             list(self._cards()),
             self._others,
         )
@@ -209,12 +210,12 @@ class RowsOwner:
     def _when_all_know(self, call: Callable[[], None]) -> None:
         """Call this once every front serves what there is by now."""
         self._look()
-        self._waiting.append((self._revision, call))
+        self._waiting.append((self.revision, call))
         self._tell_waiting()
 
     def _tell_waiting(self) -> None:
-        known = min((one.revision for one in self.connections if one.name), default=self._revision)
-        if known == self._revision:  # no front names what is not served any more
+        known = min((one.revision for one in self.connections if one.name), default=self.revision)
+        if known == self.revision:  # no front names what is not served any more
             self._served = {n: one for n, one in self._served.items() if one.loaded in self._ready}
         waiting, self._waiting = self._waiting, []
         for revision, call in waiting:
