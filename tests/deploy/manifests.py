@@ -137,7 +137,7 @@ def selectors(one: Object) -> Iterator[dict[str, str]]:
                 yield spread["labelSelector"]["matchLabels"]
         case "Service":
             yield spec["selector"]
-        case "PodDisruptionBudget" | "PodMonitor":
+        case "PodDisruptionBudget":
             yield spec["selector"]["matchLabels"]
         case "NetworkPolicy":
             yield spec["podSelector"]["matchLabels"]

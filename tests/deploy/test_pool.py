@@ -131,11 +131,6 @@ def test_every_name_of_a_port_is_one_of_the_pods_that_it_leads_to(name: str) -> 
     for service in of_kind(objects, "Service"):
         wanted = {port["targetPort"] for port in service["spec"]["ports"]}
         assert all(wanted <= ports for ports in ports_of(service["spec"]["selector"]))
-    for monitor in of_kind(objects, "PodMonitor"):
-        wanted = {one["port"] for one in monitor["spec"]["podMetricsEndpoints"]}
-        chosen = ports_of(monitor["spec"]["selector"]["matchLabels"])
-        assert chosen
-        assert all(wanted <= ports for ports in chosen)
     for monitor in of_kind(objects, "ServiceMonitor"):
         selector = monitor["spec"]["selector"]["matchLabels"]
         services = [
@@ -291,7 +286,6 @@ def test_rows_come_from_fronts_metrics_go_to_monitoring_and_clients_reach_fronts
     public = {"http", "grpc"}
     assert {name: _reached(objects, source, front) for name, source in sources.items()} == {
         **dict.fromkeys(sources, public),
-        "prometheus": public | {"metrics"},
     }
     assert {name: _reached(objects, source, owner) for name, source in sources.items()} == {
         **{name: set() for name in sources},
