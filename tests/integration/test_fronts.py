@@ -10,14 +10,18 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
+import gevent
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.http as triton_http
+import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from wherry.testing import ServerProcess
@@ -38,6 +42,18 @@ def hello(name: list[str]) -> list[str]:
 @wherry.model
 def count(n: int) -> Iterator[int]:
     yield from range(n)
+"""
+
+DOUBLE = """
+from typing import Annotated
+import numpy as np
+import wherry
+
+ROW = Annotated[np.ndarray, wherry.FP32[1000]]
+
+@wherry.model(max_batch_size=4, isolation="thread")
+def double(x: ROW) -> ROW:
+    return x * 2
 """
 
 
@@ -69,6 +85,13 @@ def children(pid: int) -> list[int]:
         if parent == pid and b"wherry.server.front" in command:
             found.append(int(folder.name))
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_for_the_process() -> None:
+    """What Triton's client makes once is not a leak of the test that is the first."""
+    gevent.get_hub()
+    resource_tracker.ensure_running()  # multiprocessing's, of shared memory
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +181,60 @@ def test_a_model_that_was_loaded_or_unloaded_is_so_on_every_front() -> None:
                 assert [upper(running.url) for _ in range(8)] == ["X"] * 8
                 calls.unload_model("upper")
                 assert [upper(running.url) for _ in range(8)] == [404] * 8
+
+
+def test_the_log_of_fronts_says_which_one_and_follows_the_settings() -> None:
+    with ServerProcess(
+        "tests/integration/life_models.py:echo", "--fronts", "2", "--access-log"
+    ) as running:
+        assert running.log.count("listening") == running.log.count("ready  url") == 1
+        echo = f"{running.url}/v2/models/echo/generate"
+        for _ in range(8):  # each on a connection of its own: both fronts get some
+            post(echo, {"text": "x"})
+        lines = [line for line in running.log.splitlines() if "/generate" in line]
+        assert len(lines) == 8
+        assert all(line.endswith(("front=0", "front=1")) for line in lines)
+        assert not post(f"{running.url}/v2/logging", {"log_info": False})["log_info"]
+        for _ in range(8):
+            post(echo, {"text": "x"})
+        assert running.log.count("/generate") == 8
+
+
+def test_a_shared_region_registered_once_is_usable_over_every_front(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(DOUBLE)
+    x = np.arange(1000, dtype=np.float32).reshape(1, 1000)
+    key = f"/wherry-fronts-{os.getpid()}"
+    region = shm.create_shared_memory_region("region", key, 2 * x.nbytes)
+    given = triton_http.InferInput("x", list(x.shape), "FP32")
+    given.set_shared_memory("region", x.nbytes)
+    wanted = triton_http.InferRequestedOutput("output")
+    wanted.set_shared_memory("region", x.nbytes, x.nbytes)
+    try:
+        shm.set_shared_memory_region(region, [x])
+        with ServerProcess(
+            str(tmp_path / "app.py"), "--fronts", "2", "--allow-client-shm"
+        ) as running:
+
+            def on_a_new_connection(
+                call: Callable[[triton_http.InferenceServerClient], Any],
+            ) -> Any:
+                with triton_http.InferenceServerClient(running.url.removeprefix("http://")) as one:
+                    return call(one)
+
+            on_a_new_connection(
+                lambda one: one.register_system_shared_memory("region", key, 2 * x.nbytes)
+            )
+            os.kill(children(running.pid)[0], signal.SIGKILL)  # its successor learns of it
+            for _ in range(8):
+                on_a_new_connection(lambda one: one.infer("double", [given], outputs=[wanted]))
+                doubled = shm.get_contents_as_numpy(region, np.float32, x.shape, offset=x.nbytes)
+                assert (doubled == 2 * x).all()
+            on_a_new_connection(lambda one: one.unregister_system_shared_memory("region"))
+            for _ in range(8):
+                with pytest.raises(InferenceServerException, match="Unable to find"):
+                    on_a_new_connection(lambda one: one.infer("double", [given]))
+    finally:
+        shm.destroy_shared_memory_region(region)
 
 
 def test_statistics_and_metrics_are_those_of_all_fronts(server: ServerProcess) -> None:

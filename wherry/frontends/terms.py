@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,16 +33,23 @@ class Terms(msgspec.Struct, frozen=True):
         return caller if caller and not self.names_tenant else self.tenant
 
 
-def terms_of(headers: Mapping[str, str], parameters: Mapping[str, str] | None = None) -> Terms:
+def terms_of(
+    headers: Mapping[str, str],
+    tenant_key: bytes,
+    parameters: Mapping[str, str] | None = None,
+) -> Terms:
     """Read the headers of a request; InvalidRequest if its timeout is none. `parameters` are those
-    of the headers that are for the model."""
+    of the headers that are for the model.
+
+    With the same `tenant_key`, of at most 64 bytes, the same API key is the same tenant.
+    """
     tenant = headers.get("x-tenant-id")
     if tenant is not None:
         return Terms(_timeout(headers), tenant, True, parameters)
     # A key that is not ours to check (a proxy does) counts without its text: the tenant may be
     # shown.
     key = headers.get("authorization") or headers.get("x-api-key")
-    return Terms(_timeout(headers), f"#{hash(key):x}" if key else "", False, parameters)
+    return Terms(_timeout(headers), _tenant(key, tenant_key) if key else "", False, parameters)
 
 
 def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> float | None:
@@ -58,6 +66,11 @@ def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> flo
     if timeout is None or seconds is None:
         return timeout or seconds
     return min(timeout, seconds)
+
+
+def _tenant(key: str, tenant_key: bytes) -> str:
+    data = key.encode("utf-8", "surrogateescape")
+    return "#" + hashlib.blake2b(data, digest_size=8, key=tenant_key).hexdigest()
 
 
 def _timeout(headers: Mapping[str, str]) -> float | None:

@@ -19,6 +19,7 @@ from wherry.remote.messages import (
     AskCall,
     CancelRows,
     Forget,
+    FrontSettings,
     Goodbye,
     LinkMessage,
     LoadReport,
@@ -48,6 +49,9 @@ class LinkEvents(Protocol):
 
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
         """The owner has these models from now on."""
+
+    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
+        """These settings hold from now on."""
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more requests."""
@@ -219,6 +223,11 @@ class OwnerLink:
         self.add(Seen(message.revision))
         self.write_soon()
 
+    def _settings(self, message: FrontSettings) -> None:
+        self._events.settings_of(self, message)
+        self.add(Seen(message.revision))
+        self.write_soon()
+
     def _goodbye(self, _: Goodbye) -> None:
         self._events.leaving(self)
 
@@ -253,5 +262,6 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     Told: OwnerLink._told,
     ToldCall: OwnerLink._told,
     OwnedModels: OwnerLink._models,
+    FrontSettings: OwnerLink._settings,
     Goodbye: OwnerLink._goodbye,
 }

@@ -162,6 +162,19 @@ class OwnedModels(LinkMessage):
     others: list[tuple[str, str, str, str]]
 
 
+class FrontSettings(LinkMessage):
+    """What all fronts of an owner need to know alike besides its models. Sent before the first
+    `OwnedModels` and after each change; the front answers each with `Seen`."""
+
+    revision: int
+    #: The settings of the log, by name.
+    log: dict[str, bool | int | str]
+    #: Name, key, offset and size in bytes of each shared memory region that clients registered.
+    regions: list[tuple[str, str, int, int]]
+    #: What fronts make the names of tenants with, of keys that only a proxy knows.
+    tenant_key: bytes
+
+
 class Seen(LinkMessage):
     """The front serves what a `OwnedModels` of this revision has said. From a front."""
 
@@ -247,7 +260,15 @@ class Goodbye(LinkMessage):
 
 FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | Forget | Seen
 FromOwner = (
-    OwnedModels | RowAnswers | Response | RowsRefused | LoadReport | Told | ToldCall | Goodbye
+    OwnedModels
+    | FrontSettings
+    | RowAnswers
+    | Response
+    | RowsRefused
+    | LoadReport
+    | Told
+    | ToldCall
+    | Goodbye
 )
 
 

@@ -3,8 +3,8 @@
     python -m wherry.server.front LINK NUMBER
 
 LINK is the descriptor of its end of a socket pair: first its options come, then messages. NUMBER
-says which of the server's fronts it is. It ends
-when it is told so (SIGTERM), or when the owner is gone.
+says which of the server's fronts it is. It ends when it is told so (SIGTERM), or when the owner is
+gone.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import msgspec
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.pass_on import PassOn
+from wherry.frontends.v2.shared_memory import SharedRegion
 from wherry.observability.logging import configure
 from wherry.remote.link import OwnerLink
-from wherry.remote.messages import PROTOCOL, FromOwner, Hello, OwnedModels
+from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
 from wherry.runtime.remote_models import RemoteModels
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import ThreadPool
@@ -43,7 +44,7 @@ OWNER_GONE: Final = 1.0
 class LocalOwner:
     """The link to the process that has started this one, and owns its models.
 
-    `on_end` is called when that is gone.
+    `on_settings` gets what its fronts must know alike, `on_end` is called when it is gone.
     """
 
     def __init__(self, runtime: Runtime, sock: socket.socket) -> None:
@@ -54,6 +55,7 @@ class LocalOwner:
         self._link: OwnerLink | None = None
         #: Set when the owner has told of its models.
         self.told = asyncio.Event()
+        self.on_settings: Callable[[FrontSettings], None] = lambda _: None
 
     def link(self) -> OwnerLink | None:
         """None before `start` and after the end."""
@@ -76,6 +78,9 @@ class LocalOwner:
         if self._models is not None:
             self._models.update("owner", link, models)
         self.told.set()
+
+    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
+        self.on_settings(settings)
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: those that come are refused."""
@@ -118,11 +123,18 @@ class FrontServer(Server):
     def _start_pool(self) -> None:
         super()._start_pool()
         self._owner.on_end = self._owner_is_gone
+        self._owner.on_settings = self._use
         self._owner.start(self._applications.common.version, serves=self.pool is None)
 
     async def _load(self) -> bool:
         await self._owner.told.wait()  # the first request finds the models here
         return True
+
+    def _use(self, settings: FrontSettings) -> None:
+        common = self._applications.common
+        common.tenant_key = settings.tenant_key
+        common.log_settings.update(settings.log)
+        common.shared_memory.use([SharedRegion(*one) for one in settings.regions])
 
     def _owner_is_gone(self) -> None:
         """Send the answers that there are, and end."""

@@ -57,6 +57,8 @@ class Fronts:
     def __init__(self, options: Options, owner: RowsOwner) -> None:
         self._options = options
         self._owner = owner
+        #: Answers operators; a change when every front knows it.
+        self.application = owner.answer
         owner.on_told = self._one_is_told
         owner.on_left = self._left
         #: Set when a front has been told of the models.

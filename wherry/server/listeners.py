@@ -79,7 +79,8 @@ class Listeners:
         self._operators: dict[str, Listener] = {}
         if self._listen.management_port is not None:
             if not is_front:
-                self._operators["management"] = listener(app)
+                management = app if fronts is None else fronts.application
+                self._operators["management"] = listener(management)
             public = PartOfApp(app, set(GROUPS) - MANAGEMENT)
         if self._listen.metrics_port is not None and not is_front:
             self._operators["metrics"] = listener(PartOfApp(app, {"metrics"}))

@@ -41,7 +41,8 @@ class Embedding:
 
     def submit(self) -> None:
         texts, signature = self._wanted.texts(), self._loaded.signature
-        terms, port = terms_of(self._exchange.request.headers), self._entry.port()
+        headers, port = self._exchange.request.headers, self._entry.port()
+        terms = terms_of(headers, self._entry.common.tenant_key)
         reply: Reply[InferResponse] = Reply(self._settled, port)
         request = self._loaded.request(
             {signature.inputs[0].name: texts},

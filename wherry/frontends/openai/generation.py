@@ -50,7 +50,7 @@ class Generation:
     def submit(self, prompts: Sequence[dict[str, Any]]) -> None:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
         request, port = self._exchange.request, self._entry.port()
-        terms = terms_of(request.headers)
+        terms = terms_of(request.headers, self._entry.common.tenant_key)
         for number, inputs in enumerate(prompts):
             columns = self._loaded.row_columns((), self._known(inputs))
             self._open.append(

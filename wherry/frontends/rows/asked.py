@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from wherry.frontends.http.exchange import (
     ANSWERED,
@@ -13,6 +14,7 @@ from wherry.frontends.http.exchange import (
     Exchange,
     Headers,
     HttpRequest,
+    PassedOn,
     RequestHead,
 )
 from wherry.remote.messages import Ask, Told
@@ -21,15 +23,13 @@ from wherry.remote.messages import Ask, Told
 class AskedExchange(Exchange):
     """An HTTP request that came over a link. `send` takes the parts of its answer."""
 
-    __slots__ = ("_id", "_tell", "answers_after")
+    __slots__ = ("_id", "_tell")
 
     def __init__(self, ask: Ask, tell: Callable[[Told], None]) -> None:
         head = RequestHead(ask.method, ask.path, ask.query, ask.headers, len(ask.body))
         super().__init__(HttpRequest(head, ask.body, ask.peer))
         self._id = ask.id
         self._tell = tell
-        #: Calls the function that it is given when the answer may leave.
-        self.answers_after: Callable[[Callable[[], None]], None] = _at_once
 
     def respond(
         self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
@@ -37,8 +37,7 @@ class AskedExchange(Exchange):
         if self._may_go_on(WAITING):
             self._phase = ANSWERED
             whole = body if isinstance(body, bytes) else b"".join(body)
-            told = Told(self._id, status, content_type, list(headers), whole, True)
-            self.answers_after(lambda: self._tell(told))
+            self._tell(Told(self._id, status, content_type, list(headers), whole, True))
 
     def start(self, status: int, *, content_type: str = JSON, headers: Headers = ()) -> None:
         if self._may_go_on(WAITING):
@@ -59,5 +58,19 @@ class AskedExchange(Exchange):
         return False
 
 
-def _at_once(call: Callable[[], None]) -> None:
-    call()
+class AnsweredLater(PassedOn):
+    """Passes an answer in one piece on when `after` calls what it is given."""
+
+    __slots__ = ("_after",)
+
+    def __init__(self, inner: Exchange, after: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(inner)
+        self._after = after
+
+    def respond(
+        self, status: int, body: Body = b"", *, content_type: str = JSON, headers: Headers = ()
+    ) -> None:
+        answer = partial(
+            self._inner.respond, status, body, content_type=content_type, headers=headers
+        )
+        self._after(answer)

@@ -5,17 +5,26 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple
 from math import inf
 from typing import Final
 
+import msgspec
+
 from wherry.frontends.grpc.rpc import Application as GrpcApplication
-from wherry.frontends.http.exchange import Application
-from wherry.frontends.rows.asked import AskedExchange
+from wherry.frontends.http.exchange import Application, Exchange
+from wherry.frontends.rows.asked import AnsweredLater
 from wherry.frontends.rows.asked_call import AskedCall
 from wherry.frontends.rows.connection import FrontConnection
 from wherry.frontends.rows.reply import ServedModel
 from wherry.frontends.v2.common import Common
-from wherry.remote.messages import PROTOCOL, ModelCard, OwnedModels
+from wherry.remote.messages import (
+    PROTOCOL,
+    FrontSettings,
+    LinkMessage,
+    ModelCard,
+    OwnedModels,
+)
 from wherry.remote.model import card_of
 from wherry.runtime.lifecycle import ANY, Status
 from wherry.runtime.loaded_model import LoadedModel
@@ -31,13 +40,20 @@ REPORT_CHANGES: Final = 0.01
 Others = list[tuple[str, str, str, str]]
 
 #: gRPC methods whose effect every front must know before they are answered.
-CHANGES: Final = ("/RepositoryModelLoad", "/RepositoryModelUnload")
+CHANGES: Final = (
+    "/RepositoryModelLoad",
+    "/RepositoryModelUnload",
+    "/SystemSharedMemoryRegister",
+    "/SystemSharedMemoryUnregister",
+    "/LogSettings",
+)
 
 
 class RowsOwner:
     """The fronts of one owner. Everything happens in its event loop.
 
-    `http` and `grpc` answer what fronts pass on; `grpc` is None if they speak no gRPC.
+    `http` and `grpc` answer what fronts pass on; `grpc` is None if they speak no gRPC. What else
+    may change something, as the port for operators does, calls `answer`, too.
     """
 
     def __init__(
@@ -61,6 +77,7 @@ class RowsOwner:
         self._others: Others = []
         #: Of the models as fronts were told last.
         self.revision = 0
+        self._settings = self._settings_now(0)
         #: Called once every front serves a revision.
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._looks = False
@@ -93,6 +110,8 @@ class RowsOwner:
 
     def greet(self, connection: FrontConnection) -> None:
         self._look()
+        # The front is told of everything with its models: this one counts for nothing.
+        connection.send(msgspec.structs.replace(self._settings, revision=-1))
         connection.send(self._models())
         if connection.reports:
             self._report([connection], inf)
@@ -105,10 +124,11 @@ class RowsOwner:
         self.on_told(connection)
         self._tell_waiting()
 
-    def answer(self, exchange: AskedExchange) -> None:
-        """Have the application answer. A change of models is answered when every front knows it."""
+    def answer(self, exchange: Exchange) -> None:
+        """Have the application answer. A change, of models say, is answered when every front knows
+        it."""
         if exchange.request.method == "POST":
-            exchange.answers_after = self._when_all_know
+            exchange = AnsweredLater(exchange, self._when_all_know)
         self._http(exchange)
 
     def answer_call(self, call: AskedCall) -> None:
@@ -178,6 +198,7 @@ class RowsOwner:
                 if name != ANY
             ]
         if ready == self._ready and others == self._others:
+            self._look_at_settings()
             return
         for loaded in ready:
             if loaded not in self._ready:
@@ -185,7 +206,22 @@ class RowsOwner:
                 self._served[number] = ServedModel(number, loaded)
         self._ready, self._others = ready, others
         self.revision += 1
-        message = self._models()
+        self._send_all(self._models())
+        self._look_at_settings()
+
+    def _look_at_settings(self) -> None:
+        settings = self._settings_now(self._settings.revision)
+        if settings != self._settings:
+            self.revision += 1
+            self._settings = self._settings_now(self.revision)
+            self._send_all(self._settings)
+
+    def _settings_now(self, revision: int) -> FrontSettings:
+        common = self.common
+        regions = [astuple(region) for region in common.shared_memory.status()]
+        return FrontSettings(revision, common.log_settings.values(), regions, common.tenant_key)
+
+    def _send_all(self, message: LinkMessage) -> None:
         for connection in self.connections:
             if connection.name:
                 connection.send(message)

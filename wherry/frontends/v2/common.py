@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import wherry
@@ -38,6 +39,8 @@ class Common:
     offload: Offload = field(default_factory=Offload)
     #: A server starts it with its loop.
     loop_stall: LoopStall = field(default_factory=LoopStall)
+    #: See `terms_of`. All fronts of an owner have the owner's.
+    tenant_key: bytes = field(default_factory=lambda: os.urandom(16))
     traces: Traces = field(init=False)
 
     def __post_init__(self) -> None:

@@ -75,8 +75,8 @@ class Entry:
 
     def terms(self, headers: Mapping[str, str]) -> Terms:
         """Read the headers of a request; those that an operator has named go to the model."""
-        forwarding = self.common.forwarding
-        return terms_of(headers, None if forwarding is None else forwarding.of(headers))
+        forwarding, key = self.common.forwarding, self.common.tenant_key
+        return terms_of(headers, key, None if forwarding is None else forwarding.of(headers))
 
     def admitted(
         self,

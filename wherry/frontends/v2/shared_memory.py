@@ -10,14 +10,24 @@ it ends the server (the system sends SIGBUS). Hence off, unless the operator all
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wherry.values.errors import AlreadyRegistered, InvalidRequest, RegionNotFound, Unsupported
+from wherry.values.errors import (
+    AlreadyRegistered,
+    InvalidRequest,
+    RegionNotFound,
+    Unsupported,
+    WherryError,
+)
+
+log = logging.getLogger("wherry")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -107,6 +117,22 @@ class SharedMemory:
                 )
             mapped = _map(name, key, offset + byte_size)
             self._regions[name] = (SharedRegion(name, key, offset, byte_size), mapped)
+
+    def use(self, regions: Sequence[SharedRegion]) -> None:
+        """Have these regions, as another process has registered them, and no others. What cannot be
+        mapped here is logged and left out."""
+        with self._lock:
+            kept = {name: one for name, one in self._regions.items() if one[0] in regions}
+            self._regions = kept
+            for region in regions:
+                if region.name in kept:
+                    continue
+                try:
+                    mapped = _map(region.name, region.key, region.offset + region.byte_size)
+                except WherryError as error:
+                    log.warning("a region is not usable here", extra={"why": str(error)})
+                else:
+                    kept[region.name] = region, mapped
 
     def unregister(self, name: str | None = None) -> None:
         """Forget a region, or all; none of that name is no error. Requests that use it go on: the

@@ -130,10 +130,16 @@ def test_reading_a_file_costs_in_proportion_to_its_length(piece: str) -> None:
 
 
 def test_a_tenant_is_a_keys_name_and_never_its_text() -> None:
-    assert terms_of({"authorization": f"Bearer {LONG}"}).tenant_of("ops") == "ops"
-    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}).tenant_of("ops") == "t"
-    other = terms_of({"authorization": f"Bearer {LONG}"}).tenant_of("")
+    assert terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("ops") == "ops"
+    assert terms_of({"x-tenant-id": "t", "x-api-key": LONG}, b"key").tenant_of("ops") == "t"
+    other = terms_of({"authorization": f"Bearer {LONG}"}, b"key").tenant_of("")
     assert other
     assert LONG not in other
-    assert other != terms_of({"x-api-key": LONG}).tenant_of("")
-    assert terms_of({}).tenant_of("") == ""
+    assert other != terms_of({"x-api-key": LONG}, b"key").tenant_of("")
+    assert terms_of({}, b"key").tenant_of("") == ""
+
+
+def test_processes_with_the_same_secret_give_a_key_the_same_tenant() -> None:
+    headers = {"authorization": f"Bearer {LONG}"}
+    assert terms_of(headers, b"one").tenant == "#a8b1b2db75e9a93a"
+    assert terms_of(headers, b"one").tenant != terms_of(headers, b"two").tenant
