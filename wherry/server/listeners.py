@@ -87,7 +87,7 @@ class Listeners:
         self._fronts = fronts
         self._http = listener(public) if fronts is None else None
         self._grpc: GrpcListener | None = None
-        if applications.grpc is not None and fronts is None:
+        if applications.grpc is not None and self._listen.speaks_grpc and fronts is None:
             from wherry.frontends.grpc.listener import GrpcListener
 
             self._grpc = GrpcListener(
@@ -255,7 +255,7 @@ class Listeners:
 
     def _check_tls(self) -> None:
         _tls_context(self._tls.of_http)
-        if self._listen.grpc_port is not None or self._listen.grpc_fd is not None:
+        if self._listen.speaks_grpc:
             _tls_context(self._tls.of_grpc, "h2")
 
 

@@ -72,6 +72,10 @@ class Listen:
     metrics_port: int | None = option(None, "serve the metrics on this port as well",
         "PORT", least=0, most=PORT)
 
+    @property
+    def speaks_grpc(self) -> bool:
+        return self.grpc_port is not None or self.grpc_fd is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:

@@ -140,7 +140,7 @@ class Applications:
     """The applications of one server, and what they share."""
 
     http: HttpApp
-    #: None: the server speaks no gRPC.
+    #: None: the server speaks no gRPC, and has no fronts elsewhere which may.
     grpc: GrpcApp | None
     common: Common
 
@@ -160,7 +160,7 @@ def applications(
         restrictions=restrictions,
         pass_on=pass_on,
     )
-    if options.listen.grpc_port is None and options.listen.grpc_fd is None:
+    if not options.listen.speaks_grpc and options.cluster.rows_port is None:
         return Applications(http, None, common)
     # Imported here: it reads the .proto files, which a server without gRPC need not.
     from wherry.frontends.grpc_app import GrpcApp
@@ -174,7 +174,9 @@ def applications(
         common=common,
         control=control,
         restrictions=Restrictions(access.restricted_protocols, closed, others=restrictions),
-        pass_on=None if pass_on is None else PassOnCalls(pass_on.choose),
+        pass_on=None
+        if pass_on is None
+        else PassOnCalls(pass_on.choose, knows_health=pass_on.knows_health),
     )
     return Applications(http, grpc, common)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from wherry.remote.handshake import HandshakeFailed, Identity, identity
 from wherry.remote.link import OwnerLink
 from wherry.remote.members import Address, ReplicaSource, WantedOwners, address_of, text_of
-from wherry.remote.messages import PROTOCOL, FromOwner, Hello, OwnedModels
+from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
 from wherry.remote.tcp import Credentials, connected, greet_owner, message_socket
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.remote_models import RemoteModels
@@ -176,6 +176,9 @@ class OwnerPool:
         if owner.state == "ready":
             self._models.update(owner.address, link, models)
         self._note()
+
+    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
+        """Do nothing: the log, memory and clients of another machine are its own."""
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: its requests go elsewhere from now on."""

@@ -22,11 +22,11 @@ class PassOn:
         self, choose: Callable[[], OwnerLink | None], *, knows_health: bool = False
     ) -> None:
         self.choose = choose
-        self._knows_health = knows_health
+        self.knows_health = knows_health
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
-        of_owner = path.endswith("/ready") and not self._knows_health
+        of_owner = path.endswith("/ready") and not self.knows_health
         if route.group in OWN or (route.group == "health" and not of_owner):
             return route
         return Route(dict.fromkeys(route.handlers, self), route.group, route.open)

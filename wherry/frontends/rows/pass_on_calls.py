@@ -18,14 +18,17 @@ OWN: Final = frozenset(("ModelInfer", "ModelStreamInfer", "ServerLive"))
 
 
 class PassOnCalls:
-    """Passes gRPC calls on to the owner whose link `choose` gives."""
+    """Passes gRPC calls on to the owner whose link `choose` gives. `knows_health`: as in PassOn."""
 
-    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
+    def __init__(
+        self, choose: Callable[[], OwnerLink | None], *, knows_health: bool = False
+    ) -> None:
         self._choose = choose
+        self._knows_health = knows_health
 
     def handler(self, name: str, handler: MethodHandler, entry: GrpcEntry) -> MethodHandler:
         """The handler of a method, by its name, as a front has it."""
-        if name in OWN:
+        if name in OWN or (self._knows_health and handler.group == "health"):
             return handler
         return MethodHandler(partial(self._pass_on, entry), handler.group, handler.open)
 
