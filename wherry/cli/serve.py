@@ -46,7 +46,7 @@ def serve(args: argparse.Namespace) -> int:
     try:
         tell_ignored(flags)
         targets, settings = split_targets(flags["target"], settings)
-        server = make_server(settings, load_targets(targets))
+        server = server_of(settings, targets)
         connections = server.limits.max_connections
         if not raise_limit(connections):
             log.warning(
@@ -107,6 +107,16 @@ def control_of(
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
         make_model=make_model,
     )
+
+
+def server_of(settings: Settings, targets: Sequence[str]) -> Server:
+    """The server that the settings describe: it has the targets' models, or starts owners that
+    import the targets themselves."""
+    if not settings.options.placement.on:
+        return make_server(settings, load_targets(targets))
+    from wherry.cli.pooled import pooled_server
+
+    return pooled_server(settings, targets, grpc_tls(settings.options.tls))
 
 
 def make_server(settings: Settings, models: Sequence[Model] | Runtime) -> Server:

@@ -4,11 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wherry.deploy.on_ray import Ray
     from wherry.deploy.on_ray_serve import ray_serve
 
-__all__ = ["ray_serve"]
+__all__ = ["Ray", "ray_serve"]
 
-_HOMES = {"ray_serve": "wherry.deploy.on_ray_serve"}
+_HOMES = {"Ray": "wherry.deploy.on_ray", "ray_serve": "wherry.deploy.on_ray_serve"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -16,9 +17,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 from wherry.deploy.owner_process import ENDING, SERVE, OwnerProcess, Settings
+from wherry.deploy.pooled_server import PooledServer, new_token
 from wherry.deploy.replicas import OwnerAddress, OwnerNotStarted
+from wherry.deploy.scaling import ReplicaBounds, Scaling
+from wherry.server.options import Life
 from wherry.values.errors import ConfigError
 
+#: The options of an actor that say what it needs.
+RESOURCES: Final = frozenset({
+    "num_cpus", "num_gpus", "memory", "accelerator_type", "resources", "label_selector",
+    "scheduling_strategy", "runtime_env",
+})  # fmt: skip
 #: Seconds for an actor to answer that is told to end its owner at once.
 AT_ONCE: Final = 5.0
 #: Calls of one actor at a time: one waits for the owner's end, one stops it.
@@ -106,14 +115,47 @@ class RayEngine:
             return
         address = self._address or os.environ.get("RAY_ADDRESS")
         self._is_local = address is None
-        # Ray runs workers at nice 15: beside anything else on the machine they would starve.
-        os.environ.setdefault("RAY_worker_niceness", "0")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # lines of several owners are alike
         if self._is_local:
             self._ray.init(address="local", include_dashboard=False)
         else:
             self._ray.init(address=address)
         self._connected = True
+
+
+class Ray(PooledServer):
+    """A front in this process whose owners are actors of Ray. Use it as a `wherry.Server`.
+
+        with wherry.deploy.Ray("app.py", replicas="1..8", num_gpus=1) as server:
+            print(server.url)
+
+    `targets` are those of `wherry serve`, found from an actor's working folder. `replicas` is a
+    number or a range, in which a row should not have to wait for more than `target_wait` seconds.
+    `address` is that of `ray.init`; without one RAY_ADDRESS says it, else Ray is started on this
+    machine. `models` are settings by model name. Other keywords are what one owner needs (those in
+    RESOURCES), or options of `wherry.Server`, for the front.
+    """
+
+    def __init__(
+        self,
+        *targets: str,
+        replicas: str | int = 1,
+        target_wait: float = 0.05,
+        address: str | None = None,
+        models: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> None:
+        token = options.pop("cluster_token", None) or new_token()
+        resources = {name: options.pop(name) for name in RESOURCES & set(options)}
+        server = {"cluster_token": token, "api_key": list(options.get("api_keys", ()))}
+        engine = RayEngine(
+            targets,
+            {"server": server, "models": models or {}},
+            address=address,
+            resources=resources,
+            drain_timeout=options.get("drain_timeout", Life().drain_timeout),
+        )
+        scaling = Scaling(ReplicaBounds.parse(str(replicas)), target=target_wait)
+        super().__init__(engine, scaling, cluster_token=token, **options)
 
 
 class OwnerActor:
@@ -156,11 +198,17 @@ class OwnerActor:
 
 
 def _ray() -> Any:
+    """The module, as far as possible without what it changes for the whole process."""
+    # Ray runs workers at nice 15: beside anything else on the machine they would starve.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # lines of several owners are alike
+    make_record = logging.getLogRecordFactory()
     try:
         import ray
         import ray.exceptions
     except ModuleNotFoundError:
         raise ConfigError("Ray is not installed: pip install 'wherry[ray]'") from None
+    logging.setLogRecordFactory(make_record)  # Ray's adds a field to every line
     return ray
 
 

@@ -67,6 +67,7 @@ class OwnerEvents(Protocol):
 
     def joined(self, number: int) -> None: ...
     def drained(self, number: int) -> None: ...
+    def leaving(self, number: int) -> None: ...
     def cut(self, number: int, error: Exception) -> None: ...
 
 
@@ -157,6 +158,12 @@ class ReplicaKeeper:
     def drained(self, number: int) -> None:
         """It has answered all that this front has sent."""
         self.plan.drained(number, self._now())
+        self._follow()
+
+    def leaving(self, number: int) -> None:
+        """It takes no more, though it was not told to: it was stopped by another."""
+        log.warning("replica is leaving", extra={"replica": number})
+        self.plan.ended(number, self._now())
         self._follow()
 
     def cut(self, number: int, error: Exception) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,17 @@ from wherry.remote.choice import PREFIX_BYTES, Replica, ReplicaChoice
 from wherry.remote.messages import ModelCard
 from wherry.values.load import Load
 from wherry.values.request import InferRequest
+
+
+class OwnerLoad(NamedTuple):
+    """What an owner has to do of one model."""
+
+    #: Its last report.
+    load: Load
+    #: Predicted seconds until a row that comes now begins to run.
+    wait: float
+    #: Rows that it was sent and that have not ended.
+    rows: int
 
 
 class Router:
@@ -122,6 +133,18 @@ class Router:
         """How the text begins that a model of steps is to go on with."""
         card = next(iter(self._replicas)).card
         return _beginning(request, card) if card.steps else b""
+
+    def loads(self, now: float) -> list[OwnerLoad]:
+        """Of each owner that takes new requests."""
+        return [
+            OwnerLoad(
+                replica.load,
+                max(0.0, replica.answer_seconds(1, now) - replica.load.batch_seconds(1)),
+                replica.own + replica.others,
+            )
+            for replica in self._channels
+            if not replica.draining
+        ]
 
     def explain(self, now: float) -> list[dict[str, Any]]:
         """Each owner, for people: its name, state, predicted wait in seconds, and rows."""

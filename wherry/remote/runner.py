@@ -45,7 +45,7 @@ class ReplicaRunner(Runner):
     ) -> None:
         super().__init__(config, clock=clock, statistics=ModelStatistics())
         self._loop = loop
-        self._router = Router(random or Random())
+        self.router = Router(random or Random())
         self._new: list[InferRequest] = []
         #: The owner that must not get what is submitted now, as it had it.
         self._but: ModelChannel | None = None
@@ -54,21 +54,21 @@ class ReplicaRunner(Runner):
 
     def add(self, channel: ModelChannel) -> None:
         """An owner has the model from now on."""
-        self._router.add(channel)
+        self.router.add(channel)
         self.readiness.loaded()
 
     def remove(self, channel: ModelChannel) -> None:
         """The owner takes nothing new but steps of its sequences, and answers what it has."""
-        self._router.drain(channel)
+        self.router.drain(channel)
 
     @property
     def has_owners(self) -> bool:
         """Whether one takes new requests."""
-        return bool(self._router)
+        return bool(self.router)
 
     def lost(self, channel: ModelChannel, error: Exception) -> None:
         """The owner is gone. Send what it had to another one, unless a response has come."""
-        self._router.remove(channel)
+        self.router.remove(channel)
         lost, channel.requests = channel.requests, {}
         self._again(channel, list(lost.values()), error)
 
@@ -77,7 +77,7 @@ class ReplicaRunner(Runner):
     ) -> None:
         """Send requests to another owner than the one that had them, or fail them."""
         again: list[InferRequest] = []
-        elsewhere = self._router.has_another(channel)
+        elsewhere = self.router.has_another(channel)
         for request in requests:
             request.attempts += 1
             request.queued = None
@@ -107,19 +107,19 @@ class ReplicaRunner(Runner):
     def not_ready_reason(self) -> str:
         if self.readiness.reason:
             return self.readiness.reason
-        return "" if self._router else "no server has it at the moment"
+        return "" if self.router else "no server has it at the moment"
 
     def _is_quiet(self) -> bool:
-        return not any(channel.requests for channel in self._router.channels)
+        return not any(channel.requests for channel in self.router.channels)
 
     def _clear_queue(self) -> Sequence[InferRequest]:
-        return [one for channel in self._router.channels for one in channel.requests.values()]
+        return [one for channel in self.router.channels for one in channel.requests.values()]
 
     # What is shown
 
     @property
     def queued_requests(self) -> int:
-        return sum(len(channel.requests) for channel in self._router.channels)
+        return sum(len(channel.requests) for channel in self.router.channels)
 
     def running(self) -> list[tuple[str, int, float]]:
         return []
@@ -131,7 +131,7 @@ class ReplicaRunner(Runner):
     def explain(self) -> dict[str, Any]:
         return {
             "policy": "of two replicas the one that is predicted to answer first",
-            "replicas": self._router.explain(self._clock()),
+            "replicas": self.router.explain(self._clock()),
         }
 
     # Requests
@@ -143,7 +143,7 @@ class ReplicaRunner(Runner):
             self._loop.call(super().submit, requests)
 
     def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        if not self._router and request.sequence is None:
+        if not self.router and request.sequence is None:
             return ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
         self._new.append(request)
         return None
@@ -156,7 +156,7 @@ class ReplicaRunner(Runner):
         if not chosen:
             return
         now = self._clock()
-        placed = self._router.spread(chosen, now, self._but)
+        placed = self.router.spread(chosen, now, self._but)
         for channel, requests in placed.items():
             channel.send(requests, now)
         if sum(map(len, placed.values())) < len(chosen):
@@ -177,7 +177,7 @@ class ReplicaRunner(Runner):
 
     def answered(self, channel: ModelChannel, answers: Sequence[Answer]) -> None:
         """These requests of a channel have ended."""
-        self._router.ended(channel, sum([request.rows for request, _ in answers]))
+        self.router.ended(channel, sum([request.rows for request, _ in answers]))
         here: list[Reply[InferResponse]] = []
         for request, response in answers:
             request.queued = None
@@ -196,7 +196,7 @@ class ReplicaRunner(Runner):
         self, channel: ModelChannel, request: InferRequest, response: InferResponse
     ) -> None:
         """An owner has sent one response of a stream."""
-        self._router.heard(channel, self._clock())
+        self.router.heard(channel, self._clock())
         request.run = BEGUN
         reply = request.reply
         assert isinstance(reply, StreamReply)
@@ -208,7 +208,7 @@ class ReplicaRunner(Runner):
         self, channel: ModelChannel, requests: Sequence[InferRequest], error: WherryError
     ) -> None:
         """An owner has answered these with an error."""
-        self._router.ended(channel, sum([request.rows for request in requests]))
+        self.router.ended(channel, sum([request.rows for request in requests]))
         if isinstance(error, ModelNotReady):  # nothing was run: another one may be ready
             self._again(channel, requests, error)
             return
@@ -225,7 +225,7 @@ class ReplicaRunner(Runner):
 
     def reported(self, channel: ModelChannel, load: Load, yours: int) -> None:
         """An owner has told its load."""
-        self._router.reported(channel, load, yours, self._clock())
+        self.router.reported(channel, load, yours, self._clock())
 
 
 def _may_run_again(request: InferRequest) -> bool:

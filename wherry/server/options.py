@@ -265,6 +265,22 @@ class Models:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Options of owners that this server starts, on this machine or others; it is their front."""
+
+    on: str = option("",
+        "start the owners of the models there, as many as `replicas` says (2, or 1..8): as "
+        "processes of this machine (local), or as actors of Ray (ray: of RAY_ADDRESS, else a Ray "
+        "on this machine; ray://HOST: of that cluster)", "local|ray|ray://HOST")
+    target_wait: float = option(0.05,
+        "with a range of replicas: more are started if a row has to wait for longer",
+        "SECONDS", least=0.001)
+    replica_resources: tuple[str, ...] = option((),
+        "what a replica needs on Ray: num_cpus, num_gpus, memory, accelerator_type or a resource "
+        "of yours; may be repeated", "NAME=VALUE", key="replica_resource", separator=",")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
     """Options that only the command line reads."""
 
@@ -289,6 +305,7 @@ class Options:
     life: Life = Life()
     repositories: Repositories = Repositories()
     models: Models = Models()
+    placement: Placement = Placement()
     command_line: CommandLine = CommandLine()
 
     def value(self, key: str) -> Any:

@@ -1,4 +1,7 @@
-"""How does the program that started a server learn that it is ready?"""
+"""How does the program that started a server learn that it is ready?
+
+It reads the URL, and for an owner of fronts elsewhere a second line, `rows HOST:PORT`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from wherry.values.errors import ConfigError
 
 
 class ReadyPipe:
-    """The descriptor that gets the URL and is then closed, or is closed without one.
+    """The descriptor that gets the lines and is then closed, or is closed without one.
 
     Without a descriptor every method does nothing.
     """
@@ -27,11 +30,13 @@ class ReadyPipe:
             fd, self._fd = self._fd, None
             raise ConfigError(f"ready_fd {fd}: {error.strerror}") from None
 
-    def tell(self, url: str) -> None:
-        """Write the URL and close. A reader that is gone is ignored."""
+    def tell(self, url: str, rows: str = "") -> None:
+        """Write the URL, and the address for fronts if there is one, and close. A reader that is
+        gone is ignored."""
         if self._fd is not None:
+            lines = f"{url}\nrows {rows}\n" if rows else f"{url}\n"
             with contextlib.suppress(OSError):
-                os.write(self._fd, f"{url}\n".encode())
+                os.write(self._fd, lines.encode())
         self.close()
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ class ServerProcess:
                     how += f" with exit code {self.process.wait(10)}"
                 raise RuntimeError(f"the server {how}:\n{self.log}")
             line += piece
-        self.url = line.decode().strip()
+        self.url = line.decode().splitlines()[0]
         return self.url
 
     def wait(self, timeout: float = 30.0) -> int:
