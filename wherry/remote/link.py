@@ -72,12 +72,15 @@ class OwnerLink:
         aside: Callable[[Callable[[], None]], None],
         *,
         reports: bool = False,
+        round_trip: float = 0.0,
     ) -> None:
-        """With `reports` the owner was told to report its load, which is a sign of life."""
+        """With `reports` the owner was told to report its load, which is a sign of life. The
+        network takes `round_trip` seconds there and back."""
         self._loop = loop
         self._events = events
         #: What the owner is called among those that this front has.
         self.name = name
+        self.round_trip = round_trip
         self.call = loop.call
         self._wire = WorkerLink(
             loop,

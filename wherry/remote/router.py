@@ -48,7 +48,7 @@ class Router:
 
     def add(self, channel: ModelChannel) -> None:
         """An owner has the model."""
-        replica = self._choice.added(channel.link.name)
+        replica = self._choice.added(channel.link.name, channel.link.round_trip)
         self._channels[replica] = channel
         self._replicas[channel] = replica
 

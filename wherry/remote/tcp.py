@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -95,6 +96,16 @@ async def connected(host: str, port: int) -> socket.socket:
             else:
                 return sock
     raise failure or OSError(f"{host} has no address")
+
+
+def round_trip(sock: socket.socket) -> float:
+    """Seconds that the network takes there and back, as the kernel has measured; 0.0 where it does
+    not tell."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    except (AttributeError, OSError):
+        return 0.0
+    return int.from_bytes(info[68:72], sys.byteorder) * 1e-6  # tcpi_rtt of struct tcp_info
 
 
 async def greet_owner(sock: socket.socket, credentials: Credentials) -> Identity:

@@ -17,7 +17,7 @@ from wherry.remote.handshake import HandshakeFailed, Identity, identity
 from wherry.remote.link import OwnerLink
 from wherry.remote.members import Address, ReplicaSource, WantedOwners, address_of, text_of
 from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
-from wherry.remote.tcp import Credentials, connected, greet_owner, message_socket
+from wherry.remote.tcp import Credentials, connected, greet_owner, message_socket, round_trip
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.remote_models import RemoteModels
 from wherry.runtime.runtime import Runtime
@@ -263,7 +263,13 @@ class OwnerPool:
             sock, FromOwner, receives=most, sends=min(most, owner.most_bytes or most)
         )
         link = OwnerLink(
-            self._runtime.port(), messages, self, text_of(address), self._aside, reports=True
+            self._runtime.port(),
+            messages,
+            self,
+            text_of(address),
+            self._aside,
+            reports=True,
+            round_trip=round_trip(sock),
         )
         self._owners[link] = _Linked(text_of(address), link, owner)
         link.start()

@@ -55,6 +55,7 @@ class FakeLink:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.round_trip = 0.0
         self.sent: list[LinkMessage] = []
         self.cancelled: list[int] = []
 
