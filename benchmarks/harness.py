@@ -89,10 +89,10 @@ def memory_mb(pid: int) -> float:
 
 
 @contextmanager
-def server(*arguments: str) -> Iterator[tuple[str, int]]:
+def server(*arguments: str, module: str = "wherry") -> Iterator[tuple[str, int]]:
     """`wherry serve` on a free port: its URL and process id, once it is ready."""
     read_fd, write_fd = os.pipe()
-    command = [sys.executable, "-m", "wherry", "serve", "--port", "0", "--ready-fd", str(write_fd)]
+    command = [sys.executable, "-m", module, "serve", "--port", "0", "--ready-fd", str(write_fd)]
     process = subprocess.Popen(
         [*command, *arguments], pass_fds=[write_fd], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )

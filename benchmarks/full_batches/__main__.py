@@ -140,7 +140,11 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--callers", help=f"numbers of them [{','.join(map(str, CALLERS))}]")
-    parser.add_argument("--over", default=",".join(OVER), help="ways to call [%(default)s]")
+    parser.add_argument(
+        "--over",
+        default="http,grpc,tasks,threads",
+        help=f"ways to call, of {', '.join(OVER)} [%(default)s]",
+    )
     parser.add_argument("--runs", type=int, default=20, help="fresh starts of each [%(default)s]")
     parser.add_argument("--stuck", action="store_true", help="slow first batches, changing callers")
     parser.add_argument("--tree", type=Path, action="append", default=[], metavar="PATH",

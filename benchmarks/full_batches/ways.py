@@ -1,5 +1,5 @@
-"""How is a model that was just loaded called over HTTP, gRPC or in its own process, and which
-batches did it run?
+"""How is a model that was just loaded called over HTTP, through two fronts, over gRPC or in its own
+process, and which batches did it run?
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.peers.servers import free_ports, process
 #: What runs in the process that is measured. It is no package: that would bring the wherry of this
 #: tree along.
 PROCESS = Path(__file__).parent / "process"
-OVER = ("http", "grpc", "tasks", "threads")
+OVER = ("http", "fronts", "grpc", "tasks", "threads")
 #: What is looked at is this second of a phase, less a moment before the callers leave.
 LOOKED_AT, BEFORE_END = 1.0, 0.1
 
@@ -55,7 +55,7 @@ class Seen:
 
 def run(tree: Path, over: str, model: str, phases: Sequence[Phase]) -> Seen:
     """Start a process with the model and have it called. Blocks."""
-    if over in ("http", "grpc"):
+    if over in ("http", "fronts", "grpc"):
         return _served(tree, over, model, phases)
     return _in_process(tree, over, model, phases)
 
@@ -64,6 +64,8 @@ def _served(tree: Path, over: str, model: str, phases: Sequence[Phase]) -> Seen:
     http, grpc = free_ports(2)
     command = [sys.executable, "-P", "-m", "wherry", "serve", str(PROCESS / "devices.py")]
     command += ["--port", str(http), "--grpc-port", str(grpc)]
+    if over == "fronts":
+        command += ["--fronts", "2"]
     base = f"http://127.0.0.1:{http}/v2"
     url, protocol = f"{base}/models/{model}/infer", "json"
     if over == "grpc":
