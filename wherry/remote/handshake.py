@@ -45,15 +45,8 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     version: str
     #: For people: host and port of an owner, host and process of a front.
     name: str
-    #: What an owner computes on.
-    device: str = ""
     #: Bytes of the largest message that it takes.
     most_bytes: int = 0
-
-    @property
-    def shown(self) -> tuple[str, str, str]:
-        """Name, version and device."""
-        return self.name, self.version, self.device
 
 
 class Challenge(msgspec.Struct, array_like=True, tag=True):
@@ -148,8 +141,8 @@ def parsed(body: bytes, kind: type[Step] | Any) -> Any:
         raise Garbage(str(error)) from None
 
 
-def identity(version: str, name: str, *, device: str = "", most_bytes: int) -> Identity:
-    return Identity(PROTOCOL, version[:64], name[:256], device[:256], most_bytes)
+def identity(version: str, name: str, *, most_bytes: int) -> Identity:
+    return Identity(PROTOCOL, version[:64], name[:256], most_bytes)
 
 
 def _minor(version: str) -> list[str]:
@@ -161,6 +154,6 @@ def _mac(token: bytes, side: bytes, challenge: Challenge, front: Identity, nonce
     return hmac.digest(token, msgspec.msgpack.encode(said), "sha256")
 
 
-def _covered(one: Identity) -> tuple[int, str, str, str, int]:
+def _covered(one: Identity) -> tuple[int, str, str, int]:
     """What every version knows, so that skew is not mistaken for another token."""
-    return one.protocol, one.version, one.name, one.device, one.most_bytes
+    return one.protocol, one.version, one.name, one.most_bytes

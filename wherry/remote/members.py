@@ -66,6 +66,22 @@ def text_of(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One owner of a pool, for people. What is not known is empty."""
+
+    address: str
+    #: "connecting", "connected" (it has no model yet), "ready" or "leaving".
+    state: str
+    name: str = ""
+    version: str = ""
+    device: str = ""
+    #: Requests of this front that it has not answered.
+    rows: int = 0
+    #: Why it is not connected.
+    error: str = ""
+
+
 @dataclass(slots=True)
 class _Member:
     #: Trying or up; else it is due at `next_at`.

@@ -160,6 +160,8 @@ class OwnedModels(LinkMessage):
     cards: list[ModelCard]
     #: Name, version, state and reason of each version that is not ready.
     others: list[tuple[str, str, str, str]]
+    #: What the models run on.
+    device: str = ""
 
 
 class FrontSettings(LinkMessage):

@@ -22,6 +22,7 @@ import msgspec
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.pass_on import PassOn
+from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
 from wherry.frontends.v2.shared_memory import SharedRegion
 from wherry.observability.logging import configure
 from wherry.remote.link import OwnerLink
@@ -104,9 +105,7 @@ class FrontServer(Server):
         super().__init__(runtime, **{name: getattr(options, name) for name in OF_A_SERVER})
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        owners = PassOn(self._owner.link)
-        if self.pool is not None:
-            owners = PassOn(self.pool.choose, knows_health=True)
+        owners = PassOn(self._owner.link) if self.pool is None else PassOnToPool(self.pool)
         made = applications(self.control, options, plan, owners)
         return made, Listeners(made, options, plan, is_front=True)
 

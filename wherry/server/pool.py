@@ -8,14 +8,21 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wherry.remote.handshake import HandshakeFailed, Identity, identity
 from wherry.remote.link import OwnerLink
-from wherry.remote.members import Address, ReplicaSource, WantedOwners, address_of, text_of
+from wherry.remote.members import (
+    Address,
+    ReplicaSource,
+    ReplicaStatus,
+    WantedOwners,
+    address_of,
+    text_of,
+)
 from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
 from wherry.remote.tcp import Credentials, connected, greet_owner, message_socket, round_trip
 from wherry.runtime.loop_port import LoopPort
@@ -33,22 +40,6 @@ RESOLVE: Final = 2.0
 _NO_LINK: Final = (HandshakeFailed, Garbage, OSError, EOFError)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
-    """One owner of a pool, for people. What is not known is empty."""
-
-    address: str
-    #: "connecting", "connected" (it has told of no model yet), "ready" or "leaving".
-    state: str
-    name: str = ""
-    version: str = ""
-    device: str = ""
-    #: Requests of this front that it has not answered.
-    rows: int = 0
-    #: Why it is not connected.
-    error: str = ""
-
-
 @dataclass(slots=True, eq=False)
 class _Linked:
     """One link and what is known of its other end."""
@@ -56,6 +47,7 @@ class _Linked:
     address: str
     link: OwnerLink
     identity: Identity
+    device: str = ""
     state: str = "connected"
 
 
@@ -141,7 +133,7 @@ class OwnerPool:
     def is_ready(self) -> bool:
         with self._runtime.registry.locked() as life:
             missing = dict(life.missing)
-        told = any(owner.state != "connected" for owner in self._owners.values())
+        told = any(owner.state == "ready" for owner in self._owners.values())
         return told and not missing and not self._runtime.not_ready()
 
     def not_ready_reason(self) -> str:
@@ -152,10 +144,23 @@ class OwnerPool:
         last = next(iter(errors.values()), self._name_error)
         return f"no owner at {self._replicas} answers" + (f" ({last})" if last else "")
 
+    # For what is passed on
+
+    def links(self) -> Sequence[OwnerLink]:
+        """Owners that can be asked what is not for a model, the ready ones first."""
+        owners = [one for one in self._owners.values() if one.state != "leaving"]
+        return [one.link for one in sorted(owners, key=lambda one: one.state != "ready")]
+
     def choose(self) -> OwnerLink | None:
-        """An owner that answers what is not for a model."""
-        owners = sorted(self._owners.values(), key=lambda one: _ORDER[one.state])
-        return owners[0].link if owners else None
+        return next(iter(self.links()), None)
+
+    def waits(self, model: str | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The owners of each model, or of one, as `Router.explain` tells them."""
+        return {
+            one.name: one.runner.explain().get("replicas", ())
+            for one in self._runtime.models()
+            if model in (None, one.name)
+        }
 
     async def end(self) -> None:
         """Close every link."""
@@ -171,9 +176,9 @@ class OwnerPool:
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
         assert self._models is not None
         owner = self._owners[link]
-        if owner.state == "connected":
-            owner.state = "ready"
-        if owner.state == "ready":
+        owner.device = models.device
+        if owner.state != "leaving":
+            owner.state = "ready" if models.cards else "connected"
             self._models.update(owner.address, link, models)
         self._note()
 
@@ -310,8 +315,8 @@ class OwnerPool:
             self._models.no_owner = why
             self._models.settle()
         shown: list[tuple[ReplicaStatus, OwnerLink | None]] = [
-            (ReplicaStatus(one.address, one.state, *one.identity.shown), one.link)
-            for one in self._owners.values()
+            (ReplicaStatus(one.address, one.state, who.name, who.version, one.device), one.link)
+            for one, who in ((one, one.identity) for one in self._owners.values())
         ]
         errors = self._members.errors()
         linked = {one.address for one in self._owners.values() if one.state != "leaving"}
@@ -324,13 +329,12 @@ class OwnerPool:
         self.on_change()
 
 
-_ORDER: Final = {"ready": 0, "connected": 1, "leaving": 2}
-
-
 def _told(error: BaseException) -> str:
     """The reason as people read it."""
     if isinstance(error, TimeoutError):
         return "it does not answer"
     if isinstance(error, OSError):
+        if error.errno is not None and error.errno > 0:
+            return os.strerror(error.errno)  # asyncio's own text names the address again
         return error.strerror or str(error)
     return str(error) or type(error).__name__

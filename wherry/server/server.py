@@ -23,7 +23,7 @@ from typing import Any
 
 from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.owner import RowsOwner
-from wherry.frontends.rows.pass_on import PassOn
+from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
 from wherry.models.model import Model
 from wherry.runtime.control import ModelControl
 from wherry.runtime.loader import log_ready
@@ -109,7 +109,7 @@ class Server:
         self._drained = True
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        pass_on = None if self.pool is None else PassOn(self.pool.choose, knows_health=True)
+        pass_on = None if self.pool is None else PassOnToPool(self.pool)
         made = applications(self.control, options, plan, pass_on)
         if options.listen.fronts or options.cluster.rows_port is not None:
             self._rows = RowsOwner(self.runtime, made.common, made.http, made.grpc)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from wherry.deploy.pool_links import PoolLinks
 from wherry.deploy.replicas import OwnerAddress
-from wherry.server.pool import ReplicaStatus
+from wherry.remote.members import ReplicaStatus
 
 ADDRESS = OwnerAddress("127.0.0.1:7000", "http://127.0.0.1:8000")
 

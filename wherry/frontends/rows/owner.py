@@ -235,6 +235,7 @@ class RowsOwner:
             self.revision,
             list(self._cards()),
             self._others,
+            ",".join(sorted({str(i.device) for one in self._ready for i in one.runner.instances})),
         )
 
     def _cards(self) -> Iterator[ModelCard]:

@@ -15,26 +15,24 @@ OWN: Final = frozenset(("inference",))
 
 
 class PassOn:
-    """Passes HTTP requests on to the owner whose link `choose` gives. `knows_health`: the front
-    knows itself whether it is ready, as it has several owners."""
+    """Passes HTTP requests on to the owner whose link `choose` gives."""
 
-    def __init__(
-        self, choose: Callable[[], OwnerLink | None], *, knows_health: bool = False
-    ) -> None:
+    #: Whether the front knows itself that it is ready, as it has several owners.
+    knows_health = False
+
+    def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self.choose = choose
-        self.knows_health = knows_health
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
-        of_owner = path.endswith("/ready") and not self.knows_health
-        if route.group in OWN or (route.group == "health" and not of_owner):
+        if route.group in OWN or (route.group == "health" and not path.endswith("/ready")):
             return route
         return Route(dict.fromkeys(route.handlers, self), route.group, route.open)
 
     def __call__(self, exchange: Exchange) -> None:
         link = self.choose()
         if link is None:
-            _no_owner(exchange)
+            no_owner(exchange)
             return
         started = False
 
@@ -42,7 +40,7 @@ class PassOn:
             nonlocal started
             if part is None:
                 if not started:
-                    _no_owner(exchange)
+                    no_owner(exchange)
                 else:
                     exchange.finish()
             elif started:
@@ -69,6 +67,7 @@ class PassOn:
         exchange.on_disconnect = lambda: link.forget(id)
 
 
-def _no_owner(exchange: Exchange) -> None:
+def no_owner(exchange: Exchange) -> None:
+    """Answer that there is none at the moment."""
     why = "the process that owns the models is gone; retry later"
     exchange.respond(503, error_body(why), headers=[("Retry-After", "1")])
