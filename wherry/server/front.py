@@ -105,7 +105,9 @@ class FrontServer(Server):
         super().__init__(runtime, **{name: getattr(options, name) for name in OF_A_SERVER})
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        owners = PassOn(self._owner.link) if self.pool is None else PassOnToPool(self.pool)
+        owners = (
+            PassOn(self._owner.link) if self.pool is None else PassOnToPool(self.pool, self.runtime)
+        )
         made = applications(self.control, options, plan, owners)
         return made, Listeners(made, options, plan, is_front=True)
 

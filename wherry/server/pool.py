@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -153,14 +153,6 @@ class OwnerPool:
 
     def choose(self) -> OwnerLink | None:
         return next(iter(self.links()), None)
-
-    def waits(self, model: str | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The owners of each model, or of one, as `Router.explain` tells them."""
-        return {
-            one.name: one.runner.explain().get("replicas", ())
-            for one in self._runtime.models()
-            if model in (None, one.name)
-        }
 
     async def end(self) -> None:
         """Close every link."""

@@ -109,7 +109,7 @@ class Server:
         self._drained = True
 
     def _make_listeners(self, options: Options, plan: MemoryPlan) -> tuple[Applications, Listeners]:
-        pass_on = None if self.pool is None else PassOnToPool(self.pool)
+        pass_on = None if self.pool is None else PassOnToPool(self.pool, self.runtime)
         made = applications(self.control, options, plan, pass_on)
         if options.listen.fronts or options.cluster.rows_port is not None:
             self._rows = RowsOwner(self.runtime, made.common, made.http, made.grpc)

@@ -22,6 +22,7 @@ from wherry.frontends.rows.pass_on import PassOn, no_owner
 from wherry.remote.link import OwnerLink
 from wherry.remote.members import ReplicaStatus
 from wherry.remote.messages import Ask, Told
+from wherry.runtime.runtime import Runtime
 
 #: Seconds that an owner has to answer a question.
 ANSWER: Final = 1.0
@@ -38,8 +39,6 @@ class Pool(Protocol):
 
     def choose(self) -> OwnerLink | None: ...
     def replicas(self) -> Sequence[ReplicaStatus]: ...
-    def waits(self, model: str | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The owners of each model, or of one, as `Router.explain` tells them."""
 
 
 @dataclass(slots=True)
@@ -61,9 +60,10 @@ class PassOnToPool(PassOn):
 
     knows_health = True
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, runtime: Runtime) -> None:
         super().__init__(pool.choose)
         self._pool = pool
+        self._runtime = runtime
 
     def route(self, path: str, route: Route) -> Route:
         group = route.group
@@ -115,7 +115,7 @@ class PassOnToPool(PassOn):
             good = {name: one for name, one in answers.items() if one is not None and one.is_good}
             texts = {name: one.body.decode() for name, one in good.items()}
             content_type = next((one.content_type for one in good.values()), "text/plain")
-            ours = pool_metrics(self._pool.replicas(), self._pool.waits())
+            ours = pool_metrics(self._pool.replicas(), self._waits())
             openmetrics = content_type.startswith("application/openmetrics-text")
             body = ours + merged_metrics(texts, openmetrics=openmetrics)
             exchange.respond(200, body.encode(), content_type=content_type)
@@ -128,7 +128,7 @@ class PassOnToPool(PassOn):
 
         def then(told: OwnerAnswer) -> None:
             about = {one.address: one for one in self._pool.replicas()}
-            owners = self._pool.waits(model).get(model, ())
+            owners = self._waits().get(model, ())
             replicas = [
                 {"name": one.name, "version": one.version, "device": one.device, **owner}
                 for owner in owners
@@ -152,6 +152,11 @@ class PassOnToPool(PassOn):
                 _respond(exchange, told[0])
 
         self._ask_all(exchange, None, done)
+
+    def _waits(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The owners of each model, as `Router.explain` tells them."""
+        models = self._runtime.models()
+        return {one.name: one.runner.explain().get("replicas", ()) for one in models}
 
     # Asking
 
