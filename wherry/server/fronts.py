@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -48,7 +48,6 @@ class Front:
     connection: FrontConnection | None = None
     started_at: float = 0.0
     pause: float = 0.0
-    ends: list[asyncio.Task[None]] = field(default_factory=list)
 
 
 class Fronts:

@@ -37,6 +37,9 @@ log = logging.getLogger("wherry")
 SIGN_OF_LIFE: Final = 0.25
 REPORT_CHANGES: Final = 0.01
 
+#: Seconds that a front has to take note of a change.
+KNOW: Final = 2.0
+
 Others = list[tuple[str, str, str, str]]
 
 #: gRPC methods whose effect every front must know before they are answered.
@@ -245,10 +248,18 @@ class RowsOwner:
                 yield card_of(number, loaded.model, loaded.config, loaded.signature)
 
     def _when_all_know(self, call: Callable[[], None]) -> None:
-        """Call this once every front serves what there is by now."""
+        """Call this once every front serves what there is by now, or does not say so in time."""
         self._look()
-        self._waiting.append((self.revision, call))
+        waiting = self.revision, call
+        self._waiting.append(waiting)
         self._tell_waiting()
+        if waiting in self._waiting:
+            self._port.loop.call_later(KNOW, self._wait_no_longer, waiting)
+
+    def _wait_no_longer(self, waiting: tuple[int, Callable[[], None]]) -> None:
+        if waiting in self._waiting:
+            self._waiting.remove(waiting)
+            waiting[1]()
 
     def _tell_waiting(self) -> None:
         known = min((one.revision for one in self.connections if one.name), default=self.revision)

@@ -244,6 +244,22 @@ def test_the_answer_to_a_post_waits_until_every_front_knows_the_models() -> None
     with_owner(test)
 
 
+def test_a_front_that_hangs_does_not_keep_others_from_their_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("wherry.frontends.rows.owner.KNOW", 0.05)
+
+    async def test(owner: Owner) -> None:
+        async with owner.peer() as one, owner.peer() as hangs:
+            await one.hello()
+            await hangs.hello()
+            await asyncio.to_thread(owner.runtime.unload, "count")
+            await one.send(Ask(3, "POST", "/", "", {}, b"x", None))
+            assert (await one.receive(Told)).body == b"x"
+
+    with_owner(test)
+
+
 HOSTILE: dict[str, Callable[[int], list[LinkMessage]]] = {
     "no hello": lambda number: [Rows(number, 0, 1, {"text": ["a"]}, "")],
     "another protocol": lambda _: [Hello(PROTOCOL + 1, "9.9", "test", False)],
