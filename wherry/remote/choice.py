@@ -167,6 +167,8 @@ class Replica:
         load = self.load
         if load.joins:
             return
+        if not load.one_seconds:  # no report has told any times: not a step for each row
+            self.queued = 0.0
         while self.free_at <= now and self.queued > 0:
             taken = min(self.queued, load.full_rows)
             self.queued -= taken

@@ -36,10 +36,12 @@ class Router:
         self._choice = ReplicaChoice(random)
         self._channels: dict[Replica, ModelChannel] = {}
         self._replicas: dict[ModelChannel, Replica] = {}
+        #: Whether one takes new requests, which is asked for each.
+        self._takes = False
 
     def __bool__(self) -> bool:
         """Whether one takes new requests."""
-        return any(not replica.draining for replica in self._channels)
+        return self._takes
 
     @property
     def channels(self) -> list[ModelChannel]:
@@ -51,12 +53,14 @@ class Router:
         replica = self._choice.added(channel.link.name, channel.link.round_trip)
         self._channels[replica] = channel
         self._replicas[channel] = replica
+        self._takes = True
 
     def drain(self, channel: ModelChannel) -> None:
         """An owner takes nothing new but the steps of its sequences."""
         replica = self._replicas.get(channel)
         if replica is not None:
             self._choice.drains(replica)
+            self._count()
             self.ended(channel, 0)
 
     def remove(self, channel: ModelChannel) -> None:
@@ -65,6 +69,10 @@ class Router:
         if replica is not None:
             del self._channels[replica]
             self._choice.removed(replica)
+            self._count()
+
+    def _count(self) -> None:
+        self._takes = any(not replica.draining for replica in self._channels)
 
     def ended(self, channel: ModelChannel, rows: int) -> None:
         """So many rows of a channel have ended."""
