@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,30 @@ def test_statistics_and_metrics_are_those_of_all_fronts(server: ServerProcess) -
     assert metric in get(f"{server.url}/metrics").decode()
 
 
+def test_metrics_of_fronts_are_summed_or_say_which_one(server: ServerProcess) -> None:
+    text = get(f"{server.url}/metrics").decode()
+    assert "wherry_fronts 2.0" in text
+    for front in (0, 1):
+        assert f'wherry_front_cpu_seconds_total{{front="{front}"}}' in text
+        assert f'wherry_front_open_fds{{front="{front}"}}' in text
+    connections = re.findall(r'^wherry_front_connections\{front="\d"\} (\S+)$', text, re.M)
+    assert sum(map(float, connections)) == 1.0  # the one that asks
+
+
+def test_a_stopped_front_does_not_hold_the_metrics_up(server: ServerProcess) -> None:
+    """The other one answers: connections come to either."""
+    stopped = children(server.pid)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            asked = [pool.submit(get, f"{server.url}/metrics") for _ in range(16)]
+            answered, _ = wait(asked, return_when=FIRST_COMPLETED)
+            assert b"wherry_fronts 2.0" in next(iter(answered)).result()
+            os.kill(stopped, signal.SIGCONT)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+
+
 def test_a_failing_row_fails_alone_with_its_status(server: ServerProcess) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda name: hello(server.url, name), ["bad", *"abcdefg"]))
@@ -275,6 +299,7 @@ def test_a_killed_front_is_replaced_and_the_server_goes_on(server: ServerProcess
     while len(after := children(server.pid)) < 2 or before[0] in after:
         assert time.monotonic() < ends_at, "no other front has come"
         time.sleep(0.05)  # the kernel tells no event of another process's child
+    assert re.search(r"wherry_front_restarts_total [1-9]", get(f"{server.url}/metrics").decode())
 
 
 def test_sigterm_ends_all_processes(tmp_path: Path) -> None:

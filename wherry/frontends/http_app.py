@@ -28,6 +28,7 @@ from wherry.frontends.v2.http.kserve import KServeRoutes
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.settings import setting_routes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
+from wherry.observability.fronts import FrontsSource
 from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
@@ -85,12 +86,17 @@ class HttpApp:
             "/": Route({"GET": page}, "metadata"),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
+        self._fronts: FrontsSource | None = None
         self._pass_on = pass_on
         if pass_on is not None:
             self._routes = {path: pass_on.route(path, one) for path, one in self._routes.items()}
         self._known = dict(self._routes)
         #: Requests that wait for the metrics, by the format: OpenMetrics or not.
         self._scrapes: dict[bool, list[Exchange]] = {}
+
+    def measure(self, fronts: FrontsSource) -> None:
+        """Have the metrics include what these fronts count."""
+        self._fronts = self._metrics.fronts = fronts
 
     def __call__(self, exchange: Exchange) -> None:
         """Check that this client may use the route, and have its handler answer."""
@@ -174,6 +180,12 @@ class HttpApp:
         waiting.append(exchange)
         if len(waiting) > 1:
             return
+        if self._fronts is None:
+            self._start_scrape(openmetrics)
+        else:
+            self._fronts.measure(lambda: self._start_scrape(openmetrics))
+
+    def _start_scrape(self, openmetrics: bool) -> None:
         port = self._entry.port()
 
         def scrape() -> None:

@@ -18,6 +18,7 @@ from wherry.observability.custom_metrics import (
     as_prometheus,
     merged,
 )
+from wherry.observability.fronts import FrontsSource, front_metrics, with_fronts
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.machine import Machine, Use
 from wherry.observability.statistics import Compute, Histogram, ModelStatistics
@@ -139,6 +140,8 @@ class Metrics:
         self._admission = admission
         self._version = version
         self._machine = Machine()
+        #: The fronts of this server, if it has some.
+        self.fronts: FrontsSource | None = None
         self._registry: Any = None
 
     def scrape(self, *, openmetrics: bool) -> tuple[bytes, str]:
@@ -180,6 +183,8 @@ class Metrics:
             InfoMetricFamily,
         )
 
+        fronts = self.fronts
+        figures = [] if fronts is None else list(fronts.figures.values())
         yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
         yield _gauge(
             "wherry_requests_in_flight",
@@ -189,7 +194,7 @@ class Metrics:
         yield CounterMetricFamily(
             "wherry_requests_refused",
             "Requests refused since max_in_flight or max_queue_bytes was reached.",
-            value=self._admission.refused,
+            value=self._admission.refused + self._refused_by_fronts(),
         )
         yield _gauge(
             "wherry_request_bytes",
@@ -199,13 +204,15 @@ class Metrics:
         yield HistogramMetricFamily(
             "wherry_loop_stall_seconds",
             "How late the event loop woke up: what anything that came then waited for its turn.",
-            *_cumulative(self._loop_stall.seconds),
+            *_cumulative(with_fronts(self._loop_stall.seconds, fronts)),
         )
         yield _gauge(
             "wherry_loop_stall_longest_seconds",
             "The longest of these of the last one to two minutes.",
-            self._loop_stall.longest,
+            max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
         )
+        if fronts is not None:
+            yield from front_metrics(fronts)
         models = [ModelValues(loaded) for loaded in self._source.models()]
         yield from own_metrics(models)
         yield from triton_metrics(models)
@@ -213,6 +220,12 @@ class Metrics:
         yield from cache_metrics(None if cache is None else cache.statistics())
         yield from machine_metrics(self._machine.use())
         yield from map(as_prometheus, self._custom_families())
+
+    def _refused_by_fronts(self) -> int:
+        if self.fronts is None:
+            return 0
+        figures = self.fronts.figures.values()
+        return self.fronts.refused_before + sum(one.refused for one in figures)
 
     def _custom_families(self) -> list[CustomFamily]:
         stores = (loaded.model.custom_metrics for loaded in self._source.models())

@@ -23,6 +23,7 @@ from wherry.remote.messages import (
     Goodbye,
     LinkMessage,
     LoadReport,
+    Measure,
     OneRequest,
     OwnedModels,
     Response,
@@ -52,6 +53,9 @@ class LinkEvents(Protocol):
 
     def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
         """These settings hold from now on."""
+
+    def measure(self, link: OwnerLink) -> None:
+        """The owner wants to know what this front has counted."""
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more requests."""
@@ -266,5 +270,6 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     ToldCall: OwnerLink._told,
     OwnedModels: OwnerLink._models,
     FrontSettings: OwnerLink._settings,
+    Measure: lambda link, _: link._events.measure(link),
     Goodbye: OwnerLink._goodbye,
 }

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.models.config import ModelConfig
+from wherry.observability.fronts import FrontFigures
 from wherry.values.datatypes import Form
 from wherry.values.load import Load
 from wherry.values.request import SequenceStep
@@ -255,12 +256,33 @@ class ToldCall(LinkMessage):
         return bool(self.code)
 
 
+class Measure(LinkMessage):
+    """The front is to tell what it has counted: `FrontMeasured`."""
+
+
+class FrontMeasured(LinkMessage):
+    """What a front has counted. From a front."""
+
+    figures: FrontFigures
+
+
 class Goodbye(LinkMessage):
     """The owner takes no more requests on this link; it answers those that it has. The front closes
     the link when they are answered."""
 
 
-FromFront = Hello | Rows | OneRequest | CancelRows | Consumed | Ask | AskCall | Forget | Seen
+FromFront = (
+    Hello
+    | Rows
+    | OneRequest
+    | CancelRows
+    | Consumed
+    | Ask
+    | AskCall
+    | Forget
+    | Seen
+    | FrontMeasured
+)
 FromOwner = (
     OwnedModels
     | FrontSettings
@@ -270,6 +292,7 @@ FromOwner = (
     | LoadReport
     | Told
     | ToldCall
+    | Measure
     | Goodbye
 )
 

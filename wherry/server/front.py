@@ -24,12 +24,20 @@ from wherry.frontends.connections.full_memory import MemoryPlan
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.rows.pass_on_to_pool import PassOnToPool
 from wherry.frontends.v2.shared_memory import SharedRegion
+from wherry.observability.fronts import FrontFigures, ProcessFigures, process_figures
 from wherry.observability.logging import configure
 from wherry.remote.link import OwnerLink
-from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
+from wherry.remote.messages import (
+    PROTOCOL,
+    FromOwner,
+    FrontMeasured,
+    FrontSettings,
+    Hello,
+    OwnedModels,
+)
 from wherry.runtime.remote_models import RemoteModels
 from wherry.runtime.runtime import Runtime
-from wherry.runtime.threads import ThreadPool
+from wherry.runtime.threads import ThreadPool, in_thread
 from wherry.server.listeners import Listeners
 from wherry.server.options import OF_A_SERVER, Options
 from wherry.server.parts import Applications, applications
@@ -45,7 +53,8 @@ OWNER_GONE: Final = 1.0
 class LocalOwner:
     """The link to the process that has started this one, and owns its models.
 
-    `on_settings` gets what its fronts must know alike, `on_end` is called when it is gone.
+    `on_settings` gets what its fronts must know alike, `on_measure` is called when it wants to know
+    what this one has counted, `on_end` when it is gone.
     """
 
     def __init__(self, runtime: Runtime, sock: socket.socket) -> None:
@@ -57,6 +66,7 @@ class LocalOwner:
         #: Set when the owner has told of its models.
         self.told = asyncio.Event()
         self.on_settings: Callable[[FrontSettings], None] = lambda _: None
+        self.on_measure: Callable[[], None] = lambda: None
 
     def link(self) -> OwnerLink | None:
         """None before `start` and after the end."""
@@ -82,6 +92,9 @@ class LocalOwner:
 
     def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
         self.on_settings(settings)
+
+    def measure(self, link: OwnerLink) -> None:
+        self.on_measure()
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: those that come are refused."""
@@ -125,6 +138,7 @@ class FrontServer(Server):
         super()._start_pool()
         self._owner.on_end = self._owner_is_gone
         self._owner.on_settings = self._use
+        self._owner.on_measure = self._measure
         self._owner.start(self._applications.common.version, serves=self.pool is None)
 
     async def _load(self) -> bool:
@@ -136,6 +150,26 @@ class FrontServer(Server):
         common.tenant_key = settings.tenant_key
         common.log_settings.update(settings.log)
         common.shared_memory.use([SharedRegion(*one) for one in settings.regions])
+
+    def _measure(self) -> None:
+        """Tell the owner what this process has counted."""
+        in_thread(process_figures, "wherry-metrics").add_done_callback(self._measured)
+
+    def _measured(self, process: asyncio.Future[ProcessFigures]) -> None:
+        link, listeners, common = self._owner.link(), self._listeners, self._applications.common
+        if link is not None:
+            stall = common.loop_stall
+            figures = FrontFigures(
+                listeners.connections,
+                listeners.calls,
+                common.admission.refused,
+                list(stall.seconds.counts),
+                stall.seconds.total,
+                stall.longest,
+                process.result(),
+            )
+            link.add(FrontMeasured(figures))
+            link.write_soon()
 
     def _owner_is_gone(self) -> None:
         """Send the answers that there are, and end."""

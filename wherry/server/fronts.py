@@ -23,6 +23,7 @@ from wherry.frontends.rows.connection import FrontConnection
 from wherry.frontends.rows.owner import RowsOwner
 from wherry.remote.messages import FromFront
 from wherry.runtime.threads import ThreadPool, in_thread
+from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.front_sockets import FrontSockets
 from wherry.server.options import Life, Listen, Options
 from wherry.workers.message_socket import MessageSocket
@@ -68,6 +69,8 @@ class Fronts:
         #: Large messages are encoded and decoded there.
         self._aside = ThreadPool("wherry-rows", 2).run
         self._replacing: set[asyncio.Task[None]] = set()
+        #: What they have counted, for the metrics.
+        self.figures = FiguresOfFronts()
         self.url = ""
         self.grpc_address = ""
 
@@ -105,6 +108,7 @@ class Fronts:
         """Have the fronts answer what they have and end; for `last_call` seconds they still accept
         connections. False if some request was not answered."""
         self._draining = True
+        self.figures.close()
         for front in self._fronts:
             _signal(front, signal.SIGTERM)
         await self._sockets.remove_name()
@@ -147,6 +151,7 @@ class Fronts:
         ours.setblocking(False)
         messages = MessageSocket(ours, ours, FromFront, copies=False)
         front.connection = self._owner.accept(messages, self._aside)
+        self.figures.begun(front.number, front.connection)
 
     def _start_process(
         self, front: Front, ours: socket.socket, theirs: socket.socket
@@ -175,6 +180,7 @@ class Fronts:
         if front is None or self._draining:
             return
         front.connection = None
+        self.figures.ended(front.number)
         task = asyncio.ensure_future(self._replace(front))
         self._replacing.add(task)
         task.add_done_callback(self._replacing.discard)

@@ -85,6 +85,8 @@ class Listeners:
         if self._listen.metrics_port is not None and not is_front:
             self._operators["metrics"] = listener(PartOfApp(app, {"metrics"}))
         self._fronts = fronts
+        if fronts is not None:
+            app.measure(fronts.figures)
         self._http = listener(public) if fronts is None else None
         self._grpc: GrpcListener | None = None
         if applications.grpc is not None and self._listen.speaks_grpc and fronts is None:

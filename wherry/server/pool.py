@@ -177,6 +177,9 @@ class OwnerPool:
     def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
         """Do nothing: the log, memory and clients of another machine are its own."""
 
+    def measure(self, link: OwnerLink) -> None:
+        """Do nothing: the owner asks only the fronts that it has started."""
+
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: its requests go elsewhere from now on."""
         owner = self._owners[link]

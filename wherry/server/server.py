@@ -259,7 +259,7 @@ class Server:
         if self.control.repositories:
             self.runtime.expect("*")
         listeners, common = self._listeners, self._applications.common
-        common.loop_stall.start(self._loop, lambda: not (listeners.connections or listeners.calls))
+        common.loop_stall.start(self._loop, self._is_idle)
         if self._rows is not None:
             self._rows.start()
         try:
@@ -282,6 +282,10 @@ class Server:
             common.loop_stall.stop()
             self._stop_pipe.close()
             self._ready_pipe.close()
+
+    def _is_idle(self) -> bool:
+        listeners, rows = self._listeners, self._rows
+        return not (listeners.connections or listeners.calls or (rows and rows.requests))
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""

@@ -34,6 +34,7 @@ from wherry.remote.messages import (
     CancelRows,
     Consumed,
     Forget,
+    FrontMeasured,
     Goodbye,
     Hello,
     LinkMessage,
@@ -91,6 +92,8 @@ class FrontConnection:
         self._reported_at: dict[int, float] = {}
         #: Called once the link has ended, with the reason.
         self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
+        #: Gets the figures that its front was asked for.
+        self.on_measured: Callable[[FrontMeasured], None] = lambda _: None
         self._owner = owner
         self._common = owner.common
         #: Requests without an outcome, by model and id.
@@ -342,6 +345,7 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     AskCall: lambda connection, message: connection._asked.ask_call(message),
     Forget: lambda connection, message: connection._asked.forget(message),
     Seen: FrontConnection._seen,
+    FrontMeasured: lambda connection, message: connection.on_measured(message),
 }
 
 
