@@ -51,11 +51,8 @@ class LinkEvents(Protocol):
     def models_of(self, link: OwnerLink, models: OwnedModels) -> None:
         """The owner has these models from now on."""
 
-    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
-        """These settings hold from now on."""
-
-    def measure(self, link: OwnerLink) -> None:
-        """The owner wants to know what this front has counted."""
+    def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
+        """The owner says what is for fronts that it has started itself."""
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more requests."""
@@ -231,7 +228,7 @@ class OwnerLink:
         self.write_soon()
 
     def _settings(self, message: FrontSettings) -> None:
-        self._events.settings_of(self, message)
+        self._events.of_this_machine(self, message)
         self.add(Seen(message.revision))
         self.write_soon()
 
@@ -270,6 +267,6 @@ _RECEIVE: Final[dict[type, Callable[[OwnerLink, Any], None]]] = {
     ToldCall: OwnerLink._told,
     OwnedModels: OwnerLink._models,
     FrontSettings: OwnerLink._settings,
-    Measure: lambda link, _: link._events.measure(link),
+    Measure: lambda link, _: link._events.of_this_machine(link, Measure()),
     Goodbye: OwnerLink._goodbye,
 }

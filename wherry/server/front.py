@@ -33,6 +33,7 @@ from wherry.remote.messages import (
     FrontMeasured,
     FrontSettings,
     Hello,
+    Measure,
     OwnedModels,
 )
 from wherry.runtime.remote_models import RemoteModels
@@ -90,11 +91,11 @@ class LocalOwner:
             self._models.update("owner", link, models)
         self.told.set()
 
-    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
-        self.on_settings(settings)
-
-    def measure(self, link: OwnerLink) -> None:
-        self.on_measure()
+    def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
+        if isinstance(message, FrontSettings):
+            self.on_settings(message)
+        else:
+            self.on_measure()
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: those that come are refused."""

@@ -23,7 +23,7 @@ from wherry.remote.members import (
     address_of,
     text_of,
 )
-from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, OwnedModels
+from wherry.remote.messages import PROTOCOL, FromOwner, FrontSettings, Hello, Measure, OwnedModels
 from wherry.remote.tcp import Credentials, connected, greet_owner, message_socket, round_trip
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.remote_models import RemoteModels
@@ -174,11 +174,8 @@ class OwnerPool:
             self._models.update(owner.address, link, models)
         self._note()
 
-    def settings_of(self, link: OwnerLink, settings: FrontSettings) -> None:
-        """Do nothing: the log, memory and clients of another machine are its own."""
-
-    def measure(self, link: OwnerLink) -> None:
-        """Do nothing: the owner asks only the fronts that it has started."""
+    def of_this_machine(self, link: OwnerLink, message: FrontSettings | Measure) -> None:
+        """Do nothing: it is for fronts that the owner has started itself."""
 
     def leaving(self, link: OwnerLink) -> None:
         """The owner takes no more: its requests go elsewhere from now on."""
