@@ -13,7 +13,9 @@ from tests.http_exchange import served
 from wherry import InstanceGroup, Runtime, model
 from wherry.frontends.admission import Admission
 from wherry.models.config import FIELDS, GROUP_FIELDS
+from wherry.observability.fronts import front_metrics
 from wherry.observability.metrics import CUT_REASONS, LABELS, Metrics
+from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.options import OPTIONS
 from wherry.values import errors
 
@@ -132,24 +134,33 @@ def test_every_option_of_the_server_has_its_row() -> None:
     ]
 
 
-def test_every_metric_has_its_row_with_its_type_and_label() -> None:
-    def described(metric: Any) -> tuple[str, str, set[str]]:
-        suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
-        labels = {
-            *getattr(metric, "_labelnames", ()),
-            *(n for s in metric.samples for n in s.labels),
-        }
-        of_the_model = {*LABELS, "le"} if metric.type != "info" else set()
-        # Triton's are untyped for prometheus_client, and shown as counters.
-        kind = metric.type.replace("unknown", "counter")
-        return metric.name + suffix, kind, labels - of_the_model
+def described(metric: Any) -> tuple[str, str, set[str]]:
+    """Name, type and labels of a metric."""
+    suffix = {"counter": "_total", "info": "_info"}.get(metric.type, "")
+    labels = {
+        *getattr(metric, "_labelnames", ()),
+        *(n for s in metric.samples for n in s.labels),
+    }
+    of_the_model = {*LABELS, "le"} if metric.type != "info" else set()
+    # Triton's are untyped for prometheus_client, and shown as counters.
+    kind = metric.type.replace("unknown", "counter")
+    return metric.name + suffix, kind, labels - of_the_model
 
+
+def test_every_metric_has_its_row_with_its_type_and_label() -> None:
     rows = rows_of("metrics.md", "| metric | type | labels | unit | meaning |")
     with Runtime(quiet) as runtime:
         metrics = list(Metrics(runtime, Admission(), "1").collect())
     assert [
         (name, kind, set(re.findall(r"^\w+", labels))) for name, kind, labels, _, _ in rows
     ] == [described(metric) for metric in metrics]
+
+
+def test_every_metric_of_fronts_has_its_row_with_its_type_and_label() -> None:
+    rows = rows_of("metrics.md", "| metric of fronts | type | labels | unit | meaning |")
+    assert [
+        (name, kind, set(re.findall(r"^\w+", labels))) for name, kind, labels, _, _ in rows
+    ] == [described(metric) for metric in front_metrics(FiguresOfFronts())]
 
 
 def test_every_reason_for_which_a_batch_leaves_has_its_row_and_is_given_by_a_policy() -> None:
