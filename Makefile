@@ -5,6 +5,7 @@
 # make test    the same, with integration and examples: four minutes
 # make test-full  the same, with demos, real language models, long runs: ten minutes; what CI runs
 # make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
+# make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
@@ -30,7 +31,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-pythons lint bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -116,6 +117,11 @@ test-full: $(VENV)/.stamp-dev
 test-long: test-full
 	@$(PIP) --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),30)
+
+# Not in CI: Ray and what it needs are as large as all the rest.
+test-ray: $(VENV)/.stamp-dev
+	@$(PIP) --editable '.[ray]'
+	@$(BIN)/python -m pytest tests/integration/test_ray_serve.py tests/integration/test_on_ray.py
 
 test-pythons:
 	@.ci/pythons

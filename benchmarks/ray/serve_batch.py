@@ -25,8 +25,10 @@ class Batched:
 def application(wait: float, ongoing: int) -> Any:
     """Two replicas whose batches wait for `wait` seconds, with so many requests at once each."""
 
+    batched: Any = serve.batch(max_batch_size=32, batch_wait_timeout_s=wait)
+
     class Device(Batched):
-        @serve.batch(max_batch_size=32, batch_wait_timeout_s=wait)  # type: ignore[untyped-decorator]
+        @batched  # type: ignore[untyped-decorator]
         async def device(self, text: list[str]) -> list[str]:
             time.sleep(0.005 + 0.0002 * len(text))  # noqa: ASYNC251 - as a model call blocks
             return text
