@@ -18,6 +18,7 @@ import openai
 import pytest
 
 import wherry
+from tests.ways import WAYS, served
 from wherry.values.errors import PromptTooLong
 
 
@@ -96,16 +97,9 @@ def other(x: list[int]) -> list[int]:
     return x
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(0, id="one process"),
-        pytest.param(2, id="two fronts", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=WAYS)
 def server(request: pytest.FixtureRequest) -> Iterator[wherry.Server]:
-    models = parrot, shout, slow, embed, other
-    with wherry.Server(*models, port=0, fronts=request.param) as server:
+    with served(request.param, lambda: (parrot, shout, slow, embed, other)) as server:
         yield server
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 import wherry
 from tests.unit.llm import tiny
+from tests.ways import WAYS, served
 from wherry.llm import LLM
 from wherry.llm.tokenizer import Tokenizer
 
@@ -36,28 +37,25 @@ def tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(0, id="one process"),
-        pytest.param(2, id="two fronts", marks=pytest.mark.slow),
-    ],
-)
+@pytest.fixture(scope="module", params=WAYS)
 def server(folder: Path, request: pytest.FixtureRequest) -> Iterator[wherry.Server]:
     @wherry.model(max_batch_size=8)
     def shout(prompt: list[str]) -> list[str]:
         return [text.upper() for text in prompt]
 
-    # Prompts go in chunks of 16 tokens, and their blocks are found again.
-    chat = LLM(
-        folder, name="chat", cache_gb=0.01, max_step_tokens=16, max_running=8, threads=1,
-        isolation="thread",
-    )  # fmt: skip
-    with wherry.Server(chat, shout, port=0, fronts=request.param) as server:
+    def models() -> Sequence[Any]:
+        # Prompts go in chunks of 16 tokens, and their blocks are found again.
+        chat = LLM(
+            folder, name="chat", cache_gb=0.01, max_step_tokens=16, max_running=8, threads=1,
+            isolation="thread",
+        )  # fmt: skip
+        return chat, shout
+
+    def warm(runtime: wherry.Runtime) -> None:
         # The thread that reads grammars starts with the first one, and is the server's.
-        list(
-            server.runtime.stream("chat", prompt="?", parameters={"constraint": {"choice": ["!"]}})
-        )
+        list(runtime.stream("chat", prompt="?", parameters={"constraint": {"choice": ["!"]}}))
+
+    with served(request.param, models, warm) as server:
         yield server
 
 

@@ -240,4 +240,5 @@ def _why_lost(model: str, request: InferRequest, error: Exception) -> WherryErro
     if request.sequence is not None:
         return SequenceLost(f"model {model!r}: the server with this sequence is gone; begin anew")
     what = "the stream broke off" if request.run is BEGUN else "the request was not answered"
-    return WorkerDied(f"model {model!r}: {what}: the server that ran it is gone ({error})")
+    why = f" ({error})" if str(error) else ""
+    return WorkerDied(f"model {model!r}: {what}: the server that ran it is gone{why}")
