@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+import msgspec
 import numpy as np
 
 import wherry
@@ -25,12 +26,16 @@ from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decod
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
+from wherry.remote.handshake import Identity, Proof, parsed
+from wherry.remote.messages import FromFront, Hello, OneRequest, Rows
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
 from wherry.values.errors import WherryError
+from wherry.workers.encoding import MessageDecoder, MessageEncoder
+from wherry.workers.frames import Garbage
 
 #: What a parser may raise: each is answered to the client, or told the user.
-REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage)
+REFUSALS: Final = (WherryError, HpackError, TooManyHeaders, BadMessage, Garbage)
 #: CPU seconds that any input may cost, and those of each byte beyond: some fifty times what the
 #: slowest parser takes, so that a busy machine is no find.
 FLOOR: Final = 0.5
@@ -125,6 +130,19 @@ _CHAT: Final = (
     b'"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}]}'
 )
 
+_ENCODER = MessageEncoder(inline=True)
+_FROM_FRONT = [
+    Hello(1, "1.0", "front", True),
+    Rows(0, 0, 2, {"x": np.zeros((2, 2), np.float32), "name": ["a", "b"]}, ""),
+    OneRequest(0, 1, 1, {"x": [1]}, "", "id", 1.0, 0, {"a": [1]}, None, ["y"], False),
+]
+_DECODER = MessageDecoder(FromFront, copies=False)
+
+
+def _rows(data: bytes) -> None:
+    _DECODER.decode(memoryview(data))
+
+
 TARGETS: Final[dict[str, Target]] = {
     "http": Target(
         _http,
@@ -137,6 +155,11 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "v2-json": Target(_infer, [_JSON, b'{"inputs":[],"parameters":{"a":[1,{}]},"outputs":[]}']),
     "v2-binary": Target(_binary, [len(_HEAD).to_bytes(2, "big") + _HEAD + b"\0\0\x80\x3f"]),
+    "rows": Target(_rows, [_ENCODER.frame(one, slab=False)[12:] for one in _FROM_FRONT]),
+    "rows-handshake": Target(
+        lambda data: parsed(data, Proof),
+        [msgspec.msgpack.encode(Proof(Identity(1, "1.0", "front"), bytes(32), bytes(32)))],
+    ),
     "openai-chat": Target(lambda data: decoded(data, ChatRequest), [_CHAT]),
     "openai-completions": Target(
         lambda data: decoded(data, CompletionRequest),

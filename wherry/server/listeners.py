@@ -155,6 +155,7 @@ class Listeners:
         last_call = min(LAST_CALL, timeout)
         ends_at = time.monotonic() + timeout
         drained = True
+        rows = None if self._rows is None else asyncio.create_task(self._rows.drain())
         for fronts in self._of_fronts():
             drained = False
             with suppress(TimeoutError):
@@ -167,8 +168,8 @@ class Listeners:
             asyncio.create_task(one.drain(None, last_call, accept_until=accept_until))
             for one in self._all()
         }
-        if self._rows is not None:
-            self._draining.add(asyncio.create_task(self._rows.drain()))
+        if rows is not None:
+            self._draining.add(rows)
         if self._draining:
             drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
         return drained

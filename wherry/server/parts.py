@@ -24,7 +24,7 @@ from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
-from wherry.remote.members import replicas_of
+from wherry.remote.members import MANAGED, replicas_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.threads import ThreadPool
@@ -47,11 +47,14 @@ def runtime_of(
     isolation: str,
     overrides: Mapping[str, Mapping[str, Any]] | None,
     cluster: Cluster = NO_CLUSTER,
+    fronts: int = 0,
 ) -> Runtime:
     """The one Runtime among `models`, or a new one of them; without models that of a front."""
     if cluster.replicas is not None:
         if any(not isinstance(one, Runtime) or one.models() for one in models):
             raise ConfigError("replicas: a front has no models; give it none, or no replicas")
+        if cluster.replicas == MANAGED and fronts:
+            raise ConfigError("replicas managed: the addresses reach one process; set fronts to 0")
         if cluster.rows_port is not None:
             raise ConfigError("replicas and rows_port: a server is a front or an owner, not both")
     if not models and cluster.replicas is not None:

@@ -85,7 +85,7 @@ class Server:
     ) -> None:
         address = {"host": host, "port": port, "grpc_port": grpc_port}
         given = from_keywords({**options, **{k: v for k, v in address.items() if v is not None}})
-        self.runtime = runtime_of(models, isolation, overrides, given.cluster)
+        self.runtime = runtime_of(models, isolation, overrides, given.cluster, given.listen.fronts)
         #: Loads and unloads models; its runtime must be this one.
         self.control = control or ModelControl(self.runtime)
         self.drain_timeout = given.life.drain_timeout

@@ -246,6 +246,7 @@ def test_more_than_this_machine_needs_a_token() -> None:
         ((hello,), {"replicas": "a:1"}, "a front has no models"),
         ((), {"replicas": "a:1", "rows_port": 0}, "a front or an owner, not both"),
         ((), {"replicas": "a"}, "is not HOST:PORT"),
+        ((), {"replicas": "managed", "fronts": 2}, "set fronts to 0"),
         ((hello,), {"rows_port": 0, "cluster_token": "short"}, "16 characters or more"),
         ((hello,), {"rows_port": 0, "cluster_token_file": "/nowhere"}, "No such file"),
     ],

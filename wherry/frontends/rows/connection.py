@@ -90,6 +90,8 @@ class FrontConnection:
         #: Whether the front is told of the load.
         self.reports = False
         self._reported_at: dict[int, float] = {}
+        #: The front is on another machine, or may be.
+        self.is_remote = False
         #: Called once the link has ended, with the reason.
         self.on_left: Callable[[FrontConnection, Exception], None] = lambda *_: None
         #: Gets the figures that its front was asked for.
@@ -179,6 +181,7 @@ class FrontConnection:
         ended, port = self._ended.append, self.port
         replies = [RowReply(ended, port, model, id) for id in ids]
         try:
+            model.check(columns)
             requests = row_requests(model, columns, replies, message.tenant)
         except WherryError as error:
             self._refuse(model.number, list(ids), error)
@@ -208,6 +211,7 @@ class FrontConnection:
         else:
             reply = RowReply(self._ended.append, self.port, model, message.id)
         try:
+            model.check(columns)
             request = model.loaded.request(
                 columns,
                 message.rows,

@@ -170,6 +170,7 @@ class RowsListener:
         )
         connection = self._owner.accept(messages, self._aside)
         self._connections.add(connection)
+        connection.is_remote = True
         connection.on_left = self._left
         log.info("front has connected", extra={"front": front.name, "peer": peer})
         if not self._sockets:  # it drains

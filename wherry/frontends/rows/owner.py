@@ -114,7 +114,8 @@ class RowsOwner:
     def greet(self, connection: FrontConnection) -> None:
         self._look()
         # The front is told of everything with its models: this one counts for nothing.
-        connection.send(msgspec.structs.replace(self._settings, revision=-1))
+        settings = msgspec.structs.replace(self._settings, revision=-1)
+        connection.send(_for(connection, settings))
         connection.send(self._models())
         if connection.reports:
             self._report([connection], inf)
@@ -227,7 +228,7 @@ class RowsOwner:
     def _send_all(self, message: LinkMessage) -> None:
         for connection in self.connections:
             if connection.name:
-                connection.send(message)
+                connection.send(_for(connection, message))
         self._tell_waiting()
 
     def _models(self) -> OwnedModels:
@@ -271,3 +272,10 @@ class RowsOwner:
                 call()
             else:
                 self._waiting.append((revision, call))
+
+
+def _for(connection: FrontConnection, message: LinkMessage) -> LinkMessage:
+    """The message as this front may know it: no secret and no memory of this machine leaves it."""
+    if connection.is_remote and isinstance(message, FrontSettings):
+        return msgspec.structs.replace(message, regions=[], tenant_key=b"")
+    return message
