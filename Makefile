@@ -107,8 +107,13 @@ check: $(VENV)/.stamp-dev
 	$(call tests_beside_lint,fast unit tests,--quiet -r fE -m "not slow and not full" \
 	  --without torch$(comma)transformers tests/unit)
 
+# Half a minute: what clients of Triton and OpenAI see, from servers with two front processes.
+OVER_FRONTS := $(addprefix tests/integration/test_,golden.py tritonclient_http.py openai.py)
+
 test: $(VENV)/.stamp-dev
 	$(call tests_beside_lint,tests,-m "not full")
+	@echo "==> the same answers over fronts"
+	@WHERRY_FRONTS=2 $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --quiet $(OVER_FRONTS)
 
 test-full: $(VENV)/.stamp-dev
 	$(call tests_beside_lint,all tests,--hypothesis-profile full)
