@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ def ask(url: str, body: Any = None) -> Any:
     """The JSON that a request is answered with; its status and the JSON if that is no 200."""
     data = None if body is None else json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=30) as answer:
             return json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
         with error:
@@ -87,7 +89,7 @@ def test_a_front_answers_with_the_models_of_its_owners(
     assert hello(serving.url) in {f"hello x from {one.pid}" for one in (first, second)}
     body = json.dumps({"n": 50}).encode()
     url = f"{serving.url}/v2/models/count/generate_stream"
-    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=10) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, body), timeout=30) as answer:
         lines = [json.loads(line[6:]) for line in answer if line.startswith(b"data: ")]
     assert [line["output"] for line in lines] == list(range(50))
     assert ask(f"{serving.url}/v2/models/nope/infer", {"inputs": []})[0] == 404
@@ -109,6 +111,23 @@ def test_an_owner_that_ends_leaves_the_other_to_answer(
     assert f"no owner at {addresses} answers" in told["error"]
     status, told = hello(serving.url)
     assert (status, told["error"]) == (503, "model 'hello' is not ready: no server has it")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_owner_that_is_killed_or_stopped_loses_no_request(
+    pool: tuple[ServerProcess, ServerProcess, ServerProcess], number: signal.Signals
+) -> None:
+    first, second, serving = pool
+    names = [str(n) for n in range(300)]
+    with ThreadPoolExecutor(8) as callers:
+        answers = [callers.submit(hello, serving.url, name) for name in names]
+        until(lambda: any(answer.done() for answer in answers))
+        os.kill(first.pid, number)
+        told = [answer.result() for answer in answers]
+    os.kill(first.pid, signal.SIGKILL)
+    assert [one.rpartition(" ")[0] for one in told] == [f"hello {name} from" for name in names]
+    assert {int(one.rpartition(" ")[2]) for one in told} <= {first.pid, second.pid}
+    assert told[-1].endswith(str(second.pid))
 
 
 def test_several_fronts_on_one_port_have_links_of_their_own(tmp_path: Path) -> None:

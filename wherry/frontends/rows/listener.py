@@ -45,6 +45,8 @@ class RowsListener:
         self._token = token
         self._most_bytes = most_bytes
         self._aside = aside
+        #: host:port; empty before it listens.
+        self.address = ""
         self._credentials: Credentials | None = None
         self._sockets: list[socket.socket] = []
         self._shaking: set[asyncio.Task[None]] = set()
@@ -52,11 +54,6 @@ class RowsListener:
         self._all_left = asyncio.Event()
         self._logged_at = float("-inf")
         self._unlogged = 0
-
-    @property
-    def address(self) -> str:
-        """host:port; empty before it listens."""
-        return (address_text(self._sockets[0].getsockname()) or "") if self._sockets else ""
 
     async def start(self, host: str, port: int) -> None:
         """Take the address and accept. ConfigError if it is taken, or if others than this machine
@@ -89,6 +86,7 @@ class RowsListener:
         for sock in self._sockets:
             sock.listen(BACKLOG)
             loop.add_reader(sock, self._accept, sock)
+        self.address = address_text(names[0]) or ""
         log.info("listening", extra={"rows": self.address})
 
     async def drain(self) -> None:
