@@ -25,7 +25,7 @@ from benchmarks.peers.servers import free_ports
 CALLERS = 4
 #: GB of keys and values in each owner: 46 KB a token with SmolLM2-135M.
 CACHE = 0.06
-#: Chats that share a beginning, beginnings, and words of one: more than are compared.
+#: Chats that share a beginning, beginnings, and words of one.
 ALIKE, BEGINNINGS, LONG = 4, 6, 200
 #: Turns of a conversation, conversations, and words of what is said in one turn.
 TURNS, CONVERSATIONS, SHORT = 4, 6, 40

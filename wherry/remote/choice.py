@@ -18,8 +18,9 @@ from wherry.values.load import Load
 
 #: A replica that was sent rows, and of which nothing was heard for so many seconds, gets no more.
 SILENT = 1.0
-#: Prompts that have so many bytes in common go to the same replica.
-PREFIX_BYTES = 1024
+#: Prompts that have so many bytes in common go to the same replica. Few, so that a conversation has
+#: them after its first turns: a prompt with fewer has another replica each time that it grows.
+PREFIX_BYTES = 256
 #: A replica has the beginning of a prompt cached if it was sent one like it within so many times
 #: what it takes to read one: what is sent so often is worth a place in several caches.
 JUST_NOW = 10.0

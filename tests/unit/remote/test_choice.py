@@ -306,6 +306,16 @@ def test_other_prompts_go_to_other_replicas() -> None:
     assert min(places.values()) > 60
 
 
+def test_a_conversation_stays_with_its_replica_as_its_prompt_grows() -> None:
+    choice, _ = pool(LLM, LLM, LLM)
+    for number in range(20):
+        begun = f"Conversation {number}. ".encode() + b"A question of some length. " * 10
+        prompts = [begun + b"Another question. " * 10 * turn for turn in range(6)]
+        times = [1000.0 * (6 * number + turn) for turn in range(6)]
+        chosen = {choice.choose(1, now, one) for now, one in zip(times, prompts, strict=True)}
+        assert len(chosen) == 1
+
+
 def test_all_bits_of_a_hash_differ_independently() -> None:
     hashes = [hash_of(str(n).encode()) for n in range(1000, 2000)]
     for bit in range(64):
