@@ -43,6 +43,8 @@ log = logging.getLogger("wherry")
 LOOK: Final = 0.25
 #: Seconds without a sign of life after which an owner that has requests is taken for gone.
 SILENT: Final = 10.0
+#: Seconds without one after which it is asked nothing, if another one can be.
+QUIET: Final = 1.0
 
 
 class LinkEvents(Protocol):
@@ -99,8 +101,9 @@ class OwnerLink:
         self._writes = False
         self._reports = reports
         self._heard_at = loop.loop.time()
-        #: Whether `_look` will be called.
+        #: Whether `_look` will be called, and when.
         self._looks = False
+        self._look_at = 0.0
         self._leaves = False
         self.is_open = True
 
@@ -115,6 +118,11 @@ class OwnerLink:
         """Close it once all is answered. Nothing new may be sent."""
         self._leaves = True
         self.write_soon()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the owner is to report and nothing was heard of it for a while."""
+        return self._reports and self._loop.loop.time() - self._heard_at > QUIET
 
     @property
     def rows(self) -> int:
@@ -134,8 +142,7 @@ class OwnerLink:
             self._loop.loop.call_soon(self._write)
         if not self._looks:
             self._looks = True
-            self._heard_at = self._loop.loop.time()
-            self._loop.loop.call_later(LOOK, self._look)
+            self._look_soon()
 
     def cancel(self, model: int, id: int) -> None:
         self._cancelled.setdefault(model, []).append(id)
@@ -174,19 +181,26 @@ class OwnerLink:
         if self._leaves and not self._asked and not self.rows:
             self._wire.close()
 
+    def _look_soon(self) -> None:
+        self._look_at = self._loop.loop.time() + LOOK
+        self._loop.loop.call_at(self._look_at, self._look)
+
     def _look(self) -> None:
         """Give up what is late, and an owner with requests of which nothing is heard."""
-        self._looks = self.is_open and any(one.requests for one in self.channels.values())
+        waits = self._asked or any(one.requests for one in self.channels.values())
+        self._looks = self.is_open and bool(waits)
         if not self._looks:
             return
         for channel in list(self.channels.values()):
             channel.desk.give_up_late(channel)
-        loop = self._loop.loop
-        if self._reports and loop.time() - self._heard_at > SILENT:
+        now = self._loop.loop.time()
+        if now - self._look_at > QUIET:  # this process was stopped: what has come is not read yet
+            self._heard_at = now
+        if self._reports and now - self._heard_at > SILENT:
             error = f"nothing was heard of it for {SILENT:g} s"
             self._wire.exited(TimeoutError(error))
         else:
-            loop.call_later(LOOK, self._look)
+            self._look_soon()
 
     # From the owner
 

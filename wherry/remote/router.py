@@ -94,6 +94,11 @@ class Router:
         if replica is not None:
             self._choice.heard(replica, now)
 
+    def takes(self, channel: ModelChannel) -> bool:
+        """Whether this one takes new requests."""
+        replica = self._replicas.get(channel)
+        return replica is not None and not replica.draining
+
     def has_another(self, channel: ModelChannel) -> bool:
         """Whether another one takes new requests."""
         return any(
@@ -105,12 +110,12 @@ class Router:
         self, requests: Sequence[InferRequest], now: float, but: ModelChannel | None = None
     ) -> dict[ModelChannel, list[InferRequest]]:
         """The channel of each request, `but` this one. Those that no owner takes are left out."""
-        if len(self._channels) == 1 and but is None:
+        if len(self._channels) == 1 and but is None and self:
             ((replica, channel),) = self._channels.items()
             self._choice.sent(replica, sum([request.rows for request in requests]), now)
             return {channel: list(requests)}
         placed: dict[ModelChannel, list[InferRequest]] = {}
-        for request in requests:
+        for request in requests if self._channels else ():
             chosen = self._choose(request, now)
             if chosen is None or self._channels[chosen] is but:
                 chosen = self._any(but)  # also as long as none has reported

@@ -7,6 +7,7 @@ turn of the loop, and the owner's batcher sees it beside those of all other fron
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final, cast
@@ -15,6 +16,7 @@ from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.observability.statistics import ModelStatistics
 from wherry.remote.channel import Answer, ModelChannel
+from wherry.remote.held import HeldRequests, no_owner
 from wherry.remote.router import Router
 from wherry.scheduler.door import late
 from wherry.values.errors import Cancelled, ModelNotReady, SequenceLost, WherryError, WorkerDied
@@ -23,6 +25,8 @@ from wherry.values.reply import Reply, StreamReply, tell
 from wherry.values.request import InferRequest, InferResponse
 from wherry.workers.loop import LoopCalls
 
+#: A request that so many owners have lost, or were not ready for, is sent to another one.
+MOST_LOSSES: Final = 1
 #: Seconds past a deadline that an owner has to say so.
 GRACE: Final = 0.25
 #: In `request.run`: a response of the stream has reached its caller.
@@ -42,11 +46,14 @@ class ReplicaRunner(Runner):
         *,
         clock: Callable[[], float],
         random: Random | None = None,
+        hold: float = 0.0,
     ) -> None:
+        """For `hold` seconds after the last owner has gone, requests wait for another one."""
         super().__init__(config, clock=clock, statistics=ModelStatistics())
         self._loop = loop
         self.router = Router(random or Random())
         self._new: list[InferRequest] = []
+        self._held = HeldRequests(config.name, loop, clock, self.fail, hold)
         #: The owner that must not get what is submitted now, as it had it.
         self._but: ModelChannel | None = None
 
@@ -56,10 +63,15 @@ class ReplicaRunner(Runner):
         """An owner has the model from now on."""
         self.router.add(channel)
         self.readiness.loaded()
+        if held := self._held.end():
+            self.submit(held)
 
     def remove(self, channel: ModelChannel) -> None:
         """The owner takes nothing new but steps of its sequences, and answers what it has."""
+        had = self.has_owners
         self.router.drain(channel)
+        if had and not self.router:
+            self._held.begin()
 
     @property
     def has_owners(self) -> bool:
@@ -68,20 +80,30 @@ class ReplicaRunner(Runner):
 
     def lost(self, channel: ModelChannel, error: Exception) -> None:
         """The owner is gone. Send what it had to another one, unless a response has come."""
+        self.remove(channel)
         self.router.remove(channel)
-        lost, channel.requests = channel.requests, {}
-        self._again(channel, list(lost.values()), error)
+        requests = list(channel.requests.values())
+        channel.requests = {}
+        for request in requests:
+            request.attempts += 1
+        self._again(channel, requests, error)
 
     def _again(
         self, channel: ModelChannel, requests: Sequence[InferRequest], error: Exception
     ) -> None:
         """Send requests to another owner than the one that had them, or fail them."""
         again: list[InferRequest] = []
-        elsewhere = self.router.has_another(channel)
+        elsewhere = self.router.has_another(channel) or self._held.takes()
+        steps = Counter(one.sequence.id for one in requests if one.sequence is not None)
         for request in requests:
-            request.attempts += 1
             request.queued = None
-            if not elsewhere or not _may_run_again(request):
+            if request.sequence is not None:
+                # The first step is as new elsewhere, unless another one has come behind it.
+                may = request.sequence.start and steps[request.sequence.id] == 1
+                may = may and not self.router.takes(channel)
+            else:
+                may = request.run is not BEGUN
+            if not elsewhere or not may or request.attempts > MOST_LOSSES:
                 self.fail(request, _why_lost(self.config.name, request, error))
             elif not request.reply.settled:
                 again.append(request)
@@ -110,16 +132,17 @@ class ReplicaRunner(Runner):
         return "" if self.router else "no server has it at the moment"
 
     def _is_quiet(self) -> bool:
-        return not any(channel.requests for channel in self.router.channels)
+        return not self._held and not any(one.requests for one in self.router.channels)
 
     def _clear_queue(self) -> Sequence[InferRequest]:
-        return [one for channel in self.router.channels for one in channel.requests.values()]
+        sent = [one for channel in self.router.channels for one in channel.requests.values()]
+        return sent + self._held.end()
 
     # What is shown
 
     @property
     def queued_requests(self) -> int:
-        return sum(len(channel.requests) for channel in self.router.channels)
+        return len(self._held) + sum(len(one.requests) for one in self.router.channels)
 
     def running(self) -> list[tuple[str, int, float]]:
         return []
@@ -143,8 +166,8 @@ class ReplicaRunner(Runner):
             self._loop.call(super().submit, requests)
 
     def _enqueue(self, request: InferRequest, now: float) -> WherryError | None:
-        if not self.router and request.sequence is None:
-            return ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
+        if not self.router and request.sequence is None and not self._held.takes():
+            return no_owner(self.config.name)
         self._new.append(request)
         return None
 
@@ -160,10 +183,7 @@ class ReplicaRunner(Runner):
         for channel, requests in placed.items():
             channel.send(requests, now)
         if sum(map(len, placed.values())) < len(chosen):
-            error = ModelNotReady(f"model {self.config.name!r} is not ready: no server has it")
-            for request in chosen:
-                if request.queued is None:
-                    self.fail(request, error)
+            self._held.add([one for one in chosen if one.queued is None])
 
     def _forget(self, request: InferRequest, error: WherryError) -> Sequence[Refused]:
         place = request.queued
@@ -210,6 +230,9 @@ class ReplicaRunner(Runner):
         """An owner has answered these with an error."""
         self.router.ended(channel, sum([request.rows for request in requests]))
         if isinstance(error, ModelNotReady):  # nothing was run: another one may be ready
+            if self.router.takes(channel):  # else this one will not be asked again
+                for request in requests:
+                    request.attempts += 1
             self._again(channel, requests, error)
             return
         for request in requests:
@@ -226,11 +249,6 @@ class ReplicaRunner(Runner):
     def reported(self, channel: ModelChannel, load: Load, yours: int) -> None:
         """An owner has told its load."""
         self.router.reported(channel, load, yours, self._clock())
-
-
-def _may_run_again(request: InferRequest) -> bool:
-    """Whether a request whose owner is gone may be sent to another one."""
-    return request.attempts <= 1 and request.sequence is None and request.run is not BEGUN
 
 
 def _why_lost(model: str, request: InferRequest, error: Exception) -> WherryError:

@@ -49,8 +49,10 @@ class RemoteModels:
     moment stays, and is not ready, until it is known that none will have it.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, *, hold: float = 0.0) -> None:
+        """`hold`: as ReplicaRunner has it."""
         self._runtime = runtime
+        self._hold = hold
         self._port = runtime.port()
         #: Why no owner can be reached, if none can.
         self.no_owner = ""
@@ -122,7 +124,7 @@ class RemoteModels:
 
     def _made(self, card: ModelCard) -> _Kind:
         model, clock = RemoteModel(card), self._runtime.clock
-        runner = ReplicaRunner(card.config, self._port, clock=clock)
+        runner = ReplicaRunner(card.config, self._port, clock=clock, hold=self._hold)
         loaded = LoadedModel(model, card.config, model.signature(), runner, clock)
         return _Kind(card, loaded, runner)
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -49,6 +50,9 @@ log = logging.getLogger("wherry")
 
 #: Seconds that clients have to take their answers when the owner is gone.
 OWNER_GONE: Final = 1.0
+#: Seconds in which a pool's owners are reached before the first client is let in: as the successor
+#: of another front, it finds clients that wait already.
+FIRST_OWNER: Final = 3.0
 
 
 class LocalOwner:
@@ -144,6 +148,10 @@ class FrontServer(Server):
 
     async def _load(self) -> bool:
         await self._owner.told.wait()  # the first request finds the models here
+        if self.pool is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_OWNER):
+                    await self.pool.ready()
         return True
 
     def _use(self, settings: FrontSettings) -> None:

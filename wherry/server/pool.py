@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from wherry.remote.handshake import HandshakeFailed, Identity, identity
+from wherry.remote.held import HOLD
 from wherry.remote.link import OwnerLink
 from wherry.remote.members import (
     Address,
@@ -107,7 +108,7 @@ class OwnerPool:
 
     def start(self, version: str) -> None:
         """Get links to the owners, and to those that are added. This front is of `version`."""
-        self._models = RemoteModels(self._runtime)
+        self._models = RemoteModels(self._runtime, hold=HOLD)
         name = f"{socket.gethostname()}:{os.getpid()}"
         self._credentials = Credentials(
             identity(version, name, most_bytes=self._most_bytes), self._token
@@ -149,7 +150,8 @@ class OwnerPool:
     def links(self) -> Sequence[OwnerLink]:
         """Owners that can be asked what is not for a model, the ready ones first."""
         owners = [one for one in self._owners.values() if one.state != "leaving"]
-        return [one.link for one in sorted(owners, key=lambda one: one.state != "ready")]
+        owners.sort(key=lambda one: (one.link.is_quiet, one.state != "ready"))
+        return [one.link for one in owners]
 
     def choose(self) -> OwnerLink | None:
         return next(iter(self.links()), None)

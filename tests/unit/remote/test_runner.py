@@ -41,10 +41,15 @@ def echo(text: list[str]) -> list[str]:
 
 
 class Here:
-    """A loop whose turn this is."""
+    """A loop whose turn this is. The test calls what is to be called later."""
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
+        self.loop = self
+        self.later: list[Callable[[], None]] = []
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        self.later.append(callback)
 
     def call(self, callback: Callable[[Any], None], argument: Any) -> None:
         callback(argument)
@@ -74,11 +79,13 @@ class FakeLink:
 class Front:
     """A runner with owners that are links of the test."""
 
-    def __init__(self, *owners: str, config: ModelConfig | None = None) -> None:
+    def __init__(self, *owners: str, config: ModelConfig | None = None, hold: float = 0.0) -> None:
         self.clock = ManualClock()
         self.config = config or echo.config()
-        loop = cast(LoopCalls, Here())
-        self.runner = ReplicaRunner(self.config, loop, clock=self.clock, random=Random(1))
+        self.loop = Here()
+        self.runner = ReplicaRunner(
+            self.config, cast(LoopCalls, self.loop), clock=self.clock, random=Random(1), hold=hold
+        )
         self.channels: dict[str, ModelChannel] = {}
         for owner in owners:
             self.add(owner)
@@ -119,6 +126,17 @@ class Front:
         texts = [request.inputs["text"][0] + "!" for request in requests]
         ids = [self.id_of(request) for request in requests]
         channel.answers(RowAnswers(7, ids, {"output": texts}))
+
+    def pass_time(self, seconds: float) -> None:
+        """So much time passes, and what was to be called later is called."""
+        self.clock.now += seconds
+        later, self.loop.later = self.loop.later, []
+        for callback in later:
+            callback()
+
+    def refuse(self, request: InferRequest, error: WherryError) -> None:
+        channel = self.channels[self.owner_of(request)]
+        channel.refused(refused(7, [self.id_of(request)], error))
 
     def lose(self, owner: str) -> None:
         self.runner.lost(self.channels.pop(owner), EOFError("closed"))
@@ -229,6 +247,86 @@ def test_a_request_that_an_owner_is_not_ready_for_goes_to_another_one() -> None:
     assert str(outcome(request)) == str(full)
 
 
+def test_requests_wait_a_moment_for_a_successor_of_the_last_owner() -> None:
+    front = Front("a", hold=3.0)
+    sent, (begun, _), (fresh, _) = front.request("x"), front.stream(), front.stream()
+    front.runner.submit([sent, begun, fresh])
+    begins = Response(7, front.id_of(begun), 1, {"output": ["1"]}, None, False, ends=False)
+    front.channels["a"].response(begins)
+    front.lose("a")
+    new = front.request("y")
+    front.runner.submit([new])
+    assert front.runner.not_ready_reason()  # whoever chooses a front takes another one meanwhile
+    assert front.runner.queued_requests == 3
+    assert "broke off" in str(outcome(begun))
+    front.pass_time(2.9)
+    front.add("b")
+    assert [front.owner_of(one) for one in (sent, fresh, new)] == ["b"] * 3
+    front.answer(sent, new)
+    assert (outcome(sent), outcome(new)) == ("x!", "y!")
+
+
+def test_without_a_successor_they_fail_and_what_comes_later_does_so_at_once() -> None:
+    front = Front("a", hold=3.0)
+    short = front.request("s", deadline=front.clock() + 1.0)
+    sent, left = front.request("x"), front.request("l")
+    front.runner.submit([short, sent, left])
+    front.lose("a")
+    front.runner.cancel(left)
+    front.pass_time(1.1)
+    assert isinstance(outcome(short), DeadlineExceeded)
+    assert not sent.reply.settled
+    front.pass_time(2.0)
+    assert isinstance(outcome(sent), ModelNotReady)
+    assert front.runner.queued_requests == 0
+    later = front.request("y")
+    front.runner.submit([later])
+    assert isinstance(outcome(later), ModelNotReady)
+    assert not front.loop.later
+
+
+def test_an_owner_that_leaves_has_begun_nothing_that_it_refuses() -> None:
+    front = Front("a", "b", "c", hold=3.0)
+    request = front.request("x")
+    front.runner.submit([request])
+    for _ in range(2):  # that is no attempt
+        owner = front.owner_of(request)
+        front.runner.remove(front.channels[owner])
+        front.refuse(request, ModelNotReady("the server is stopping"))
+    front.lose(front.owner_of(request))
+    assert not request.reply.settled
+    front.add("d")
+    assert front.owner_of(request) == "d"
+
+
+def test_nothing_new_is_sent_to_the_last_owner_while_it_leaves() -> None:
+    front = Front("a", hold=3.0)
+    running, new = front.request("r"), front.request("n")
+    front.runner.submit([running])
+    front.runner.remove(front.channels["a"])
+    front.runner.submit([new])
+    assert new not in front.channels["a"].requests.values()
+    front.add("b")
+    assert front.owner_of(new) == "b"
+    front.answer(running)
+    assert outcome(running) == "r!"
+
+
+def test_the_first_step_of_a_sequence_runs_elsewhere_if_no_other_step_was_sent() -> None:
+    config = echo.config(sequence=SequenceBatching())
+    front = Front("a", config=config)
+    alone = front.request("s", sequence=SequenceStep("alone", start=True))
+    pair = [front.request("s", sequence=SequenceStep("pair", start=n == 0)) for n in range(2)]
+    front.runner.submit([alone, *pair])
+    front.add("b")
+    front.lose("a")
+    assert {type(outcome(step)) for step in pair} == {SequenceLost}
+    front.add("c")
+    second = front.request("s", sequence=SequenceStep("alone"))
+    front.runner.submit([second])
+    assert (front.owner_of(alone), front.owner_of(second)) == ("b", "b")
+
+
 def test_a_deadline_is_kept_though_the_owner_hangs() -> None:
     front = Front("a")
     request = front.request("x", deadline=front.clock() + 1.0)
@@ -256,13 +354,15 @@ class RequestsOfManyOwners(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.front = Front("a", "b")
+        self.front = Front("a", "b", hold=3.0)
         self.requests: list[InferRequest] = []
         self.outcomes: dict[int, int] = {}
         self.names = iter(f"owner {n}" for n in range(10_000))
 
-    def open(self) -> list[InferRequest]:
-        return [one for one in self.requests if not one.reply.settled]
+    def sent(self) -> list[InferRequest]:
+        """Those that an owner has."""
+        channels = self.front.channels.values()
+        return [request for channel in channels for request in channel.requests.values()]
 
     @rule(count=st.integers(1, 5), timeout=st.sampled_from([None, 9.0]))
     def submit(self, count: int, timeout: float | None) -> None:
@@ -280,7 +380,7 @@ class RequestsOfManyOwners(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        if requests := self.open():
+        if requests := self.sent():
             self.front.answer(data.draw(st.sampled_from(requests)))
 
     @rule(data=st.data())
@@ -290,11 +390,13 @@ class RequestsOfManyOwners(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def refuse(self, data: st.DataObject) -> None:
-        if requests := self.open():
-            request = data.draw(st.sampled_from(requests))
-            channel = self.front.channels[self.front.owner_of(request)]
+        if requests := self.sent():
             error: WherryError = data.draw(st.sampled_from([ModelNotReady("no"), Cancelled("no")]))
-            channel.refused(refused(7, [self.front.id_of(request)], error))
+            self.front.refuse(data.draw(st.sampled_from(requests)), error)
+
+    @rule(seconds=st.sampled_from([1.0, 4.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.front.pass_time(seconds)
 
     @rule()
     def come(self) -> None:
@@ -313,15 +415,19 @@ class RequestsOfManyOwners(RuleBasedStateMachine):
             )
 
     @invariant()
-    def each_open_request_is_with_one_owner_and_each_other_has_one_outcome(self) -> None:
+    def each_request_is_with_one_owner_or_waits_for_one_or_has_one_outcome(self) -> None:
+        sent = self.sent()
+        waits = len(self.requests) - len(sent)
         for number, request in enumerate(self.requests):
             if request.reply.settled:
                 assert self.outcomes[number] == 1
-                assert not any(
-                    request in channel.requests.values() for channel in self.front.channels.values()
-                )
-            else:
-                self.front.owner_of(request)
+                assert request not in sent
+                waits -= 1
+        assert len(set(sent)) == len(sent)
+        assert waits >= 0
+        if waits:
+            assert not self.front.runner.has_owners
+            assert self.front.loop.later  # it will be looked at
 
     @invariant()
     def rows_are_counted(self) -> None:
