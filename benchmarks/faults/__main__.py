@@ -31,7 +31,7 @@ from benchmarks.faults.clients import Clients
 from benchmarks.faults.harm import Harm, Owner, PoolHarm
 from benchmarks.faults.ledger import Ledger
 from benchmarks.faults.proxy import Proxy
-from benchmarks.faults.servers import Starter, end, figures, free_ports
+from benchmarks.faults.servers import Starter, end, figures, logged
 from benchmarks.harness import facts
 from wherry.testing import ServerProcess
 
@@ -87,12 +87,11 @@ async def under_harm(
 
 async def fronts(starter: Starter, seconds: float, seed: int) -> Result:
     """One server whose clients are served by two fronts."""
-    (grpc_port,) = free_ports(1)
-    server = starter.fronts("fronts", grpc_port)
+    server = starter.fronts("fronts")
     try:
         await asyncio.to_thread(server.wait_ready)
         ledger = Ledger("fronts", [])
-        clients = Clients(ledger, server.url, f"127.0.0.1:{grpc_port}", seed)
+        clients = Clients(ledger, server.url, logged(server, "grpc"), seed)
         harm = Harm(server, ledger, seed)
         result = await under_harm(ledger, clients, harm, starter.runs("fronts"), seconds)
         result.wrong += await in_flight("fronts", server)
@@ -103,23 +102,22 @@ async def fronts(starter: Starter, seconds: float, seed: int) -> Result:
 
 async def pool(starter: Starter, seconds: float, seed: int) -> Result:
     """Two fronts and owners over TCP, each behind a proxy."""
-    (grpc_port, *ports) = free_ports(1 + 2 * OWNERS)
     rng = random.Random(seed)
     with ExitStack() as stack:
         owners = []
         for number in range(OWNERS):
-            at, behind = ports[2 * number : 2 * number + 2]
-            proxy = Proxy(at, behind, rng)
+            proxy = Proxy(rng)
             await proxy.start()
-            owner = Owner(starter, "pool", f"owner {number}", behind, proxy)
+            owner = Owner(starter, "pool", f"owner {number}", proxy)
             owners.append(owner)
             stack.callback(owner.end)
-        server = starter.front("pool", ports[::2], grpc_port)
+        server = starter.front("pool", [owner.proxy.port for owner in owners])
         stack.callback(end, server)
-        for one in (*(owner.server for owner in owners), server):
-            await asyncio.to_thread(one.wait_ready)
+        for owner in owners:
+            await owner.ready()
+        await asyncio.to_thread(server.wait_ready)
         ledger = Ledger("pool", [owner.name for owner in owners])
-        clients = Clients(ledger, server.url, f"127.0.0.1:{grpc_port}", seed)
+        clients = Clients(ledger, server.url, logged(server, "grpc"), seed)
         harm = PoolHarm(server, owners, ledger, seed)
         result = await under_harm(ledger, clients, harm, starter.runs("pool"), seconds)
         for owner in owners:

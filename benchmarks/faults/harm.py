@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from benchmarks.faults.ledger import Fault, Ledger
 from benchmarks.faults.proxy import Proxy
-from benchmarks.faults.servers import Starter, end, ended, fronts_of, kill, workers_of
+from benchmarks.faults.servers import Starter, end, ended, fronts_of, kill, logged, workers_of
 from wherry.testing import ServerProcess
 
 #: Seconds from one fault to the next.
@@ -111,20 +111,23 @@ class Harm:
 class Owner:
     """One owner of a pool, which is replaced when it ends."""
 
-    def __init__(self, starter: Starter, pool: str, name: str, port: int, proxy: Proxy) -> None:
+    def __init__(self, starter: Starter, pool: str, name: str, proxy: Proxy) -> None:
         self._starter = starter
         self._pool = pool
-        self._port = port
         self.name = name
         self.proxy = proxy
-        self.server = starter.owner(pool, port)
+        self.server = starter.owner(pool)
         self.is_harmed = False
 
     async def replace(self) -> None:
         """After its process has ended."""
         end(self.server)
-        self.server = self._starter.owner(self._pool, self._port)
+        self.server = self._starter.owner(self._pool)
+        await self.ready()
+
+    async def ready(self) -> None:
         await asyncio.to_thread(self.server.wait_ready)
+        self.proxy.owner_port = int(logged(self.server, "rows").rpartition(":")[2])
 
     def end(self) -> None:
         end(self.server)

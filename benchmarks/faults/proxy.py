@@ -15,9 +15,9 @@ PIECE = 2**16
 class Proxy:
     """Passes the links to one owner on. Everything is for the event loop."""
 
-    def __init__(self, port: int, owner_port: int, rng: random.Random) -> None:
-        self._port = port
-        self._owner_port = owner_port
+    def __init__(self, rng: random.Random) -> None:
+        #: Of the owner; 0: it is not there.
+        self.owner_port = 0
         self._random = rng
         self._links: set[_Link] = set()
         self._server: asyncio.Server | None = None
@@ -25,7 +25,12 @@ class Proxy:
         self.delay = 0.0
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         assert self._server is not None
@@ -55,7 +60,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            to_owner = await asyncio.open_connection("127.0.0.1", self._owner_port)
+            to_owner = await asyncio.open_connection("127.0.0.1", self.owner_port)
         except OSError:
             writer.transport.abort()
             return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import signal
-import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,16 +53,6 @@ def repository(folder: Path) -> Path:
     return folder / "repository"
 
 
-def free_ports(count: int) -> list[int]:
-    socks = [socket.socket() for _ in range(count)]
-    for sock in socks:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
-
-
 class Starter:
     """Starts the servers of one run, with the same token, log of runs, and mark."""
 
@@ -81,22 +71,21 @@ class Starter:
             "FAULTS_RUNS": str(self.runs(name)),
             "WHERRY_CLUSTER_TOKEN": self._token,
         }
-        flags = ("--log-level", "warning")
-        return ServerProcess(*arguments, *flags, env=env, ready_timeout=90.0).start()
+        return ServerProcess(*arguments, env=env, ready_timeout=90.0).start()
 
-    def fronts(self, name: str, grpc_port: int) -> ServerProcess:
-        flags: tuple[str, ...] = ("--fronts", "2", "--grpc-port", str(grpc_port))
+    def fronts(self, name: str) -> ServerProcess:
+        flags: tuple[str, ...] = ("--fronts", "2", "--grpc-port", "0")
         flags += ("--model-control-mode", "explicit", "--load-model", "reloaded")
         return self._start(name, *self._models, *flags)
 
-    def owner(self, name: str, port: int) -> ServerProcess:
-        flags: tuple[str, ...] = ("--rows-port", str(port), "--drain-timeout", "20")
+    def owner(self, name: str) -> ServerProcess:
+        flags: tuple[str, ...] = ("--rows-port", "0", "--drain-timeout", "20")
         flags += ("--model-control-mode", "explicit", "--load-model", "reloaded")
         return self._start(name, *self._models, *flags)
 
-    def front(self, name: str, ports: Sequence[int], grpc_port: int) -> ServerProcess:
+    def front(self, name: str, ports: Sequence[int]) -> ServerProcess:
         replicas = ",".join(f"127.0.0.1:{port}" for port in ports)
-        flags = ("--fronts", "2", "--grpc-port", str(grpc_port))
+        flags = ("--fronts", "2", "--grpc-port", "0")
         return self._start(name, "--replicas", replicas, *flags)
 
     def left_over(self) -> list[str]:
@@ -108,6 +97,13 @@ class Starter:
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(f"{pid} {_command(folder)[:120]}")
         return found
+
+
+def logged(server: ServerProcess, name: str) -> str:
+    """The value of a field of its log, such as its address for gRPC."""
+    found = re.search(rf"\b{name}=(\S+)", server.log)
+    assert found is not None, server.log
+    return found[1]
 
 
 def fronts_of(pid: int) -> list[int]:
