@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from benchmarks.faults.ledger import Fault, Ledger
+from benchmarks.faults.ledger import AWAY, Fault, Ledger
 from benchmarks.faults.proxy import Proxy
 from benchmarks.faults.servers import Starter, end, ended, fronts_of, kill, logged, workers_of
 from wherry.testing import ServerProcess
@@ -175,7 +175,7 @@ class PoolHarm(Harm):
         await ended(owner.server)
         self.note("owner killed", owner.name, began_at)
         await asyncio.sleep(self.random.uniform(0.0, 0.5))
-        await owner.replace()
+        await self._replace(owner, began_at)
         if left := [pid for pid in workers if _lives(pid)]:
             self.wrong.append(f"{self.ledger.name}: workers {left} outlive their killed owner")
 
@@ -187,7 +187,11 @@ class PoolHarm(Harm):
         if code:
             log = owner.server.log[-2000:]
             self.wrong.append(f"{self.ledger.name}: a drained owner ended with {code}:\n{log}")
+        await self._replace(owner, began_at)
+
+    async def _replace(self, owner: Owner, since: float) -> None:
         await owner.replace()
+        self.ledger.faults.append(Fault(AWAY, owner.name, since, time.monotonic()))
 
     async def _stop_owner(self, owner: Owner) -> None:
         began_at = time.monotonic()

@@ -146,6 +146,9 @@ class Ledger:
         if request.kind == "health" and "being restarted" in text:
             return "excused: worker killed"  # it is so
         losses = self.during(request, *LOSSES)
+        away = {fault.target for fault in (*losses, *self.during(request, AWAY))}
+        if request.kind in UNNUMBERED and self.owners and away >= set(self.owners):
+            return "excused: no owner was there"
         return "excused: two losses" if len(losses) > 1 else "lost"
 
     def _line(self, verdict: str, request: Request, runs: int) -> str:
@@ -163,6 +166,8 @@ class Ledger:
         )
 
 
+#: An owner has ended, and its successor is not ready yet.
+AWAY = "owner away"
 #: Kinds of requests that run no model.
 UNNUMBERED = ("config", "metrics", "health")
 #: Faults by which an owner or its link is gone.
