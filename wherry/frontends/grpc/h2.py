@@ -29,12 +29,14 @@ from wherry.frontends.grpc.frames import ConnectionFault
 from wherry.frontends.grpc.request_messages import MessageReading
 from wherry.frontends.grpc.rpc import Application, report
 from wherry.frontends.grpc.sender import FrameSender
-from wherry.frontends.grpc.shutdown import LINGER, GracefulShutdown
+from wherry.frontends.grpc.shutdown import LINGER, GracefulShutdown, ShutdownPhase
 from wherry.frontends.grpc.streams import CONNECTION_WINDOW, Serving, Streams
 from wherry.frontends.grpc.timeouts import ConnectionTimeouts, TimeoutAction
 from wherry.frontends.grpc.work import MAX_CALLS, ClientWork, TurnBudget
 from wherry.frontends.offload import Offload
 
+#: Seconds that a client has for its first calls before it is told that the server stops.
+SETTLED: Final = 0.1
 _KEEPALIVE_PING: Final = frames.frame(frames.PING, 0, 0, b"keepaliv")
 
 
@@ -222,7 +224,17 @@ class Connection(asyncio.BufferedProtocol):
     # Its end
 
     def drain(self) -> None:
-        """Finish the calls that have begun, and those that are on their way; then close."""
+        """Finish the calls that have begun, and those that are on their way; then close.
+
+        A connection that is new is told later: gRPC's C core, if a GOAWAY comes together with the
+        first SETTINGS, goes on to begin calls on a closed connection for ever.
+        """
+        young = SETTLED - (self._shared.clock() - self._shutdown.since)
+        if young > 0 and self._shutdown.phase is ShutdownPhase.SERVING:
+            asyncio.get_running_loop().call_later(young, self.drain)
+            return
+        if self._sender.closed:
+            return
         if announcement := self._shutdown.announce(self._shared.clock()):
             self._sender.write(announcement)
 
@@ -273,6 +285,8 @@ class Connection(asyncio.BufferedProtocol):
         """Enforce the time limits."""
         limits, sender = self._shared.limits, self._sender
         sender.note_buffered()
+        if self._shared.draining:
+            self.drain()
         self._work.sweep()
         self.streams.expire(now, limits.body_timeout)
         unsent = sender.buffered

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from wherry.frontends.connections.gathered import gathered_write
@@ -127,7 +128,8 @@ class FrameSender:
         # To close with bytes unread would reset the connection: the client could lose the last
         # frames.
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with suppress(OSError):  # the client has just gone, and the loop does not know yet
+                self._transport.write_eof()
         else:
             self._transport.close()
 
