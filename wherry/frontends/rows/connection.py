@@ -181,7 +181,8 @@ class FrontConnection:
         ended, port = self._ended.append, self.port
         replies = [RowReply(ended, port, model, id) for id in ids]
         try:
-            model.check(columns)
+            if self.is_remote:
+                model.check(columns)
             requests = row_requests(model, columns, replies, message.tenant)
         except WherryError as error:
             self._refuse(model.number, list(ids), error)
@@ -211,7 +212,8 @@ class FrontConnection:
         else:
             reply = RowReply(self._ended.append, self.port, model, message.id)
         try:
-            model.check(columns)
+            if self.is_remote:
+                model.check(columns)
             request = model.loaded.request(
                 columns,
                 message.rows,
