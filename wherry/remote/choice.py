@@ -306,6 +306,11 @@ class ReplicaChoice:
         self._sequences[sequence] = replica, now
         return replica
 
+    def sequence_is_on(self, sequence: object, replica: Replica, now: float) -> None:
+        """The first step of a sequence goes to this replica, other than `choose_for_sequence`
+        says."""
+        self._sequences[sequence] = replica, now
+
     def sequence_ended(self, sequence: object) -> None:
         """The last step of a sequence was chosen for, or the sequence is lost."""
         self._sequences.pop(sequence, None)

@@ -12,7 +12,7 @@ from wherry.remote.channel import ModelChannel
 from wherry.remote.choice import PREFIX_BYTES, Replica, ReplicaChoice
 from wherry.remote.messages import ModelCard
 from wherry.values.load import Load
-from wherry.values.request import InferRequest
+from wherry.values.request import InferRequest, SequenceStep
 
 
 class OwnerLoad(NamedTuple):
@@ -112,6 +112,9 @@ class Router:
         """The channel of each request, `but` this one. Those that no owner takes are left out."""
         if len(self._channels) == 1 and but is None and self:
             ((replica, channel),) = self._channels.items()
+            for request in requests:
+                if request.sequence is not None:  # another owner may come before its next step
+                    self._note(request.sequence, replica, now)
             self._choice.sent(replica, sum([request.rows for request in requests]), now)
             return {channel: list(requests)}
         placed: dict[ModelChannel, list[InferRequest]] = {}
@@ -119,10 +122,19 @@ class Router:
             chosen = self._choose(request, now)
             if chosen is None or self._channels[chosen] is but:
                 chosen = self._any(but)  # also as long as none has reported
+                if chosen is not None and request.sequence is not None:
+                    self._note(request.sequence, chosen, now)
             if chosen is not None:
                 self._choice.sent(chosen, request.rows, now)
                 placed.setdefault(self._channels[chosen], []).append(request)
         return placed
+
+    def _note(self, step: SequenceStep, replica: Replica, now: float) -> None:
+        """This replica has the sequence from now on, up to its last step."""
+        if step.end:
+            self._choice.sequence_ended(step.id)
+        elif step.id:
+            self._choice.sequence_is_on(step.id, replica, now)
 
     def _any(self, but: ModelChannel | None) -> Replica | None:
         """The one with the fewest rows of those that take new requests."""

@@ -232,6 +232,24 @@ def test_the_steps_of_a_sequence_stay_with_one_owner_and_end_with_it() -> None:
     assert {type(outcome(step)) for step in steps} == {SequenceLost}
 
 
+def test_a_sequence_stays_where_it_began_though_other_owners_come() -> None:
+    """Also one that began while there was a single owner, or none that had reported."""
+    config = echo.config(sequence=SequenceBatching())
+    front = Front("first", config=config)
+    ids = [f"sequence {number}" for number in range(20)]
+
+    def step(id: str, start: bool = False) -> InferRequest:
+        request = front.request("s", sequence=SequenceStep(id, start=start))
+        front.runner.submit([request])
+        return request
+
+    for id in ids:
+        step(id, start=True)
+    for owner in "abcd":
+        front.add(owner)
+    assert {front.owner_of(step(id)) for id in ids} == {"first"}
+
+
 def test_a_request_that_an_owner_is_not_ready_for_goes_to_another_one() -> None:
     front = Front("a", "b")
     request = front.request("x")
