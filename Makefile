@@ -4,7 +4,7 @@
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
 # make test    the same, with integration and examples: four minutes
 # make test-full  the same, with demos, real language models, long runs: ten minutes; what CI runs
-# make test-long  the same, and fuzzing of every parser of foreign bytes (SECONDS_EACH=30)
+# make test-long  the same, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make bench   the benchmarks; make format, make clean
@@ -118,8 +118,9 @@ test: $(VENV)/.stamp-dev
 test-full: $(VENV)/.stamp-dev
 	$(call tests_beside_lint,all tests,--hypothesis-profile full)
 
-# Not in CI: minutes, and a package of its own. A find is a defect, or a bound that is missing.
+# Not in CI: minutes, moments that no seed repeats, and a package of its own. A find is a defect, or a bound that is missing.
 test-long: test-full
+	@$(BIN)/python -m benchmarks.faults --seconds $(or $(SECONDS_EACH),30)
 	@$(PIP) --editable '.[fuzz]'
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),30)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import time
@@ -11,6 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 
 from benchmarks.faults.ledger import AWAY, Fault, Ledger
 from benchmarks.faults.proxy import Proxy
@@ -176,6 +176,9 @@ class PoolHarm(Harm):
         self.note("owner killed", owner.name, began_at)
         await asyncio.sleep(self.random.uniform(0.0, 0.5))
         await self._replace(owner, began_at)
+        gives_up_at = time.monotonic() + 10.0  # one that loads looks at its socket when it has
+        while any(map(_lives, workers)) and time.monotonic() < gives_up_at:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         if left := [pid for pid in workers if _lives(pid)]:
             self.wrong.append(f"{self.ledger.name}: workers {left} outlive their killed owner")
 
@@ -228,8 +231,9 @@ class PoolHarm(Harm):
 
 
 def _lives(pid: int) -> bool:
+    """Whether a process runs: one that has ended and that its parent has not asked for does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
         return False
-    return True
+    return stat.rpartition(")")[2].split()[0] != "Z"

@@ -95,8 +95,9 @@ class OwnerProcess:
                 )
             finally:
                 os.close(stop)
-        self._log = threading.Thread(target=self._copy_log, name="wherry-owner-log", daemon=True)
-        self._log.start()
+            log = threading.Thread(target=self._copy_log, name="wherry-owner-log", daemon=True)
+            log.start()
+            self._log = log  # `stop`, which sees the process now, joins it
 
     def wait(self) -> str:
         """Wait until it has ended. Returns how it did."""

@@ -97,8 +97,9 @@ class Listening:
                 # A successor on the same port goes on to get connections, busy or not.
                 begun = self._reuse_port or (busy and not self._passed)
                 self._connections.drain(last_call)
-                await asyncio.sleep(accept_until)
-                last_call -= accept_until
+                if accept_until:  # sleeping for 0 s would be a turn of the loop
+                    await asyncio.sleep(accept_until)
+                    last_call -= accept_until
                 with suppress(TimeoutError):
                     async with asyncio.timeout(last_call):
                         await self._connections.all_closed()
