@@ -156,7 +156,7 @@ class FrontConnection:
                 _RECEIVE[kind](self, message)
             except Garbage:
                 raise
-            except Exception as error:
+            except Exception as error:  # a defect of ours must not end the link of many clients
                 if kind is not Rows and kind is not OneRequest:
                     raise Garbage(str(error)) from error
                 log.exception("internal error")
