@@ -2,7 +2,7 @@
 
     wherry serve app.py            wherry call sentiment "what a day"
     wherry check app.py            wherry models          wherry config
-    wherry bench http://127.0.0.1:8000
+    wherry bench http://127.0.0.1:8000      wherry grafana > board.json
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
 2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
@@ -121,6 +121,19 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
     explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
+
+    board = _command(
+        commands,
+        "grafana",
+        "print the Grafana board, or the alert rules",
+        "grafana:grafana",
+        "wherry grafana > board.json, and import it; wherry grafana --alerts > rules.yml, and name"
+        " it in rule_files of Prometheus.",
+    )
+    board.add_argument("--alerts", action="store_true", help="the rules for Prometheus instead")
+    board.add_argument("--datasource", metavar="UID", help="the Prometheus that is chosen at first")
+    board.add_argument("--title", help="title of the board [wherry]")
+    board.add_argument("--uid", help="uid of the board, which is in its URL [wherry]")
 
     bench = _command(
         commands,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 LABELS: Final = ("model", "version")
+#: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
+INSTANCE: Final = "model_instance"
 #: Triton's reasons of failed requests.
 REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 #: Why a batch ended: see the policies in scheduler/.
@@ -343,7 +345,7 @@ OWN: Final = (
         "Until an instance of a model that has none is tried again; 0 if it has some.",
         lambda v: v.next_try or 0.0),
     Own("Gauge", "wherry_worker_rss_bytes", "Resident memory of an instance's process.",
-        lambda v: v.rss_bytes, "instance"),
+        lambda v: v.rss_bytes, INSTANCE),
     Own("Gauge", "wherry_model_ready", "1 if a new request would make progress.",
         lambda v: float(v.ready)),
 )  # fmt: skip
@@ -366,7 +368,7 @@ def own_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
     yield from (_family(models, *own) for own in OF_STEPS)
     for name, key, documentation in GENERATION:
         kind = "Counter" if key.endswith("_total") else "Gauge"
-        yield _family(models, kind, name, documentation, partial(_gauge_of_steps, key), "instance")
+        yield _family(models, kind, name, documentation, partial(_gauge_of_steps, key), INSTANCE)
 
 
 def _gauge_of_steps(key: str, values: ModelValues) -> dict[str, float]:
