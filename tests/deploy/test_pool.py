@@ -29,6 +29,7 @@ from tests.deploy.manifests import (
     settings_of,
 )
 from wherry import Runtime, model
+from wherry.cli.grafana import rules
 from wherry.cli.settings import Settings
 from wherry.frontends.admission import Admission
 from wherry.observability.metrics import Metrics
@@ -37,6 +38,11 @@ from wherry.server.parts import cluster_token
 from wherry.values.errors import ConfigError
 
 pool = pytest.mark.parametrize("name", POOLS)
+
+#: Kinds that select no pods by their labels.
+WITHOUT_PODS = (
+    "ConfigMap", "Secret", "HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule",
+)  # fmt: skip
 
 
 @model
@@ -112,7 +118,7 @@ def test_a_deployment_selects_the_pods_that_it_makes_and_no_others(name: str) ->
 def test_every_selector_finds_pods(name: str) -> None:
     pods = [labels_of(one) for one in of_kind(rendered(name), "Deployment")]
     for one in rendered(name):
-        if one["kind"] in ("ConfigMap", "Secret", "HorizontalPodAutoscaler", "ServiceMonitor"):
+        if one["kind"] in WITHOUT_PODS:
             continue
         found = list(selectors(one))
         assert found
@@ -332,3 +338,8 @@ def test_a_second_set_shares_the_service_of_the_clients_with_the_first_and_nothi
         if one["kind"] in ("Deployment", "Service", "PodDisruptionBudget"):
             for selector in selectors(one):
                 assert not any(selects(selector, labels) for labels in of_blue)
+
+
+def test_the_alerts_are_those_that_the_command_prints() -> None:
+    (rule,) = of_kind(rendered("cluster"), "PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(rules())

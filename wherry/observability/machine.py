@@ -9,6 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final, NamedTuple
+
+#: Of control groups: the files with the limit and what is used, and the row of memory.stat with
+#: pages of files that are not in use.
+_V1: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2: Final = ("memory.max", "memory.current", "inactive_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +25,20 @@ class Use:
     cpu_utilization: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
+    #: What this process and its children may use: the least limit of their control groups, else
+    #: the machine's memory; and what is used of it, by all that share it.
+    limit_bytes: int | None = None
+    limit_used_bytes: int | None = None
+
+
+class MemoryGroup(NamedTuple):
+    """A control group with a limit of its memory."""
+
+    limit: int
+    folder: Path
+    #: As in `_V1` and `_V2`.
+    usage: str
+    inactive: str
 
 
 class Machine:
@@ -32,11 +52,12 @@ class Machine:
 
     def use(self) -> Use:
         total, available = self._memory()
-        return Use(
-            cpu_utilization=self._cpu_utilization(),
-            memory_total_bytes=total,
-            memory_used_bytes=None if total is None or available is None else total - available,
-        )
+        used = None if total is None or available is None else total - available
+        limit, limit_used = total, used
+        group = min(self._groups(), default=None)
+        if group is not None and (total is None or group.limit < total):
+            limit, limit_used = group.limit, _used(group)
+        return Use(self._cpu_utilization(), total, used, limit, limit_used)
 
     def available_bytes(self) -> int | None:
         """Memory that programs may still allocate, including caches of files; None: unknown."""
@@ -46,24 +67,25 @@ class Machine:
         """The memory limit of this process and its children: the machine's memory or a control
         group's limit; None: unknown."""
         total = self._memory()[0]
-        limits = [*self._group_limits(), *([] if total is None else [total])]
-        return min(limits, default=None)
+        limits = [group.limit for group in self._groups()]
+        return min(limits if total is None else [*limits, total], default=None)
 
-    def _group_limits(self) -> Iterator[int]:
-        """The memory limits of this process's control groups and their parents (v1 and v2)."""
+    def _groups(self) -> Iterator[MemoryGroup]:
+        """This process's control groups and their parents that have a limit (v1 and v2)."""
         for line in self._lines("self/cgroup"):
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if controllers and "memory" not in controllers.split(","):
                 continue
             root = self._cgroups / "memory" if controllers else self._cgroups
-            file = "memory.limit_in_bytes" if controllers else "memory.max"
+            file, *usage = _V1 if controllers else _V2
             group = PurePosixPath(path)
             # In a container the group's own directory may be the root, whatever the path says.
             for folder in (group, *group.parents):
-                text = _text(root / str(folder).lstrip("/") / file).strip()
+                at = root / str(folder).lstrip("/")
+                text = _text(at / file).strip()
                 if text.isdigit():
-                    yield int(text)
+                    yield MemoryGroup(int(text), at, *usage)
 
     def _cpu_utilization(self) -> float | None:
         # cpu  user nice system idle iowait irq softirq steal guest guest_nice: guest is in user.
@@ -92,6 +114,16 @@ class Machine:
 
     def _lines(self, file: str) -> list[str]:
         return _text(self._proc / file).splitlines()
+
+
+def _used(group: MemoryGroup) -> int | None:
+    """As Kubernetes counts it: without pages of files that are not in use."""
+    try:
+        rows = dict(line.split() for line in _text(group.folder / "memory.stat").splitlines())
+        usage = int(_text(group.folder / group.usage))
+        return max(0, usage - int(rows[group.inactive]))
+    except (ValueError, KeyError):
+        return None
 
 
 def _text(path: Path) -> str:

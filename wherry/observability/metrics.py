@@ -213,6 +213,17 @@ class Metrics:
             "The longest of these of the last one to two minutes.",
             max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
         )
+        use = self._machine.use()
+        yield _gauge(
+            "wherry_memory_limit_bytes",
+            "Memory that this process and its children may use.",
+            use.limit_bytes,
+        )
+        yield _gauge(
+            "wherry_memory_used_bytes",
+            "What is used of that, by all that share it.",
+            use.limit_used_bytes,
+        )
         if fronts is not None:
             yield from front_metrics(fronts)
         models = [ModelValues(loaded) for loaded in self._source.models()]
@@ -220,7 +231,7 @@ class Metrics:
         yield from triton_metrics(models)
         cache = self._source.cache
         yield from cache_metrics(None if cache is None else cache.statistics())
-        yield from machine_metrics(self._machine.use())
+        yield from machine_metrics(use)
         yield from map(as_prometheus, self._custom_families())
 
     def _refused_by_fronts(self) -> int:

@@ -25,7 +25,7 @@ def test_utilization_is_of_the_time_since_the_last_question(tmp_path: Path) -> N
 
 def test_memory_is_in_bytes(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:   40 kB\n")
-    assert Machine(tmp_path).use() == Use(None, 102_400, 61_440)
+    assert Machine(tmp_path).use() == Use(None, 102_400, 61_440, 102_400, 61_440)
     assert Machine(tmp_path).available_bytes() == 40_960
 
 
@@ -44,6 +44,10 @@ def test_this_machine_is_known() -> None:
     assert use.memory_total_bytes is not None
     assert use.memory_used_bytes is not None
     assert 0 < use.memory_used_bytes < use.memory_total_bytes
+    assert use.limit_bytes is not None
+    assert 0 < use.limit_bytes <= use.memory_total_bytes
+    assert use.limit_used_bytes is not None
+    assert 0 < use.limit_used_bytes <= use.limit_bytes
 
 
 def limited(tmp_path: Path, memory: int, groups: str, **limits: object) -> int | None:
@@ -90,3 +94,29 @@ def test_a_limit_above_the_memory_is_none(tmp_path: Path) -> None:
 
 def test_where_nothing_is_known_there_is_no_limit(tmp_path: Path) -> None:
     assert Machine(tmp_path / "no", tmp_path / "no").memory_limit_bytes() is None
+
+
+@pytest.mark.parametrize(
+    ("group", "usage", "row"),
+    [
+        ("0::/a/b\n", "cgroups/a/memory.current", "inactive_file"),
+        ("4:memory:/a/b\n", "cgroups/memory/a/memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_what_is_used_is_that_of_the_group_with_the_least_limit_without_idle_files(
+    group: str, usage: str, row: str, tmp_path: Path
+) -> None:
+    at = (tmp_path / usage).parent
+    limit = "memory.max" if group.startswith("0") else "memory.limit_in_bytes"
+    limited(tmp_path, 8 * GIB, group)
+    (at / "b").mkdir(parents=True)
+    (at / "b" / limit).write_text(f"{4 * GIB}\n")
+    (at / limit).write_text(f"{2 * GIB}\n")
+    machine = Machine(tmp_path, tmp_path / "cgroups")
+    assert (machine.use().limit_bytes, machine.use().limit_used_bytes) == (2 * GIB, None)
+
+    (tmp_path / usage).write_text(f"{3 * 10**8}\n")
+    (at / "memory.stat").write_text(f"anon 5\n{row} {10**8}\nslab 7\n")
+    assert machine.use().limit_used_bytes == 2 * 10**8
+    (at / "memory.stat").write_text(f"{row} {4 * 10**8}\n")  # read a moment later
+    assert machine.use().limit_used_bytes == 0

@@ -200,7 +200,7 @@ _OPTIONS: Final[Mapping[Kind, Mapping[str, Any]]] = {
         "rowsFrame": {"layout": "le"},
         "showValue": "never",
         "legend": {"show": True},
-        "tooltip": {"show": True, "yHistogram": True},
+        "tooltip": {"show": True, "mode": "single", "yHistogram": True},  # mode: from 10.3 on
         "exemplars": {"color": "rgba(255,0,255,0.7)"},
     },
     "state-timeline": {

@@ -194,14 +194,18 @@ SERVERS: Final = Row("Servers: event loop and process", [
           most=1, thresholds=[Threshold(0.9, "red")]),
 ])  # fmt: skip
 
-MACHINE: Final = Row("Machine", [
+MACHINE: Final = Row("Machine and container", [
     Panel("CPU of the machine", "percentunit", "Of all its processors, whoever uses them. Near 1:"
           " everything waits, so add machines or take other programs away.",
-          [Query("nv_cpu_utilization{<server>}", SERVED)], width=12, most=1),
-    Panel("Memory of the machine", "percentunit", "Used and not available to programs. Near 1 the"
-          " kernel kills workers (SIGKILL).",
+          [Query("nv_cpu_utilization{<server>}", SERVED)], most=1),
+    Panel("Memory of the machine", "percentunit", "Used and not available to programs.",
           [Query("nv_cpu_memory_used_bytes{<server>} / nv_cpu_memory_total_bytes{<server>}",
-                 SERVED)], width=12, most=1, thresholds=[Threshold(0.9, "red")]),
+                 SERVED)], most=1, thresholds=[Threshold(0.9, "red")]),
+    Panel("Memory of the container", "percentunit", "Of what the server and its workers may use; of"
+          " the machine, if they have no limit. Near 1 the kernel kills workers (SIGKILL): fewer"
+          " instances, smaller batches, or more memory.",
+          [Query("wherry_memory_used_bytes{<server>} / wherry_memory_limit_bytes{<server>}",
+                 SERVED)], most=1, thresholds=[Threshold(0.9, "red")]),
 ])  # fmt: skip
 
 GPU: Final = Row("GPUs (of NVIDIA's dcgm-exporter, if Prometheus reads it)", [

@@ -42,8 +42,10 @@ def lost(told: Any, kept: Any, where: str = "") -> Iterator[str]:
 def test_grafanas_own_types_know_every_field_and_value_of_the_board() -> None:
     plugins.register_default_plugins()
     made = board(datasource="prometheus-1")
-    read = Dashboard.from_json(made)
-    assert list(lost(made, json.loads(JSONEncoder(sort_keys=True).encode(read)))) == []
+    read = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(made)))
+    # What a heatmap's tooltip shows is `show` before Grafana 10.3, and `mode` from then on.
+    mode = re.compile(r"/panels/\d+(/panels/\d+)?/options/tooltip/(mode|show)")
+    assert [where for where in lost(made, read) if not mode.fullmatch(where)] == []
 
 
 def test_every_unit_is_one_of_grafanas() -> None:
