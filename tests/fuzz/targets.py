@@ -26,6 +26,7 @@ from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decod
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
+from wherry.observability.otel.context import context_of
 from wherry.remote.handshake import Identity, Proof, parsed
 from wherry.remote.messages import FromFront, Hello, OneRequest, Rows
 from wherry.repository import json_form, pbtxt
@@ -119,6 +120,12 @@ def _answers(data: bytes) -> None:
         reader.ended()
 
 
+def _trace_context(data: bytes) -> None:
+    """A line for each of the headers."""
+    lines = data.decode("latin-1").split("\n")
+    context_of(dict(zip(("traceparent", "tracestate", "baggage"), lines, strict=False)))
+
+
 _REQUEST: Any = proto.load("v2.proto", "model_config.proto").messages["ModelInferRequest"]
 _JSON: Final = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,2],"data":[[NaN,1.5]]}]}'
 _HEAD: Final = (
@@ -174,6 +181,13 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "http2": Target(
         _frames, [b"\0\0\5\1\4\0\0\0\1\x82\x86\x84\x87\xbe", b"\0\0\4\x08\0\0\0\0\0\0\0\1\0"]
+    ),
+    "trace-context": Target(
+        _trace_context,
+        [
+            b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\na=1,b@c=2\nk=v;p=1",
+            b"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more\n\n",
+        ],
     ),
     "grpc-messages": Target(_pieces, [b"\0\0\0\0\3abc\0\0\0\0\0", b"\1\0\0\0\1a"]),
     "protobuf": Target(

@@ -27,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True):
     names_tenant: bool = False
     #: Parameters for the model.
     parameters: Mapping[str, str] | None = None
+    #: The RequestTrace of the one request that these are of; None: it is not traced.
+    trace: Any = None
 
     def tenant_of(self, caller: str) -> str:
         """The tenant of a request with the API key that is called `caller`; "": with none."""
@@ -37,6 +39,7 @@ def terms_of(
     headers: Mapping[str, str],
     tenant_key: bytes,
     parameters: Mapping[str, str] | None = None,
+    trace: Any = None,
 ) -> Terms:
     """Read the headers of a request; InvalidRequest if its timeout is none. `parameters` are those
     of the headers that are for the model.
@@ -45,11 +48,13 @@ def terms_of(
     """
     tenant = headers.get("x-tenant-id")
     if tenant is not None:
-        return Terms(_timeout(headers), tenant, True, parameters)
+        return Terms(_timeout(headers), tenant, True, parameters, trace)
     # A key that is not ours to check (a proxy does) counts without its text: the tenant may be
     # shown.
     key = headers.get("authorization") or headers.get("x-api-key")
-    return Terms(_timeout(headers), _tenant(key, tenant_key) if key else "", False, parameters)
+    return Terms(
+        _timeout(headers), _tenant(key, tenant_key) if key else "", False, parameters, trace
+    )
 
 
 def shorter_timeout(timeout: float | None, parameters: Mapping[str, Any]) -> float | None:

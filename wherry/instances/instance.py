@@ -11,6 +11,7 @@ from typing import Protocol
 from wherry.instances.executable import Execution, Failure, Outcome
 from wherry.instances.stream_run import StreamRun
 from wherry.models.model import Device
+from wherry.observability.otel.following import BatchTrace
 from wherry.values.errors import WherryError
 from wherry.values.request import Batch, Columns, InferRequest, InferResponse
 
@@ -18,7 +19,7 @@ from wherry.values.request import Batch, Columns, InferRequest, InferResponse
 class BatchRun:
     """A batch that has run to its end."""
 
-    __slots__ = ("batch", "execution", "requests", "started")
+    __slots__ = ("batch", "execution", "requests", "started", "trace")
 
     def __init__(
         self,
@@ -33,6 +34,8 @@ class BatchRun:
         self.execution = execution
         #: When it began (seconds of the runtime's clock).
         self.started = started
+        #: If it has a traced request.
+        self.trace: BatchTrace | None = None
 
 
 class LateAnswers(Protocol):

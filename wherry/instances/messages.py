@@ -48,13 +48,16 @@ class Execute(WorkerMessage):
     counts: list[int]
     #: The answer may use the slab: no other batch was with the worker when this one was sent.
     slab: bool
+    #: The W3C's headers of its span; None: it is not traced.
+    trace: dict[str, str] | None = None
 
 
 class Generate(WorkerMessage):
-    """A batch for a model that streams."""
+    """A batch for a model that streams. `trace`: as that of Execute."""
 
     columns: dict[str, Any]
     counts: list[int]
+    trace: dict[str, str] | None = None
 
 
 class Cancel(WorkerMessage):

@@ -133,6 +133,9 @@ class Outcomes:
         instance.good_batches += 1
         if self._poisons.active:
             self._poisons.survived(requests)
+        if run.trace is not None:
+            took = execution.input_ns + execution.infer_ns + execution.output_ns
+            run.trace.ended(run.started, took)
         self._statistics.executed(
             run.requests if self._inputs is None else requests,
             execution.executed_rows,

@@ -22,6 +22,7 @@ from wherry.instances.model_worker import ModelWorker, restorer
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
+from wherry.observability.otel.following import BatchTrace, begun
 from wherry.values.request import Batch, Columns, InferRequest
 from wherry.workers.encoding import (
     INLINE_BYTES_WITHOUT_SLAB,
@@ -150,8 +151,13 @@ class ProcessInstance(Instance):
                 if not run.requests:
                     self._worker.post(self._finish_empty, run)
                     continue
+                for request in run.requests:
+                    if request.trace is not None:
+                        run.trace = begun(run.requests, batch, self, run.started)
+                        break
                 if self._streams and run.requests[-1].streams:
                     run.stream = answers.stream_run(self, batch, run.requests, run.started)
+                    run.stream.trace = run.trace
                 self._send(run, run.requests)
             except Exception:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
                 answers.crashed(self, batch)
@@ -171,10 +177,11 @@ class ProcessInstance(Instance):
             self.takes_ahead = False
         self._runs.append(run)
         slab = len(self._runs) == 1  # else another batch may be there
+        trace = None if run.trace is None else run.trace.context.headers()
         run.message = (
-            messages.Execute(columns, counts, slab)
+            messages.Execute(columns, counts, slab, trace)
             if run.stream is None
-            else messages.Generate(columns, counts)
+            else messages.Generate(columns, counts, trace)
         )
         self._worker.link.add(run.message, slab=slab, large=arrays + others > LARGE_BYTES)
 
@@ -347,6 +354,7 @@ class _GivenBatch(BatchRun):
     given_up_at = 0.0
     #: Its caller has left before the answer, which is dropped.
     is_abandoned = False
+    trace: BatchTrace | None = None
 
     def __init__(self, batch: Batch, requests: Sequence[InferRequest], started: float) -> None:
         self.batch = batch

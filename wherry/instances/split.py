@@ -70,6 +70,7 @@ def split(
             tenant=request.tenant,
         )
         part.whole = request
+        part.trace = request.trace
         part.cost = request.cost
         part.follows = start > 0
         part.wait_until = request.wait_until

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from wherry.instances.executable import Failure, Outcome
 from wherry.models.config import ModelConfig
+from wherry.observability.otel.following import BatchTrace
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.values.errors import Cancelled, WherryError
 from wherry.values.reply import StreamReply
@@ -74,6 +75,8 @@ class StreamRun:
         self._lone = reply if isinstance(reply, StreamReply) else None
         #: Since when a response is held back.
         self._held_since: float | None = None
+        #: If it has a traced request.
+        self.trace: BatchTrace | None = None
 
     def respond(self, index: int, columns: Columns) -> bool:
         """Hand on one response of `requests[index]`. False: its caller is gone, send no more."""
@@ -119,6 +122,8 @@ class StreamRun:
 
     def ended(self) -> None:
         """Count the batch."""
+        if self.trace is not None:
+            self.trace.ended(self.started, perf_counter_ns() - self._started_ns)
         self._streams.statistics.executed(
             self.requests,
             [sum(request.rows for request in self.requests)],

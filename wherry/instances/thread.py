@@ -15,6 +15,8 @@ from wherry.instances.instance import BatchRun, Instance
 from wherry.instances.stream_run import StreamRun
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
+from wherry.observability.otel.following import begun
+from wherry.observability.otel.user_code import within
 from wherry.values.request import Batch, Columns, InferRequest, gather, rows_of
 
 #: Called for each response of a stream: the request's index in the batch, and its rows. False: its
@@ -52,22 +54,31 @@ class ThreadInstance(Instance):
         """Run one batch and tell `answers` what came of it."""
         answers = self.answers
         assert answers is not None
-        stream = None
+        stream = trace = None
         try:
             requests = answers.prepared(batch)
             started = answers.now()
+            for request in requests:
+                if request.trace is not None:
+                    trace = begun(requests, batch, self, started)
+                    break
             if not requests:
                 execution = Execution()
             elif self._streams:
                 stream = answers.stream_run(self, batch, requests, started)
-                outcomes = self._stream(requests, stream)
-            else:
+                stream.trace = trace
+                outcomes = within(trace, self._stream, requests, stream)
+            elif trace is None:
                 execution = self.execute(requests)
+            else:
+                execution = within(trace, self.execute, requests)
         except BaseException:  # noqa: BLE001 - our own bug: it is logged, and the requests fail
             answers.crashed(self, batch)
             return
         if stream is None:
-            answers.finished(self, (BatchRun(batch, requests, execution, started),))
+            run = BatchRun(batch, requests, execution, started)
+            run.trace = trace
+            answers.finished(self, (run,))
         else:
             answers.streamed(stream, outcomes)
 

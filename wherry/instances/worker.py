@@ -47,6 +47,7 @@ from wherry.instances.source import import_model
 from wherry.instances.step_loop import Progress, Share, StepLoop
 from wherry.instances.thread import stream
 from wherry.models.step_model import StepModel
+from wherry.observability.otel.in_worker import WorkerSpans
 from wherry.values.request import Columns
 from wherry.workers.encoding import UNSENDABLE, why_not_sent
 from wherry.workers.log import PipeHandler
@@ -69,12 +70,15 @@ def main() -> None:
         _set_up(start)
         executable = _load(connection, start)
         if executable is not None:
+            spans = WorkerSpans()
+            spans.set_up()
             if isinstance(executable, StepLoop):
                 _serve_steps(connection, executable)
             else:
                 connection.takes_files = may_hold_arrays(executable.signature.inputs)
-                _serve(connection, executable)
+                _serve(connection, executable, spans)
             executable.unload()
+            spans.close()
     except (EOFError, ConnectionError):
         os._exit(1)  # the parent has ended
     except model_errors():
@@ -137,12 +141,15 @@ def _load(connection: MessageSocket, start: Start) -> Executable | StepLoop | No
     return executable
 
 
-def _serve(connection: MessageSocket, executable: Executable) -> None:
+def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans) -> None:
     # Each answer is sent before the next batch runs: if this process dies, the oldest batch without
     # an answer is the one that ran.
     while True:
         message = connection.receive()
-        if isinstance(message, Execute):
+        if isinstance(message, Execute | Generate) and message.trace is not None:
+            run = _execute if isinstance(message, Execute) else _generate
+            spans.run(message.trace, run, connection, executable, message)
+        elif isinstance(message, Execute):
             _execute(connection, executable, message)
         elif isinstance(message, Generate):
             _generate(connection, executable, message)

@@ -28,11 +28,14 @@ from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from wherry.frontends.grpc.listener import GrpcListener
+    from wherry.frontends.grpc.rpc import Application as GrpcApplication
 
 log = logging.getLogger("wherry")
 
 #: Seconds for which open connections are still read when a server begins to drain.
 LAST_CALL = 0.3
+#: Seconds to send the spans that wait, at the end.
+FLUSH = 5.0
 
 
 class Listeners:
@@ -65,10 +68,16 @@ class Listeners:
         holdings = holdings_of(plan.limits)
         origins = Origins(options.access.allowed_hosts, options.access.cors_origins)
         logged = options.protocols.access_log
+        self._tracing = tracing = applications.common.tracing
 
         def listener(application: Application) -> Listener:
             if logged:
                 application = AccessLog(application)
+            if tracing is not None:
+                from wherry.server.traced_http import TracedHttp
+
+                scheme = "http" if options.tls.of_http[0] is None else "https"
+                application = TracedHttp(application, tracing, scheme)
             if origins:
                 application = Cors(application, origins)
             return Listener(application, plan.limits, origins, holdings, vital=VITAL)
@@ -92,9 +101,17 @@ class Listeners:
         if applications.grpc is not None and self._listen.speaks_grpc and fronts is None:
             from wherry.frontends.grpc.listener import GrpcListener
 
+            calls: GrpcApplication = applications.grpc
+            ended = None
+            if tracing is not None:
+                from wherry.server.traced_calls import TracedCalls
+
+                calls = traced = TracedCalls(calls, tracing)
+                ended = traced.ended
             self._grpc = GrpcListener(
-                applications.grpc,
+                calls,
                 plan.limits,
+                ended=ended,
                 compression=options.protocols.grpc_compression,
                 access_log=logging.getLogger("wherry.access") if logged else None,
                 holdings=holdings,
@@ -134,6 +151,8 @@ class Listeners:
     async def start(self) -> None:
         """Bind every address, or none. OSError if that of HTTP or gRPC is in use, ConfigError for
         one of an operator's listeners."""
+        if self._tracing is not None:
+            await in_thread(self._tracing.start, "wherry-otel-start")
         try:
             await self._start()
         except BaseException:
@@ -180,10 +199,13 @@ class Listeners:
             fronts.kill()
 
     async def end(self) -> None:
-        """Send the answers that are there, and close every connection. After `drain`."""
+        """Send the answers that are there, and close every connection; then the spans of the
+        requests. After `drain`."""
         rows = () if self._rows is None else (self._rows,)
         await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts(), *rows)))
         await asyncio.gather(*self._draining)
+        if (tracing := self._tracing) is not None:
+            await in_thread(lambda: tracing.close(FLUSH), "wherry-otel-end")
 
     def _all(self) -> list[Listener | GrpcListener]:
         public = (one for one in (self._http, self._grpc) if one is not None)

@@ -24,6 +24,7 @@ from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
+from wherry.observability.otel.providers import tracing_of
 from wherry.remote.members import MANAGED, replicas_of
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
@@ -155,6 +156,7 @@ def applications(
     be meant."""
     access = options.access
     common = _common(control, options, plan)
+    common.tracing = tracing_of(common.version, control.runtime.clock)
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     http = HttpApp(
         control.runtime,

@@ -110,6 +110,8 @@ class InferRequest(msgspec.Struct, eq=False):
     loans: tuple[Loan, ...] = ()
     #: Number of workers that died with it in their batch.
     attempts: int = 0
+    #: If it is traced: its otel.following.FollowedRequest.
+    trace: Any = None
 
     @property
     def streams(self) -> bool:

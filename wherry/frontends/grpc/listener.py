@@ -6,6 +6,7 @@ import errno
 import logging
 import socket
 import ssl as tls
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -37,16 +38,19 @@ class GrpcListener:
         *,
         compression: str = "none",
         access_log: logging.Logger | None = None,
+        ended: Callable[[str, Call], None] | None = None,
         holdings: Holdings[OpenConnection] | None = None,
         offload: Offload | None = None,
     ) -> None:
+        """`ended` is told of each call that has ended, with its client's address."""
         self._application = application
         self._access_log = access_log
+        self._ended = ended
         self._connections = Connections(
             application,
             limits or Limits(),
             coding="identity" if compression == "none" else compression,
-            ended=None if access_log is None else self._log,
+            ended=ended if access_log is None else self._log,
             holdings=holdings,
             offload=offload,
         )
@@ -128,6 +132,8 @@ class GrpcListener:
 
     def _log(self, peer: str, call: Call) -> None:
         """Log one line for a call that has ended."""
+        if self._ended is not None:
+            self._ended(peer, call)
         if self._access_log is None or call.path.rpartition("/")[2] in QUIET:
             return
         begun_at = call.begun_at or 0.0

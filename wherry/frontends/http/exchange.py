@@ -32,7 +32,8 @@ class RequestHead(msgspec.Struct, eq=False):
 
     `route` is the application's, once it was looked up. `notes` is what the route's handler derives
     from the head alone, so that it does so once; None at first. A head may outlive a model: `notes`
-    holds none alive.
+    holds none alive. `trace` is the request's RequestTrace, if it is traced: then it is one
+    request's alone.
     """
 
     method: str
@@ -42,6 +43,7 @@ class RequestHead(msgspec.Struct, eq=False):
     body_bytes: int = 0
     route: Any = None
     notes: Any = None
+    trace: Any = None
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path}>"  # headers may hold a key

@@ -15,6 +15,7 @@ from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
+from wherry.observability.otel.tracing import Tracing
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -41,6 +42,8 @@ class Common:
     loop_stall: LoopStall = field(default_factory=LoopStall)
     #: See `terms_of`. All fronts of an owner have the owner's.
     tenant_key: bytes = field(default_factory=lambda: os.urandom(16))
+    #: OpenTelemetry's; None: it is off. A server starts it, and wraps its applications.
+    tracing: Tracing | None = None
     traces: Traces = field(init=False)
 
     def __post_init__(self) -> None:

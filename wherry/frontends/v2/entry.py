@@ -16,6 +16,7 @@ from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import for_the_model, sequence_of
+from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.loop_port import LoopPort
 from wherry.runtime.runtime import Runtime
@@ -73,10 +74,11 @@ class Entry:
 
         return StreamReply(on_response, on_done)
 
-    def terms(self, headers: Mapping[str, str]) -> Terms:
+    def terms(self, headers: Mapping[str, str], trace: Any = None) -> Terms:
         """Read the headers of a request; those that an operator has named go to the model."""
         forwarding, key = self.common.forwarding, self.common.tenant_key
-        return terms_of(headers, key, None if forwarding is None else forwarding.of(headers))
+        forwarded = None if forwarding is None else forwarding.of(headers)
+        return terms_of(headers, key, forwarded, trace)
 
     def admitted(
         self,
@@ -122,6 +124,8 @@ class Entry:
         )
         if self._trace_settings.on:
             self.common.traces.follow(loaded, request, self.runtime.clock)
+        if terms.trace is not None:
+            FollowedRequest(terms.trace, loaded.name, loaded.version).follow(request)
         self.admission.enter(request, body_bytes, decoded.held_bytes)
         return request
 

@@ -100,7 +100,7 @@ class GrpcEntry(Entry):
         """Make the request of a call, as `admitted` does."""
         metadata, left = rpc.metadata, rpc.timeout
         if metadata.notes is None:
-            metadata.notes = self.terms(metadata)
+            metadata.notes = self.terms(metadata, metadata.trace)
         return self.admitted(
             loaded,
             decoded,

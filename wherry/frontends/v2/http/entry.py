@@ -66,7 +66,7 @@ class HttpEntry(Entry):
         """Read the head of a request to a model, and note in it what it says. InvalidRequest."""
         headers = head.headers
         notes = head.notes = HeadNotes(
-            self.terms(headers),
+            self.terms(headers, head.trace),
             json_bytes,
             headers.get("content-encoding"),
             headers.get("accept-encoding"),

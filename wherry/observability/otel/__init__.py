@@ -1,0 +1,1 @@
+"""How do the traces and metrics of a server reach those that collect them?"""
