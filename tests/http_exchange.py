@@ -167,7 +167,8 @@ class Client:
         """Send a request; the answer comes when it comes."""
         if not isinstance(body, Buffer):
             body = msgspec.json.encode(body)
-        head = RequestHead(method, path, "", dict(headers or {}))
+        path, _, query = path.partition("?")
+        head = RequestHead(method, path, query, dict(headers or {}))
         exchange = MemoryExchange(HttpRequest(head, body))
         if prepare is not None:
             prepare(exchange)

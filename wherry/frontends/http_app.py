@@ -19,6 +19,7 @@ from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
 from wherry.frontends.http.page import page
 from wherry.frontends.http.route import Handler, Route
+from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
 from wherry.frontends.rows.pass_on import PassOn
@@ -74,6 +75,7 @@ class HttpApp:
         self._shared_memory = SharedMemoryRoutes(entry)
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)
+        self._natural = NaturalRoutes(entry)
         self._metrics = Metrics(runtime, self.admission, common.version, common.loop_stall)
         self._routes: dict[str, Route] = {
             **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
@@ -127,7 +129,8 @@ class HttpApp:
         """Return the route of a request, noted in its head; None if there is none."""
         path = head.path
         route = head.route = self._known.get(path) or self._find(path)
-        return route
+        # Not noted: models with routes of their own come and go.
+        return route or self._natural.route(path)
 
     def _find(self, path: str) -> Route | None:
         for router in (self._kserve, self._openai, self._shared_memory, self._repository):

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from wherry.models.natural_route import wrong_route
 from wherry.values.errors import ConfigError
 
 
@@ -154,6 +155,8 @@ class ModelConfig:
     name: str
     version: str = "1"
     description: str = ""
+    #: A path at which the model is called in its own types: "/predict". None: it has none.
+    route: str | None = None
 
     #: Maximum number of rows in one call of the model; 0: its inputs have no batch dimension.
     max_batch_size: int = 1
@@ -230,6 +233,8 @@ class ModelConfig:
             )
         if not re.fullmatch(r"[1-9][0-9]*", self.version):
             self._fail("version", "must be a whole number from 1 up, as a string")
+        if self.route is not None and (problem := wrong_route(self.route)):
+            self._fail("route", problem)
         for field in ("max_batch_size", "max_queue_delay", "max_queue_wait", "crash_budget"):
             value = getattr(self, field)
             if value is not None and not value >= 0:  # also refuses nan

@@ -194,7 +194,7 @@ class Lifecycle(Generic[H]):
             for version, handle in serving.items():
                 self._version(name, version).retiring.append(handle)
         self._ready = {}
-        return [*self.retiring(), *self._loading()]
+        return [*self.retiring(), *self.being_loaded()]
 
     # Questions
 
@@ -211,7 +211,9 @@ class Lifecycle(Generic[H]):
 
     def refusal(self, name: str, version: str | None = None) -> WherryError:
         """Why `get` finds nothing: ModelNotReady if one is to come, else ModelNotFound."""
-        coming = any(one.name == name and version in (None, one.version) for one in self._loading())
+        coming = any(
+            one.name == name and version in (None, one.version) for one in self.being_loaded()
+        )
         announced = name not in self._ready and {name, ANY} & self.announced.names()
         if coming or announced:
             return ModelNotReady(f"model {name!r} is not ready: loading")
@@ -219,7 +221,7 @@ class Lifecycle(Generic[H]):
 
     def names(self) -> set[str]:
         """Of all models that are ready, load or will be loaded."""
-        return {*self.announced.names(), *self._ready, *(one.name for one in self._loading())}
+        return {*self.announced.names(), *self._ready, *(one.name for one in self.being_loaded())}
 
     def all_ready(self) -> list[H]:
         return [handle for serving in self._ready.values() for handle in serving.values()]
@@ -235,7 +237,7 @@ class Lifecycle(Generic[H]):
 
     def loading_first(self) -> set[str]:
         """Names that load, and of which no version is ready."""
-        return {one.name for one in self._loading()} - self._ready.keys()
+        return {one.name for one in self.being_loaded()} - self._ready.keys()
 
     def status(self, name: str, version: str) -> tuple[Status, str] | None:
         """The state of a version and its reason; None if there never was one."""
@@ -268,7 +270,7 @@ class Lifecycle(Generic[H]):
         if self._versions[name, version].is_blank:
             del self._versions[name, version]
 
-    def _loading(self) -> list[H]:
+    def being_loaded(self) -> list[H]:
         return [handle for one in self._versions.values() for handle in one.loading]
 
     def _refuse_if_closed(self) -> None:

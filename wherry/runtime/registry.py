@@ -71,8 +71,18 @@ class Registry:
 
     def models(self) -> list[LoadedModel]:
         """Return all that are ready."""
-        with self.locked() as life:
+        with self.quietly() as life:
             return life.all_ready()
+
+    def routes(self) -> dict[str, str]:
+        """Return the natural routes of models that are ready or load, with the models' names. Of
+        several versions the highest that is ready has its route."""
+        with self.quietly() as life:
+            handles = [*life.being_loaded(), *life.all_ready()]
+            latest = {one.name: one for one in handles}
+            for one in life.all_ready():
+                latest[one.name] = life.get(one.name) or one
+        return {one.config.route: name for name, one in latest.items() if one.config.route}
 
     def unable(self) -> dict[str, str]:
         """Reasons, by model, for which loaded models cannot answer now."""
@@ -120,6 +130,7 @@ class Registry:
                 raise ConfigError(f"two models are called {name!r} (version {version})")
         started = self._clock()
         with self.locked() as life:
+            _check_routes(made, [*life.all_ready(), *life.being_loaded()])
             life.loading(made)
         try:
             for loaded in made:
@@ -231,3 +242,15 @@ def _as_text(version: Any) -> str:
 def _callers_first(loaded: LoadedModel) -> tuple[bool, bool]:
     """Sort key of the order in which models end: callers before the models that they call."""
     return (not loaded.is_pipeline, not loaded.calls_others)
+
+
+def _check_routes(made: Sequence[LoadedModel], others: Sequence[LoadedModel]) -> None:
+    """ConfigError if two models would be called at one path."""
+    owners: dict[str, str] = {}
+    for one in (*others, *made):
+        route = one.config.route
+        if route is not None and owners.setdefault(route, one.name) != one.name:
+            raise ConfigError(
+                f"model {one.name!r}: its route {route!r} is that of model {owners[route]!r};"
+                " give each its own"
+            )

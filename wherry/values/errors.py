@@ -5,6 +5,8 @@
     ├── InvalidRequest       the caller sent something wrong (400)
     │   ├── RequestTooLarge  the caller sent too much (413)
     │   ├── PromptTooLong    a prompt and its context: the one does not fit into the other (400)
+    │   ├── UnsupportedMediaType  the body has a type that this model does not read (415)
+    │   ├── NotAcceptable    the answer has no type that the caller accepts (406)
     │   └── AlreadyRegistered  a shared memory region of that name is there already (400)
     ├── Unsupported          the caller asked for what this model or protocol cannot do (501)
     ├── AccessDenied         the caller may not use this part of the server (403)
@@ -69,6 +71,18 @@ class RequestTooLarge(InvalidRequest):
     """The request, once decoded, is larger than the server accepts."""
 
     http_status = 413
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is of a media type from which this model can take nothing."""
+
+    http_status = 415
+
+
+class NotAcceptable(InvalidRequest):
+    """The answer has no form that the caller accepts."""
+
+    http_status = 406
 
 
 class PromptTooLong(InvalidRequest):

@@ -29,6 +29,8 @@ class EventStream:
     stream that is silent for one to two PING_INTERVALs says so with a comment.
     """
 
+    content_type = CONTENT_TYPE
+
     def __init__(
         self,
         exchange: Exchange,
@@ -57,12 +59,16 @@ class EventStream:
         """Send one line of data as an event, which may have a name."""
         self._start(200)
         self._silent = False
-        head = b"event: %b\n" % name.encode() if name else b""
-        self._exchange.send(b"%bdata: %b\n\n" % (head, data))
+        self._exchange.send(self.framed(data, name))
         if self._exchange.congested:
             self._unread += 1
         else:
             self._consumed()
+
+    def framed(self, data: bytes, name: str = "") -> bytes:
+        """Return one line of data as it goes onto the wire."""
+        head = b"event: %b\n" % name.encode() if name else b""
+        return b"%bdata: %b\n\n" % (head, data)
 
     def abandon(self) -> None:
         """Stop, before anything was sent: the caller answers the exchange in another way."""
@@ -77,7 +83,7 @@ class EventStream:
         if error is not None:
             status, body, headers = describe(self._exchange, error)
             self._start(status, headers)
-            self._exchange.send(b"data: %b\n\n" % body)
+            self._exchange.send(self.framed(body))
         self._start(200)
         self._exchange.on_drain = None
         self._exchange.finish()
@@ -89,7 +95,9 @@ class EventStream:
         request_id = given_request_id(self._exchange.request.headers)
         if request_id and status == 200:
             headers = (("X-Request-Id", request_id),)
-        self._exchange.start(status, content_type=CONTENT_TYPE, headers=(*UNBUFFERED, *headers))
+        self._exchange.start(
+            status, content_type=self.content_type, headers=(*UNBUFFERED, *headers)
+        )
 
     def _tick(self) -> None:
         """Send a comment if nothing was sent since the last tick. A timer per event costs more."""

@@ -10,6 +10,7 @@ dimension (`max_batch_size` 0) has exactly one row, and its wire shape is that r
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -148,7 +149,7 @@ class InputCodec:
                 return array.reshape(shape)
         return self._column_of_array(array, rows, shape)
 
-    def from_elements(self, values: list[Buffer], rows: int, shape: list[int]) -> Column:
+    def from_elements(self, values: Sequence[Buffer], rows: int, shape: list[int]) -> Column:
         """The column of a BYTES tensor's elements, whose number is right."""
         elements = [v if type(v) is bytes else bytes(v) for v in values]
         return self._column_of_elements(elements, rows, shape)

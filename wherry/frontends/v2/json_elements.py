@@ -65,7 +65,7 @@ def with_quoted_literals(text: bytes) -> bytes | None:
     )
 
 
-def _element_type(datatype: Datatype) -> Any:
+def element_type(datatype: Datatype) -> Any:
     """Return the type of one element of `data`; the range of an integer is part of it."""
     if datatype is BYTES:
         return str
@@ -84,7 +84,7 @@ def _fast_element_type(datatype: Datatype) -> Any:
     if datatype is FP32:
         limit = float(np.finfo(np.float32).max)
         return Annotated[float, msgspec.Meta(ge=-limit, le=limit)]
-    return _element_type(datatype)
+    return element_type(datatype)
 
 
 class JsonElements:
@@ -98,7 +98,7 @@ class JsonElements:
         self._errors = errors
         #: Whether each element is a row: any JSON value.
         self.are_rows = spec.form is Form.JSON and spec.shape == ()
-        self._list_type: Any = list[_element_type(spec.datatype)]  # type: ignore[misc]
+        self._list_type: Any = list[element_type(spec.datatype)]  # type: ignore[misc]
         fast: Any = list[_fast_element_type(spec.datatype)]  # type: ignore[misc]
         #: The type of the usual `data`: a flat list.
         self.usual_type: Any = list[Any] if self.are_rows else fast

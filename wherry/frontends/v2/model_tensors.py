@@ -68,16 +68,28 @@ class ModelTensors:
         """The rows of an input; `others` are those of the inputs before it, 0 for the first."""
         rows = codec.rows_of(shape)
         if rows > self.most_rows:
-            raise InvalidRequest(
-                f"input '{codec.name}' has {rows} rows, and a request to model '{self.model}' at"
-                f" most {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
-            )
+            raise self._too_many(f"input '{codec.name}'", rows)
         if others and rows != others:
             raise InvalidRequest(
                 f"input '{codec.name}' batch size does not match other inputs for '{self.model}':"
                 f" {rows} rows, the others have {others}"
             )
         return rows
+
+    def check_rows(self, rows: int) -> None:
+        """InvalidRequest if a request to this model may not have so many rows."""
+        if rows > self.most_rows:
+            raise self._too_many("the request", rows)
+        if rows > 1 and not self._batched:
+            raise InvalidRequest(
+                f"model '{self.model}' takes one row in a request (max_batch_size is 0), not {rows}"
+            )
+
+    def _too_many(self, what: str, rows: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"{what} has {rows} rows, and a request to model '{self.model}' at most"
+            f" {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
+        )
 
     def complete(self, columns: Columns) -> Columns:
         """Return the columns in the model's order, so that requests alike may share a batch."""

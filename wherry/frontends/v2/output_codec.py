@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from wherry.frontends.content.base64_text import encoded as base64_encoded
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import (
     LARGE_BYTES,
@@ -179,6 +180,8 @@ class OutputCodec:
             values = flat.ravel().tolist()
         elif self.spec.form is Form.JSON:
             values = flat
+        elif self.spec.form is Form.BYTES:
+            values = [text_or_base64(value) for value in flat]
         else:
             values = [self._string(value) for value in flat]
         return values[0] if len(values) == 1 else values
@@ -265,6 +268,16 @@ class OutputCodec:
 
     def _unsendable(self, error: Exception) -> BadModelOutput:
         return BadModelOutput(f"model '{self._model}': output '{self.name}': {error}")
+
+
+def text_or_base64(value: Any) -> Any:
+    """Bytes as generate's JSON has them: text if they are UTF-8, else an object with base64."""
+    if type(value) is str:
+        return value
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        return {"b64": base64_encoded(value)}
 
 
 def joined(parts: Iterator[bytes]) -> Iterator[bytes]:

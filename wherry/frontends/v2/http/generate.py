@@ -3,51 +3,71 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from wherry.frontends.http.answers import fail, respond
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.http.sse import EventStream
 from wherry.frontends.v2.decoded import DecodedRequest
-from wherry.frontends.v2.http.entry import ModelPath
+from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
+from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
 
 
+class BodyCodec(Protocol):
+    """The wire form of one model's requests and answers."""
+
+    def asked(self, head: RequestHead) -> Asked: ...
+    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
+    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
+    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer: ...
+
+
 def generate(model: ModelPath, exchange: Exchange) -> None:
-    """One answer as one JSON object, also of a model that streams, if it has exactly one."""
-    GenerateCall(model, exchange).begin()
+    """One answer as one JSON object or file, also of a model that streams, if it has exactly
+    one."""
+    model.entry.admission.check()
+    loaded, codec = model.find()
+    GenerateCall(model.entry, loaded, codec.generate, exchange).begin()
 
 
 def generate_stream(model: ModelPath, exchange: Exchange) -> None:
     """Each answer as an event, also the only one of a model that does not stream."""
-    StreamCall(model, exchange).begin()
+    model.entry.admission.check()
+    loaded, codec = model.find()
+    StreamCall(model.entry, loaded, codec.generate, exchange).begin()
 
 
 class GenerateRequest(ABC):
     """A generate request, to a model that streams or one that does not."""
 
-    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
-        self.entry = model.entry
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        self.entry = entry
         self.exchange = exchange
-        self.entry.admission.check()
-        self.loaded, self.codec = model.find()
-        self.id = ""
+        self.loaded, self.codec = loaded, codec
+        self.asked = Asked()
         self._request: InferRequest | None = None
-        self._reply: Reply[InferResponse] | None = self.entry.reply(
-            self.loaded, self._responded, self._settled
+        self._reply: Reply[InferResponse] | None = entry.reply(
+            loaded, self._responded, self._settled
         )
 
     def begin(self) -> None:
         """Read the request, here or in another thread, and `submit` it."""
         entry, exchange, codec = self.entry, self.exchange, self.codec
+        head = exchange.request.head
         body = entry.small_body(exchange)
         if body is not None:
-            self.submit(codec.generate.decode(body))
+            self.submit(codec.read(head, body))
         else:
             entry.off_loop(
                 exchange,
-                lambda: codec.generate.decode_large(entry.body(exchange)),
+                lambda: codec.read_large(head, entry.body(exchange)),
                 self.submit,
                 reads=True,
             )
@@ -55,7 +75,7 @@ class GenerateRequest(ABC):
     def submit(self, decoded: DecodedRequest) -> None:
         """Send the request on its way: `respond` comes for each response, then `end`."""
         assert self._reply is not None
-        self.id = decoded.id
+        self.asked.decoded(decoded)
         self._request = self.entry.submit(self.exchange, self.loaded, decoded, self._reply)
         self.exchange.on_disconnect = self.cancel
 
@@ -67,9 +87,6 @@ class GenerateRequest(ABC):
         """Note that the client has read a response: the model may go on."""
         if isinstance(self._reply, StreamReply):
             self._reply.consumed()
-
-    def encoded(self, response: InferResponse) -> bytes:
-        return self.codec.generate.encode(response.outputs, self.id, response.parameters)
 
     def _responded(self, _: Reply[InferResponse], response: InferResponse) -> None:
         self.respond(response)
@@ -98,8 +115,11 @@ class GenerateRequest(ABC):
 class GenerateCall(GenerateRequest):
     """A request to `generate`: exactly one response is the answer, any other number an error."""
 
-    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
-        super().__init__(model, exchange)
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        super().__init__(entry, loaded, codec, exchange)
+        self.asked = codec.asked(exchange.request.head)
         self._responses: list[InferResponse] = []
 
     def respond(self, response: InferResponse) -> None:
@@ -118,7 +138,10 @@ class GenerateCall(GenerateRequest):
                 )
             if error is not None:
                 raise error
-            respond(self.exchange, self.encoded(self._responses[0]))
+            found = self.codec.answer(self._responses[0], self.asked)
+            respond(
+                self.exchange, found.body, content_type=found.content_type, headers=found.headers
+            )
         except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
             fail(self.exchange, problem)
 
@@ -126,10 +149,16 @@ class GenerateCall(GenerateRequest):
 class StreamCall(GenerateRequest):
     """A request to `generate_stream`: each response is an event."""
 
-    def __init__(self, model: ModelPath, exchange: Exchange) -> None:
-        super().__init__(model, exchange)
-        self._events = EventStream(exchange, self.consumed)
+    def __init__(
+        self, entry: HttpEntry, loaded: LoadedModel, codec: BodyCodec, exchange: Exchange
+    ) -> None:
+        super().__init__(entry, loaded, codec, exchange)
+        self._events = self.events(exchange)
         self._failed: Exception | None = None
+
+    def events(self, exchange: Exchange) -> EventStream:
+        """Make the stream that the responses go into."""
+        return EventStream(exchange, self.consumed)
 
     def submit(self, decoded: DecodedRequest) -> None:
         super().submit(decoded)  # may refuse it: then there is no stream
@@ -139,7 +168,9 @@ class StreamCall(GenerateRequest):
         if self._failed is not None:
             return
         try:
-            self._events.send(self.encoded(response))
+            data = self.codec.answer(response, self.asked).body
+            assert isinstance(data, bytes)
+            self._events.send(data)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._failed = error
             self.cancel()

@@ -1,6 +1,7 @@
 """How does the body of a generate request become columns, and columns an answer's body?
 
-A JSON object whose members are inputs or outputs by name; the others are parameters.
+A JSON object whose members are inputs or outputs by name; the others are parameters. A form has
+the same by its fields, and any other body is the model's only file.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from wherry.frontends.content.named_values import begins_object, named_values
+from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
+from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest, counted
+from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
+from wherry.frontends.v2.http.form_codec import FormCodec
+from wherry.frontends.v2.http.output_files import OutputFiles
 from wherry.frontends.v2.json_elements import parse_object
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
 from wherry.values.buffer import Buffer
+from wherry.values.datatypes import Form
 from wherry.values.errors import BadModelOutput, InvalidRequest
-from wherry.values.request import Columns
+from wherry.values.request import Columns, InferResponse
 
 
 class GenerateCodec:
@@ -26,10 +34,34 @@ class GenerateCodec:
     def __init__(self, tensors: ModelTensors) -> None:
         self._tensors = tensors
         self._model = tensors.model
+        self._forms = FormCodec(tensors)
+        self._files = OutputFiles(tensors)
+
+    def asked(self, head: RequestHead) -> Asked:
+        """How the request wants its answer. NotAcceptable."""
+        return self._files.asked(head.headers.get("accept"))
+
+    def read(self, head: RequestHead, body: Buffer) -> DecodedRequest:
+        """Decode a body of any type. InvalidRequest, UnsupportedMediaType."""
+        values = named_values(head, body)
+        if values is None or (
+            # Before there were files, JSON came with any type.
+            self._forms.file_input is None and values and not values[0].name and begins_object(body)
+        ):
+            return self.decode(body)
+        return self._forms.decode(values)
+
+    def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
+        """Encode one response. Raises what the model's output is to blame for."""
+        if asked.file:
+            return self._files.answer(response.outputs)
+        return TypedAnswer(self.encode(response.outputs, asked.id, response.parameters))
 
     def decode(self, body: Buffer) -> DecodedRequest:
         """A JSON object whose members are inputs by name; the others are parameters."""
         inputs = self._tensors.inputs
+        if len(body) > LARGE_BYTES:
+            check_values(body)
         members = parse_object(body)
         text = bytes(body)
         if isinstance(members.get("parameters"), dict) and "parameters" not in inputs:
@@ -53,15 +85,18 @@ class GenerateCodec:
                     f"input '{name}' of model '{self._model}' has {count} rows, others have {rows}"
                 )
             rows = count
-            columns[name] = codec.from_values(elements, count, shape)
+            if codec.spec.form is Form.BYTES and dict in map(type, elements):
+                files = [self._forms.rows[name].bytes_of(element) for element in elements]
+                columns[name] = codec.from_elements(files, count, shape)
+            else:
+                columns[name] = codec.from_values(elements, count, shape)
         columns = self._tensors.complete(columns)
         return DecodedRequest(columns, rows or 1, request_id, checked_parameters(members), None)
 
-    def decode_large(self, body: Buffer) -> DecodedRequest:
-        """Decode in another thread. RequestTooLarge if the body has too many values: these are
-        built in one go, other than the data of an infer request."""
-        check_values(body)
-        return counted(self.decode(body))
+    def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest:
+        """Do what `read` does, in another thread. RequestTooLarge if JSON has too many values:
+        these are built in one go, other than the data of an infer request."""
+        return counted(self.read(head, body))
 
     def _refuse_twice(self, text: bytes) -> None:
         """InvalidRequest if an object of this JSON has an input twice: parsers keep the last."""

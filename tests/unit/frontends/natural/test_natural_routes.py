@@ -1,0 +1,314 @@
+"""frontends/natural/: models at routes of their own, over the application."""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+import pytest
+
+import wherry
+from tests.http_exchange import Client, served
+from wherry.frontends.http_app import HttpApp
+from wherry.models.natural_route import RESERVED
+from wherry.values.errors import ConfigError
+
+B = "XyZ123"
+FORM = {"content-type": f"multipart/form-data; boundary={B}"}
+JPEG = {"content-type": "image/jpeg"}
+
+
+def form(*fields: tuple[str, bytes]) -> bytes:
+    """A form; what begins with "@" is a file."""
+    body = b""
+    for name, data in fields:
+        file = b'; filename="../x/f.bin"' if data[:1] == b"@" else b""
+        head = b'Content-Disposition: form-data; name="%b"%b' % (name.encode(), file)
+        body += b"--XyZ123\r\n%b\r\n\r\n%b\r\n" % (head, data.removeprefix(b"@"))
+    return body + b"--XyZ123--\r\n"
+
+
+@wherry.model(max_batch_size=8, route="/v/size")
+def size(image: list[bytes], times: list[int] | None = None) -> list[int]:
+    return [len(one) * k for one, k in zip(image, times or [1] * len(image), strict=True)]
+
+
+@wherry.model(max_batch_size=8, route="/reverse")
+def reverse(data: list[bytes]) -> list[bytes]:
+    return [one[::-1] for one in data]
+
+
+@wherry.model(max_batch_size=2, route="/shout")
+def shout(text: list[str]) -> list[str]:
+    return [one.upper() for one in text]
+
+
+@dataclasses.dataclass
+class Person:
+    name: str
+    age: int = 3
+
+
+@wherry.model(max_batch_size=8, route="/greet")
+def greet(person: list[Person]) -> list[dict[str, Any]]:
+    return [{"hello": one.name, "in_a_year": one.age + 1} for one in person]
+
+
+class Both(TypedDict):
+    total: Annotated[np.ndarray, wherry.FP32]
+    on: list[bool]
+
+
+@wherry.model(max_batch_size=8, route="/sum")
+def add(x: Annotated[np.ndarray, wherry.FP32[-1]], on: list[bool]) -> Both:
+    return {"total": x.sum(axis=1), "on": on}
+
+
+@wherry.model(route="/count")
+def count(n: int) -> Iterator[int]:
+    yield from range(n)
+
+
+@wherry.model(max_batch_size=8)
+def bare(text: list[str]) -> list[str]:
+    return text
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with served(size, reverse, shout, greet, add, count, bare) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer"),
+    [
+        ("/shout", {"text": "a"}, "A"),
+        ("/shout", [{"text": "a"}], ["A"]),
+        ("/shout", [{"text": c} for c in "abcde"], list("ABCDE")),
+        ("/greet", {"name": "Ann", "age": 8}, {"hello": "Ann", "in_a_year": 9}),
+        ("/greet", [{"name": "Ann"}, {"name": "Bo"}], [
+            {"hello": "Ann", "in_a_year": 4}, {"hello": "Bo", "in_a_year": 4},
+        ]),
+        ("/sum", {"x": [1, 2.5], "on": True}, {"total": 3.5, "on": True}),
+        ("/sum", [{"x": [1], "on": False}, {"x": [2], "on": True}], [
+            {"total": 1.0, "on": False}, {"total": 2.0, "on": True},
+        ]),
+        ("/v/size", {"image": "é"}, 2),
+        ("/v/size", {"image": {"b64": "/////w=="}, "times": 2}, 8),
+        ("/v/size", {"image": "abc", "times": None}, 3),
+        ("/reverse", {"data": "abc"}, {"b64": "Y2Jh"}),
+        ("/reverse", [{"data": "abc"}], [{"b64": "Y2Jh"}]),
+    ],
+)  # fmt: skip
+def test_json_goes_in_and_the_value_itself_comes_out(
+    path: str, body: Any, answer: object, client: Client
+) -> None:
+    found = client.post(path, body)
+    assert (found.status, found.json) == (200, answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "answer"),
+    [
+        ("/v/size", JPEG, b"\xff" * 70_000, 70_000),
+        ("/v/size?times=3", JPEG, b"\xff\xd8", 6),
+        ("/v/size", FORM, form(("image", b"@abc"), ("times", b"2")), 6),
+        ("/v/size?times=4", FORM, form(("image", b"@abc")), 12),
+        ("/v/size", FORM, form(("image", b"@" + bytes(300_000))), 300_000),
+        ("/v/size", FORM, form(("image", b"@a"), ("image", b"@bc")), [1, 2]),
+        ("/v/size", FORM, form(("image", b"@a"), ("image", b"@bc"), ("times", b"2")), [2, 4]),
+        ("/v/size", FORM, form(("image", b"@abc"), ("times", b"")), 3),
+        ("/shout", {"content-type": "text/plain"}, b"a", "A"),
+        ("/shout?text=b", {}, b"", "B"),
+        ("/shout", {"content-type": "application/x-www-form-urlencoded"}, b"text=a+b", "A B"),
+        ("/sum?on=on", FORM, form(("x", b"1"), ("x", b"2")), {"total": 3.0, "on": True}),
+        ("/sum?on=False", FORM, form(("x", b"[1, 2]")), {"total": 3.0, "on": False}),
+        ("/greet", FORM, form(("person", b'{"name": "Ann"}')), {"hello": "Ann", "in_a_year": 4}),
+    ],
+)
+def test_forms_and_files_go_in_as_well(
+    path: str, headers: dict[str, str], body: bytes, answer: object, client: Client
+) -> None:
+    found = client.post(path, body, headers)
+    assert (found.status, found.json) == (200, answer)
+
+
+def test_generate_takes_forms_and_files_too_with_parameters_beside_them(client: Client) -> None:
+    for body, headers in (
+        (form(("image", b"@abc"), ("times", b"2"), ("id", b"7"), ("priority", b"1")), FORM),
+        (b'{"image": {"b64": "/////w=="}, "id": "7"}', {}),
+    ):
+        answer = client.post("/v2/models/size/generate", body, headers)
+        assert answer.status == 200
+        assert answer.json["output"] == (6 if headers else 4)
+        assert answer.json["id"] == "7"
+    raw = client.post("/v2/models/size/generate?times=2", b"\xff\xfe", JPEG)
+    assert raw.json["output"] == 4
+
+
+def test_generate_gives_bytes_that_are_no_text_in_base64(client: Client) -> None:
+    path = "/v2/models/reverse/generate"
+    assert client.post(path, b"abc", JPEG).json["output"] == "cba"
+    assert client.post(path, b"\xff\xfe", JPEG).json["output"] == {
+        "b64": base64.b64encode(b"\xfe\xff").decode()
+    }
+
+
+@pytest.mark.parametrize("path", ["/reverse", "/v2/models/reverse/generate"])
+def test_bytes_come_as_themselves_to_those_that_ask_for_them(path: str, client: Client) -> None:
+    answer = client.post(path, b"\xff<script>", {**JPEG, "accept": "application/octet-stream"})
+    assert answer.content_type == "application/octet-stream"
+    assert answer.body == b">tpircs<\xff"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert answer.headers["content-disposition"] == "attachment"
+
+
+def test_several_rows_are_no_file(client: Client) -> None:
+    wanted = {**FORM, "accept": "application/octet-stream, application/json;q=0.1"}
+    body = form(("data", b"@a"), ("data", b"@b"))
+    assert client.post("/reverse", body, wanted).json == [{"b64": "YQ=="}, {"b64": "Yg=="}]
+    wanted["accept"] = "application/octet-stream"
+    refused = client.post("/reverse", body, wanted)
+    assert refused.status == 406
+    assert "2 rows" in refused.error
+
+
+def test_a_generator_streams_events_or_lines(client: Client) -> None:
+    assert client.post("/count", {"n": 2}).events == [0, 1]
+    lines = client.post("/count", {"n": 2}, {"accept": "application/x-ndjson"})
+    assert lines.content_type == "application/x-ndjson"
+    assert lines.body == b"0\n1\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("/shout", {"txt": "a"}, 400, "model 'shout' has no input 'txt'; its inputs are 'text'"),
+        ("/shout", {"text": 1}, 400, "input 'text' of model 'shout': expected str, got int"),
+        ("/shout", {}, 400, "input 'text' of model 'shout' is missing"),
+        ("/shout", [], 400, "at least one row"),
+        ("/shout", 7, 400, "must be an object with the members 'text', got int"),
+        ("/shout", [{"text": "a"}, "b"], 400, "row 1 of the body must be an object"),
+        ("/shout", [{"text": "a"}, {"text": 2}], 400, "input 'text[1]'"),
+        ("/shout", b"{", 400, "JSON"),
+        ("/shout", b"[" * 5000, 400, "depth"),
+        ("/v/size", [{"image": "", "times": 1}, {"image": ""}], 400, "missing in row 1"),
+        ("/v/size", {"image": {"b64": "a"}}, 400, "'image.b64' of model 'size': is not base64"),
+        ("/v/size", {"image": {"b64": "a", "x": 1}}, 400, "got object"),
+        ("/v/size", {"image": "", "times": "2"}, 400, "'times' of model 'size': expected int"),
+        ("/v/size", {"image": "", "times": 2**70}, 400, "input 'times'"),
+        ("/sum", {"x": [1, "a"], "on": True}, 400, "input 'x[1]' of model 'add': expected float"),
+        ("/sum", {"x": [[1]], "on": True}, 400, "input 'x[0]' of model 'add': expected float"),
+        ("/sum", {"x": 3, "on": True}, 400, "input 'x' of model 'add': expected array, got int"),
+        ("/sum", {"x": [1e300], "on": True}, 400, "out of the range of FP32"),
+        ("/sum", [{"x": [1], "on": True}, {"x": [1, 2], "on": True}], 400, "differ in shape"),
+        ("/greet", {"nam": "Ann"}, 400, "name"),
+        ("/greet", {"name": 3}, 400, "name"),
+    ],
+)  # fmt: skip
+def test_what_a_client_gets_wrong_is_named(
+    path: str, body: Any, status: int, told: str, client: Client
+) -> None:
+    answer = client.post(path, body)
+    assert answer.status == status
+    assert told in answer.error
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "status", "told"),
+    [
+        (
+            "/v/size",
+            FORM,
+            form(("image", b"@a"), ("times", b"x")),
+            400,
+            "expected INT64 as JSON, got 'x'",
+        ),
+        (
+            "/v/size",
+            FORM,
+            form(("image", b"@a"), ("times", b"1.5")),
+            400,
+            "'times' of model 'size'",
+        ),
+        ("/v/size", FORM, form(("image", b"@a"), ("nope", b"1")), 400, "no input 'nope'"),
+        ("/v/size", FORM, form(("times", b"1")), 400, "image"),
+        (
+            "/v/size",
+            FORM,
+            form(*[("image", b"@a")] * 2, *[("times", b"1")] * 3),
+            400,
+            "2 rows, others",
+        ),
+        ("/v/size", FORM, form(("image", b"@a"))[:-9], 400, "has no end"),
+        ("/shout", FORM, form(("text", b"@\xff")), 400, "not UTF-8"),
+        ("/shout", JPEG, b"\xff", 415, "send application/json or multipart/form-data"),
+        ("/v/size?nope=1", JPEG, b"\xff", 400, "no input 'nope'"),
+        ("/sum", {"accept": "image/png"}, b"{}", 406, "application/json"),
+        ("/count", {"accept": "image/png"}, b'{"n": 1}', 406, "text/event-stream"),
+        ("/shout", {"x-request-priority": "x"}, b'{"text": ""}', 400, "X-Request-Priority"),
+    ],
+)
+def test_what_a_form_or_its_head_gets_wrong_is_named(
+    path: str, headers: dict[str, str], body: bytes, status: int, told: str, client: Client
+) -> None:
+    answer = client.post(path, body, headers)
+    assert answer.status == status
+    assert told in answer.error
+
+
+def test_another_method_is_told_which_there_is(client: Client) -> None:
+    answer = client.get("/shout")
+    assert answer.status == 405
+    assert answer.headers["allow"] == "OPTIONS, POST"
+
+
+def test_a_model_without_a_route_has_no_path_of_its_own(client: Client) -> None:
+    assert client.post("/bare", {"text": "a"}).status == 404
+
+
+def test_a_route_comes_and_goes_with_its_model() -> None:
+    with served(bare) as client:
+        assert client.post("/shout", {"text": "a"}).status == 404
+        client.runtime.load(shout)
+        assert client.post("/shout", {"text": "a"}).json == "A"
+        client.runtime.unload("shout")
+        assert client.post("/shout", {"text": "a"}).status == 404
+
+
+def test_the_highest_version_has_the_route() -> None:
+    with served(bare) as client:
+        client.runtime.load(shout, version="2", route="/new")
+        client.runtime.load(shout, version="1", route="/old")
+        assert client.post("/old", {"text": "a"}).status == 404
+        assert client.post("/new", {"text": "a"}).json == "A"
+
+
+def test_two_models_cannot_have_one_route() -> None:
+    with served(shout) as client, pytest.raises(ConfigError, match="'/shout' is that of model"):
+        client.runtime.load(bare, route="/shout")
+
+
+@pytest.mark.parametrize(
+    "route",
+    ["", "/", "predict", "/v2/x", "/V1", "/metrics", "/health", "/a/", "//a", "/a b", "/a?b",
+     "/../a", "/a/..", "/_x", "/openapi.json", "/é"],
+)  # fmt: skip
+def test_a_route_that_cannot_be_one_is_refused(route: str) -> None:
+    with pytest.raises(ConfigError, match="route"):
+        shout.config(route=route)
+
+
+def test_no_model_can_take_a_path_of_the_server(client: Client) -> None:
+    app: HttpApp = client.app
+    assert {path.split("/")[1] for path in app._routes} <= RESERVED
+
+
+def test_the_body_of_an_answer_is_json_as_a_model_that_streams_nothing_gives_it(
+    client: Client,
+) -> None:
+    assert json.loads(client.post("/shout", {"text": '"'}).body) == '"'

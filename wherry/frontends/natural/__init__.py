@@ -1,0 +1,1 @@
+"""How is a model called at a route of its own, in its own types?"""

@@ -1,0 +1,166 @@
+"""How do the values of a form, by name and as text or bytes, become columns?
+
+A field that is repeated is several rows, or the elements of a row that is a list; one that is
+given once beside others with several rows holds for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from wherry.frontends.content.form_value import NamedValue
+from wherry.frontends.content.media_types import FORM, JSON, quoted
+from wherry.frontends.offload import LARGE_BYTES
+from wherry.frontends.v2.decoded import DecodedRequest
+from wherry.frontends.v2.json_elements import parse_element
+from wherry.frontends.v2.json_errors import explain
+from wherry.frontends.v2.long_arrays import check_values
+from wherry.frontends.v2.model_tensors import ModelTensors
+from wherry.frontends.v2.parameters import checked_parameters
+from wherry.frontends.v2.row_values import RowValues, kind_of
+from wherry.values.buffer import Buffer
+from wherry.values.datatypes import BOOL, Form
+from wherry.values.errors import InvalidRequest, UnsupportedMediaType
+from wherry.values.request import Columns
+
+#: What else than JSON's own words a form may say: Python's clients, and a browser's checkbox.
+_BOOLS = {"True": True, "False": False, "on": True}
+
+
+class FormCodec:
+    """Reads forms for one model."""
+
+    def __init__(self, tensors: ModelTensors) -> None:
+        self._tensors = tensors
+        self._model = tensors.model
+        self.rows = {
+            name: RowValues(codec.spec, tensors.model) for name, codec in tensors.inputs.items()
+        }
+        files = [rows for rows in self.rows.values() if rows.spec.form is Form.BYTES]
+        required = [rows for rows in files if not rows.spec.optional]
+        #: The input that a body without a name is for.
+        self.file_input = next(iter(required if len(required) == 1 else files), None)
+        if len(files) > 1 and len(required) != 1:
+            self.file_input = None
+        texts = [rows for rows in self.rows.values() if rows.spec.form is Form.TEXT]
+        self._text_input = texts[0] if len(texts) == 1 else None
+
+    def decode(self, values: Sequence[NamedValue]) -> DecodedRequest:
+        """Decode a generate request: values that are no inputs are its parameters."""
+        columns, rows, others = self.columns(values)
+        request_id, parameters = "", {}
+        for value in others:
+            text = self._text(value.data, value.name)
+            if value.name == "id":
+                request_id = text
+            else:
+                parameters[value.name] = _scalar(text)
+        return DecodedRequest(columns, rows, request_id, checked_parameters(parameters), None)
+
+    def columns(self, values: Sequence[NamedValue]) -> tuple[Columns, int, list[NamedValue]]:
+        """The columns, their rows, and the values that are no inputs. InvalidRequest."""
+        given: dict[str, list[NamedValue]] = {}
+        others: list[NamedValue] = []
+        for value in values:
+            name = value.name or self._name_of_file(value)
+            if name in self.rows:
+                given.setdefault(name, []).append(value)
+            else:
+                others.append(value)
+        rows = {
+            name: found for name, several in given.items() if (found := self._rows(name, several))
+        }
+        return *self.columns_of_rows(rows), others
+
+    def columns_of_rows(self, given: dict[str, list[Any]]) -> tuple[Columns, int]:
+        """The columns of rows by input, and their number. InvalidRequest."""
+        count = max(map(len, given.values()), default=1)
+        for name, found in given.items():
+            if len(found) not in (1, count):
+                raise InvalidRequest(
+                    f"input '{name}' of model '{self._model}' has {len(found)} rows, others have"
+                    f" {count}",
+                    field=name,
+                )
+        self._tensors.check_rows(count)
+        columns: Columns = {
+            name: self.rows[name].column(found if len(found) == count else found * count)
+            for name, found in given.items()
+        }
+        return self._tensors.complete(columns), count
+
+    def _rows(self, name: str, values: list[NamedValue]) -> list[Any]:
+        """What each row of an input is; none if its fields are empty, as a browser sends them."""
+        reader = self.rows[name]
+        spec = reader.spec
+        if all(not len(one.data) and not (one.filename or one.name == "") for one in values) and (
+            spec.form not in (Form.TEXT, Form.BYTES) or values[0].is_file
+        ):
+            return []
+        if not spec.shape and not spec.holds_lists:
+            return [self._value(reader, one) for one in values]
+        if spec.form in (Form.TEXT, Form.BYTES) or _holds_texts(spec.json_type):
+            elements = [
+                one.data if spec.form is Form.BYTES else self._text(one.data, name)
+                for one in values
+            ]
+            if len(elements) > 1 or not str(elements[0]).startswith("["):
+                return [elements]
+        found = [self._value(reader, one) for one in values]
+        return found if all(isinstance(one, list) for one in found) else [found]
+
+    def _value(self, reader: RowValues, value: NamedValue) -> Any:
+        data, spec = value.data, reader.spec
+        if spec.form is Form.TEXT and not spec.shape:
+            return self._text(data, reader.name)
+        if spec.form is Form.BYTES and not spec.shape:
+            return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+        if spec.datatype is BOOL and str(data) in _BOOLS:
+            return _BOOLS[str(data)]
+        if len(data) > LARGE_BYTES:
+            check_values(data.encode() if isinstance(data, str) else data)
+        text = self._text(data, reader.name)
+        try:
+            return parse_element(text)
+        except (ValueError, RecursionError) as error:
+            kind = "JSON" if spec.form is Form.JSON else f"{spec.datatype} as JSON"
+            raise reader.invalid(
+                f"expected {kind}, got {quoted(text)} ({explain(error)})"
+            ) from None
+
+    def _text(self, data: str | Buffer, name: str) -> str:
+        try:
+            if isinstance(data, str):
+                data.encode()
+                return data
+            return str(data, "utf-8")
+        except UnicodeError:
+            raise InvalidRequest(
+                f"field {quoted(name)} for model '{self._model}' is not UTF-8 text"
+            ) from None
+
+    def _name_of_file(self, value: NamedValue) -> str:
+        """The input that a body of one file is for. UnsupportedMediaType if there is none."""
+        of_text = (value.media_type or "").startswith("text/")
+        reader = self.file_input or (self._text_input if of_text else None)
+        if reader is not None:
+            return reader.name
+        takes = ", ".join(f"{rows.name} ({rows.spec.datatype})" for rows in self.rows.values())
+        raise UnsupportedMediaType(
+            f"model '{self._model}' has no single input that a body of type {value.media_type}"
+            f" could be; its inputs are {takes}: send {JSON} or {FORM}"
+        )
+
+
+def _holds_texts(json_type: object) -> bool:
+    return get_args(json_type)[:1] == (str,)
+
+
+def _scalar(text: str) -> str | int | float | bool:
+    """A parameter's value: a number or bool if it is one, else the text itself."""
+    try:
+        value = parse_element(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if kind_of(value) in ("int", "float", "bool") else text

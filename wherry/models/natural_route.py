@@ -1,0 +1,45 @@
+"""May a model have this path as its route?"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: First segments of the server's own paths, and of some that it may get.
+RESERVED: Final = frozenset(
+    (
+        "",
+        "admin",
+        "dashboard",
+        "debug",
+        "detokenize",
+        "docs",
+        "favicon.ico",
+        "health",
+        "healthz",
+        "livez",
+        "metrics",
+        "openapi.json",
+        "ping",
+        "readyz",
+        "redoc",
+        "robots.txt",
+        "tokenize",
+        "v1",
+        "v2",
+    )
+)
+_PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]{1,100}){1,16}")
+
+
+def wrong_route(route: str) -> str | None:
+    """What is wrong with it; None if it may be."""
+    if _PATH.fullmatch(route) is None:
+        return (
+            f'must be a path such as "/predict", of letters, digits and -._~!$&\'()*+,;=:@ between'
+            f" slashes and without one at its end, not {route!r}"
+        )
+    first = route.split("/")[1]
+    if first.lower() in RESERVED or first.startswith("_"):
+        return f"{route!r} begins as paths of the server itself do (/{first}); choose another"
+    return None
