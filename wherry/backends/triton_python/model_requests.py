@@ -15,6 +15,7 @@ from wherry.instances.instance import Answers, BatchRun, Instance
 from wherry.instances.linked_worker import LinkedWorker
 from wherry.instances.process import are_large
 from wherry.models.config import ModelConfig
+from wherry.observability.otel.following import begun
 from wherry.values.errors import ModelNotReady
 from wherry.values.request import Batch, InferRequest, InferResponse
 from wherry.workers.frames import Garbage
@@ -67,6 +68,10 @@ class ModelRequests:
             for request in requests:
                 numbers.append(self._open.open(request))  # noqa: PERF401 - takes less
             run = RunningBatch(batch, requests, numbers, self._codec, answers.now())
+            for request in requests:
+                if request.trace is not None:
+                    run.trace = begun(requests, batch, self._instance, run.started)
+                    break
             if requests:
                 self._runs.append(run)
                 large = not self._codec.sends_little and are_large([r.inputs for r in requests])

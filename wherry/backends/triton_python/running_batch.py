@@ -39,6 +39,7 @@ class RunningBatch(BatchRun):
         self.batch = batch
         self.requests = requests
         self.started = started
+        self.trace = None
         self.numbers = numbers
         self.codec = codec
         #: `started`, by perf_counter_ns().
