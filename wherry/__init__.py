@@ -12,6 +12,8 @@ TYPE_CHECKING = False  # as typing says it, without the time that importing typi
 if TYPE_CHECKING:
     from typing import Any
 
+    from PIL.Image import Image
+
     from wherry.client import Client
     from wherry.models.config import (
         InstanceGroup,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
         WherryError,
         WorkerDied,
     )
+    from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec
     from wherry.values.request import SequenceStep
 
 __version__ = "0.1.0"
@@ -84,6 +87,8 @@ __all__ = [
     "UINT16",
     "UINT32",
     "UINT64",
+    "Audio",
+    "AudioSpec",
     "BadModelOutput",
     "Cancelled",
     "Client",
@@ -91,6 +96,10 @@ __all__ = [
     "DeadlineExceeded",
     "Device",
     "ExecutionTimeout",
+    "File",
+    "FileSpec",
+    "Image",
+    "ImageSpec",
     "InstanceGroup",
     "InvalidRequest",
     "LoadFailed",
@@ -131,8 +140,10 @@ _DATATYPES = [name for name in __all__ if name[-1].isdigit() or name in ("BOOL",
 #: Where each name lives; those left out are errors.
 _HOMES = {
     **dict.fromkeys(_DATATYPES, "wherry.values.datatypes"),
+    **dict.fromkeys(("Audio", "AudioSpec", "File", "FileSpec", "ImageSpec"), "wherry.values.media"),
     "Client": "wherry.client",
     "Device": "wherry.models.model",
+    "Image": "wherry.values.image_bytes",
     "InstanceGroup": "wherry.models.config",
     "Model": "wherry.models.model",
     "ModelConfig": "wherry.models.config",

@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
+from wherry.instances.async_calls import AsyncCalls
+from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
@@ -26,10 +28,8 @@ from wherry.models.rows import as_array, columns_of_row, describe
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import BY_NAME, BadModelOutput, InvalidRequest, ModelFailed, WherryError
+from wherry.values.media_codec import is_converted
 from wherry.values.request import Column, Columns, InferRequest, concatenate, rows_of
-
-if TYPE_CHECKING:
-    import asyncio
 
 #: How often parts of a failed batch are run again, at most: finding one bad request among 256
 #: takes 2 * log2(256) = 16 runs.
@@ -138,6 +138,15 @@ class BatchParts:
     executed_rows: list[int]
     #: The smallest number of rows for which memory did not suffice; 0: it did.
     out_of_memory_rows: int = 0
+    #: How long images, audio and files were decoded before the model was called.
+    decode_ns: int = 0
+
+    def add(self, part: BatchParts) -> None:
+        """Count what came of a part of the batch too."""
+        self.outcomes += part.outcomes
+        self.infer_ns += part.infer_ns
+        self.executed_rows += part.executed_rows
+        self.out_of_memory_rows = max(self.out_of_memory_rows, part.out_of_memory_rows)
 
 
 class Executable:
@@ -151,23 +160,30 @@ class Executable:
         #: Calls the model's code with columns, as its annotations say: gives a result, an awaitable
         #: or an iterator.
         self.call = _caller(model.execute, self.signature, config)
+        self._media = MediaRows(self.signature, config.name)
+        #: Must rows be decoded before the code is called? Then `run_decoded` is what runs a batch.
+        self.decodes = self._media.has_inputs
+        #: Does it take time to make columns of what the code returns?
+        self.encodes = any(is_converted(spec.media) for spec in self.signature.outputs)
         #: Does the code return one row, and not a column?
         self._returns_row = self.signature.row_wise or not config.max_batch_size
         #: The only output, if its rows are strings, and their type.
         self._strings: tuple[str, type] | None = None
         if self.signature.returns == "single" and not self.signature.is_async:
             (spec,) = self.signature.outputs
-            if spec.form in _STRINGS and not spec.shape:
+            if spec.form in _STRINGS and not spec.shape and not is_converted(spec.media):
                 self._strings = spec.name, _STRINGS[spec.form]
-        self._runner: asyncio.Runner | None = None
+        self._async = AsyncCalls()
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
+        self._media.require()
         self.model.load(device)
         self.warm_up()
 
     def warm_up(self) -> None:
         for columns, rows in self._warmup_batches():
+            columns = self.decoded(columns)
             if self.signature.streams:
                 for _ in self.stream(columns, rows):
                     pass
@@ -189,16 +205,24 @@ class Executable:
         return columns_of_row(signature, self.config, row)
 
     def unload(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+        self._async.close()
         self.model.unload()
+
+    def decoded(self, columns: Columns) -> Columns:
+        """One caller's rows as the code takes them. InvalidRequest."""
+        return self._media.decoded_row(columns) if self.decodes else columns
+
+    def parts(self, columns: Columns, counts: Sequence[int]) -> Iterable[Decoded]:
+        """The rows of all callers as the code takes them, for one call of it after the other."""
+        if self.decodes:
+            return self._media.decoded(columns, counts)
+        return (Decoded(list(range(len(counts))), columns, {}),)
 
     def execute(self, columns: Columns, rows: int) -> Columns:
         """Call the model once with merged columns. Raises what the model raises."""
         result = self.call(columns)
         if self.signature.is_async:
-            result = self._run_async(result)
+            result = self._async.run(result)
         return self.outputs(result, rows)
 
     def outcome(self, columns: Columns, rows: int) -> Outcome:
@@ -223,21 +247,41 @@ class Executable:
     def run(self, columns: Columns, counts: Sequence[int]) -> Execution:
         """Run a batch of several callers (`counts[i]` rows each). Never raises. What a model that
         fails is asked again for, `run_again` says."""
+        if self.decodes:
+            return _execution(self.run_decoded(columns, counts))
         rows = sum(counts)
         started = perf_counter_ns()
         outcome = self.outcome(columns, rows)
         ended = perf_counter_ns()
         if isinstance(outcome, Failure):
-            parts = self.run_again(columns, counts, outcome, ended - started)
-            outcomes = [outcome for part in parts.outcomes for outcome in part.scatter()]
-            return Execution(
-                outcomes,
-                infer_ns=parts.infer_ns,
-                executed_rows=parts.executed_rows,
-                out_of_memory_rows=parts.out_of_memory_rows,
-            )
+            return _execution(self.run_again(columns, counts, outcome, ended - started))
         outcomes = SharedOutcome(outcome, counts).scatter()
         return Execution(outcomes, 0, ended - started, perf_counter_ns() - ended, [rows])
+
+    def run_decoded(self, columns: Columns, counts: Sequence[int]) -> BatchParts:
+        """Decode the rows of a batch and call the model with those that could be: once, unless it
+        fails or they are too large together. Never raises."""
+        began = perf_counter_ns()
+        found = BatchParts([], 0, [])
+        outcomes: dict[int, Outcome] = {}
+        for part in self.parts(columns, counts):
+            outcomes.update({i: self.failure(error) for i, error in part.refused.items()})
+            if not part.callers:
+                continue
+            part_counts = [counts[index] for index in part.callers]
+            started = perf_counter_ns()
+            outcome = self.outcome(part.columns, sum(part_counts))
+            infer_ns = perf_counter_ns() - started
+            ran = BatchParts([SharedOutcome(outcome, part_counts)], infer_ns, [sum(part_counts)])
+            if isinstance(outcome, Failure):
+                ran = self.run_again(part.columns, part_counts, outcome, infer_ns)
+            found.add(ran)
+            each = [outcome for shared in ran.outcomes for outcome in shared.scatter()]
+            outcomes.update(zip(part.callers, each, strict=True))
+        if len(found.outcomes) != 1 or found.outcomes[0].counts != counts:
+            found.outcomes = [SharedOutcome(outcomes[i], [n]) for i, n in enumerate(counts)]
+        found.decode_ns = perf_counter_ns() - began - found.infer_ns
+        return found
 
     def run_again(
         self, columns: Columns, counts: Sequence[int], failure: Failure, infer_ns: int
@@ -285,7 +329,7 @@ class Executable:
         """Call a generator model: each item is one response of every row that is not None."""
         items = self.call(columns)
         if self.signature.is_async:
-            items = self._iterate_async(items)
+            items = self._async.iterate(items)
         try:
             for item in items:
                 yield self.outputs(item, rows, sparse=True)
@@ -293,26 +337,6 @@ class Executable:
             close = getattr(items, "close", None)
             if close is not None:
                 close()
-
-    def _run_async(self, awaitable: Any) -> Any:
-        if self._runner is None:
-            import asyncio
-
-            self._runner = asyncio.Runner()
-        return self._runner.run(awaitable)
-
-    def _iterate_async(self, items: AsyncIterator[Any]) -> Iterator[Any]:
-        async def next_item() -> Any:
-            return await anext(items)
-
-        try:
-            while True:
-                try:
-                    yield self._run_async(next_item())
-                except StopAsyncIteration:
-                    return
-        finally:
-            self._run_async(items.aclose())  # type: ignore[attr-defined]
 
     def outputs(self, result: Any, rows: int, *, sparse: bool = False) -> Columns:
         """What the model returned as checked columns; BadModelOutput names what is wrong.
@@ -351,6 +375,8 @@ class Executable:
         count = len(value) if hasattr(value, "__len__") else None
         if count != rows or (type(value) is not list and isinstance(value, NO_COLUMNS)):
             raise self._wrong_rows(spec, value, rows)
+        if is_converted(spec.media):
+            return self._media.encoded(spec, value)
         if spec.form is Form.TEXT:
             return self._checked_elements(spec, list(value), str, sparse)
         if spec.form is Form.BYTES:
@@ -416,6 +442,16 @@ class Executable:
             sendable("".join(traceback.format_exception(error))),
             error,
         )
+
+
+def _execution(parts: BatchParts) -> Execution:
+    return Execution(
+        [outcome for part in parts.outcomes for outcome in part.scatter()],
+        parts.decode_ns,
+        parts.infer_ns,
+        executed_rows=parts.executed_rows,
+        out_of_memory_rows=parts.out_of_memory_rows,
+    )
 
 
 def text_of(error: BaseException) -> str:

@@ -73,7 +73,7 @@ class StepLoop:
     def join(self, key: int, columns: Columns) -> Share | None:
         """A request joins; its end if it cannot."""
         try:
-            self._active[key] = self._executable.call(columns)
+            self._active[key] = self._executable.call(self._executable.decoded(columns))
         except model_errors() as error:
             return Share(key, failure=self._executable.failure(error))
         return None

@@ -88,7 +88,7 @@ class ThreadInstance(Instance):
         columns = gather([request.inputs for request in requests])
         gathered = perf_counter_ns()
         execution = self.executable.run(columns, [request.rows for request in requests])
-        execution.input_ns = gathered - started
+        execution.input_ns += gathered - started
         return execution
 
     def _stream(self, requests: Sequence[InferRequest], run: StreamRun) -> list[Outcome | None]:
@@ -107,6 +107,8 @@ class ThreadInstance(Instance):
                 columns = gather([columns])
         except MemoryError as error:
             return self.executable.failure(error)
+        if self.executable.decodes:
+            return self.executable.run_decoded(columns, [1]).outcomes[0].outcome
         return self.executable.outcome(columns, 1)
 
     def abort(self, reason: str) -> bool:
@@ -130,21 +132,31 @@ def stream(
 
     `after_each` is called when all have their rows of one item, before the next is asked for.
     """
-    live = dict(enumerate(counts))
-    try:
-        for item in executable.stream(columns, sum(counts)):
-            start = 0
-            for index, count in enumerate(counts):
-                rows = rows_of(item, start, start + count)
-                start += count
-                if index in live and not _empty(rows) and not respond(index, rows):
-                    del live[index]
-            after_each()
-            if not live:
-                break
-    except model_errors() as error:
-        return [executable.failure(error)] * len(counts)
-    return [None] * len(counts)
+    ends: list[Outcome | None] = [None] * len(counts)
+    for part in executable.parts(columns, counts):
+        for index, error in part.refused.items():
+            ends[index] = executable.failure(error)
+        live = set(part.callers)
+        if not live:
+            continue
+        rows = sum([counts[index] for index in part.callers])
+        try:
+            for item in executable.stream(part.columns, rows):
+                start = 0
+                for index in part.callers:
+                    stop = start + counts[index]
+                    own = rows_of(item, start, stop)
+                    start = stop
+                    if index in live and not _empty(own) and not respond(index, own):
+                        live.discard(index)
+                after_each()
+                if not live:
+                    break
+        except model_errors() as error:
+            failure = executable.failure(error)
+            for index in part.callers:
+                ends[index] = failure
+    return ends
 
 
 def _empty(rows: Columns) -> bool:

@@ -161,11 +161,18 @@ def _serve(connection: MessageSocket, executable: Executable, spans: WorkerSpans
 def _execute(connection: MessageSocket, executable: Executable, batch: Execute) -> None:
     columns, counts = batch.columns, batch.counts
     started = perf_counter_ns()
-    outcome = executable.outcome(columns, sum(counts))
-    infer_ns = perf_counter_ns() - started
-    if isinstance(outcome, Failure):
-        parts = executable.run_again(columns, counts, outcome, infer_ns)
+    outcome: Outcome | None = None
+    if executable.decodes:
+        parts = executable.run_decoded(columns, counts)
+        started, infer_ns = started + parts.decode_ns, parts.infer_ns
+        if len(parts.outcomes) == 1:
+            outcome = parts.outcomes[0].outcome
     else:
+        outcome = executable.outcome(columns, sum(counts))
+        infer_ns = perf_counter_ns() - started
+        if isinstance(outcome, Failure):
+            parts = executable.run_again(columns, counts, outcome, infer_ns)
+    if outcome is not None and not isinstance(outcome, Failure):
         try:
             connection.send(messages.Result(outcome, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from wherry.models.config import FIELDS, ModelConfig, model_config
+from wherry.models.rows import with_encoded_samples
 from wherry.models.signature import Signature, read_signature
 from wherry.observability.custom_metrics import CustomMetrics
 from wherry.observability.tracing import Span
@@ -168,8 +169,9 @@ class Model:
         settings.update(overrides)
         name = settings.pop("name", None) or _snake_case(type(self).__name__)
         config = model_config(name, settings)
-        self.check_signature(self.signature(config.name), config)
-        return config
+        signature = self.signature(config.name)
+        self.check_signature(signature, config)
+        return with_encoded_samples(config, signature)
 
     def check_signature(self, signature: Signature, config: ModelConfig) -> None:
         """Raise ConfigError if the code and its configuration contradict each other."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from wherry.models.config import ModelConfig
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
-from wherry.values.errors import InvalidRequest
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.media_codec import from_caller
 from wherry.values.request import Array, Column, Columns, ShapedRow
 
 
@@ -27,6 +29,30 @@ def columns_of_row(signature: Signature, config: ModelConfig, row: Mapping[str, 
     if len(columns) < len(row):
         raise unknown_input(signature, config.name, min(set(row) - set(columns)))
     return columns
+
+
+def with_encoded_samples(config: ModelConfig, signature: Signature) -> ModelConfig:
+    """The configuration with the images, audio and files of `warmup` and `examples` as bytes, which
+    may be paths there. ConfigError names the one that cannot be read."""
+    media = [spec for spec in signature.inputs if spec.media is not None]
+    if not media or not (config.warmup or config.examples):
+        return config
+
+    def encoded(field: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        given = {spec.name: spec for spec in media if spec.name in row}
+        try:
+            columns = {
+                name: column_of_value(spec, row[name], config.name) for name, spec in given.items()
+            }
+        except InvalidRequest as error:
+            raise ConfigError(f"{error} ({field})") from None
+        return {**row, **{name: column[0] for name, column in columns.items()}}
+
+    return replace(
+        config,
+        warmup=tuple(encoded("warmup", row) for row in config.warmup),
+        examples=tuple(encoded("examples", row) for row in config.examples),
+    )
 
 
 def columns_of_rows(
@@ -70,6 +96,14 @@ def columns_of_rows(
 def column_of_value(spec: TensorSpec, value: Any, model: str) -> Column:
     """A column of one row from a caller's Python value. InvalidRequest."""
     form = spec.form
+    if spec.media is not None:
+        try:
+            return [from_caller(value, spec.media)]
+        except (TypeError, ValueError, OSError) as error:
+            raise InvalidRequest(
+                f"model {model!r}: input {spec.name!r} must be {spec.media.kind}, not {error}",
+                field=spec.name,
+            ) from error
     if form is Form.TEXT:
         if not isinstance(value, str):
             raise InvalidRequest(_wrong_value(model, spec, "a str", value))

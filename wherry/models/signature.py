@@ -5,6 +5,8 @@
     list[dict], list[SomeDataclass]           BYTES that hold JSON
     Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
     Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
+    list[wherry.Image], list[wherry.Audio], list[wherry.File]   BYTES, decoded for the code
+    Annotated[list[np.ndarray], wherry.ImageSpec()]   the same as arrays
 
 Aliases (`type Vector = ...`) are resolved. Each parameter is an input; one with a default is
 optional. A TypedDict, NamedTuple or dataclass as the return type names several outputs; a tuple
@@ -36,6 +38,7 @@ import numpy as np
 from wherry.models.annotations import hints_of, without_aliases
 from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.values.errors import ConfigError
+from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec, MediaSpec
 
 SCALARS: dict[type, Datatype] = {int: INT64, float: FP64, bool: BOOL}
 ASYNC_STREAMS = (AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -143,8 +146,10 @@ def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, .
     if get_origin(hint) is tuple:
         named = {f"output{i}": part for i, part in enumerate(get_args(hint))}
         returns = "tuple"
-    elif isinstance(hint, type) and (
-        typing.is_typeddict(hint) or hasattr(hint, "_fields") or is_dataclass(hint)
+    elif (
+        isinstance(hint, type)
+        and hint not in (Audio, File)
+        and (typing.is_typeddict(hint) or hasattr(hint, "_fields") or is_dataclass(hint))
     ):
         named = hints_of(hint)
         if is_dataclass(hint):
@@ -184,6 +189,7 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     be both)."""
     hint = _not_none(hint, where)
     marker: TensorType | None = None
+    media: MediaSpec | None = None
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
         hint = _not_none(hint, where)
@@ -192,8 +198,18 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
                 marker = TensorType(extra, ())
             elif isinstance(extra, TensorType):
                 marker = extra
+            elif isinstance(extra, ImageSpec | AudioSpec | FileSpec):
+                media = extra
     in_list = get_origin(hint) is list or hint is list
     element = get_args(hint)[0] if get_origin(hint) is list else hint
+    if get_origin(element) is Annotated:  # an alias with a spec, in a list
+        inner, *extras = get_args(element)
+        specs = [extra for extra in extras if isinstance(extra, ImageSpec | AudioSpec | FileSpec)]
+        if specs:
+            element, media = inner, specs[-1]
+    media = _media(element, media, where)
+    if media is not None:
+        return TensorSpec(name, BYTES, (), Form.BYTES, optional, media=media), not in_list
     if element is np.ndarray or get_origin(element) is np.ndarray:
         if marker is None:
             raise ConfigError(
@@ -221,6 +237,37 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
         f"{where}: {hint!r} is no tensor; use list[str], list[bytes], list[int], list[float],"
         " list[bool], list[dict], or Annotated[np.ndarray, wherry.FP32[...]]"
     )
+
+
+def _media(element: Any, media: MediaSpec | None, where: str) -> MediaSpec | None:
+    """What the bytes of a row hold, by its annotation and the spec beside it; None: no media."""
+    own: MediaSpec | None = None
+    if element is Audio:
+        own = AudioSpec()
+    elif element is File:
+        own = FileSpec()
+    elif getattr(element, "__qualname__", "") == "Image" and element.__module__ in (
+        "PIL.Image",
+        "wherry.values.image_bytes",
+    ):
+        own = ImageSpec()
+    if media is None:
+        return own
+    if own is not None and own.kind == media.kind:
+        return media
+    if element is bytes:
+        return replace(media, python="bytes")
+    is_array = element is np.ndarray or get_origin(element) is np.ndarray
+    if is_array and isinstance(media, ImageSpec) and media.mode is not None:
+        return replace(media, python="array")
+    if is_array and isinstance(media, AudioSpec) and media.sample_rate is not None:
+        return replace(media, python="array")
+    remedy = {
+        "image": "wherry.Image, bytes, or np.ndarray with a mode",
+        "audio": "wherry.Audio, bytes, or np.ndarray with a sample_rate",
+        "file": "wherry.File or bytes",
+    }[media.kind]
+    raise ConfigError(f"{where}: {type(media).__name__} goes beside {remedy}")
 
 
 def _not_none(hint: Any, where: str) -> Any:

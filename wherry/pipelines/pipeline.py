@@ -109,17 +109,29 @@ class RowByRow:
         return InferResponse(concatenate(await gather(calls)), request.rows)
 
     async def stream(self, request: InferRequest) -> AsyncGenerator[InferResponse, None]:
-        async with aclosing(self._executable.call(request.inputs)) as items:
+        columns = await self._decoded(request.inputs)
+        async with aclosing(self._executable.call(columns)) as items:
             async for item in items:
-                yield InferResponse(self._executable.outputs(item, 1))
+                yield InferResponse(await self._outputs(item))
 
     async def _run(self, columns: Columns) -> Columns:
+        columns = await self._decoded(columns)
         try:
             result = await self._executable.call(columns)
         except (SystemExit, KeyboardInterrupt) as error:
             # In a task either would end the loop. Ctrl-C reaches the main thread, not this one.
             raise self._executable.failure(error).as_exception() from error
-        return self._executable.outputs(result, 1)
+        return await self._outputs(result)
+
+    async def _decoded(self, columns: Columns) -> Columns:
+        if not self._executable.decodes:
+            return columns
+        return await asyncio.to_thread(self._executable.decoded, columns)
+
+    async def _outputs(self, result: Any) -> Columns:
+        if not self._executable.encodes:
+            return self._executable.outputs(result, 1)
+        return await asyncio.to_thread(self._executable.outputs, result, 1)
 
 
 class PipelineRunner(Runner):

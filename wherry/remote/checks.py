@@ -13,12 +13,13 @@ import numpy as np
 
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import InvalidRequest
+from wherry.values.media import FileBytes
 from wherry.values.request import Columns
 
 #: What a list of each form may hold, where a row is one element.
 _ELEMENTS: Final[dict[Form, frozenset[type]]] = {
     Form.TEXT: frozenset((str,)),
-    Form.BYTES: frozenset((bytes,)),
+    Form.BYTES: frozenset((bytes, FileBytes)),
     Form.SCALARS: frozenset((int, float, bool)),
 }
 

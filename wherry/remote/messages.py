@@ -126,6 +126,8 @@ class SpecCard(msgspec.Struct, array_like=True):
     form: Form
     optional: bool
     json_list: bool
+    #: What its bytes hold: the kind, and the settings.
+    media: tuple[str, dict[str, Any]] | None = None
 
 
 class ModelCard(msgspec.Struct, array_like=True):

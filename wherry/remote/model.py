@@ -7,8 +7,10 @@ told them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
+
+import msgspec
 
 from wherry.models.config import ModelConfig
 from wherry.models.model import Model
@@ -16,6 +18,7 @@ from wherry.models.signature import Signature
 from wherry.models.step_model import StepModel
 from wherry.remote.messages import ModelCard, SpecCard
 from wherry.values.datatypes import DATATYPES, Form, TensorSpec
+from wherry.values.media import AudioSpec, FileSpec, ImageSpec, MediaSpec
 
 
 class RemoteModel(Model):
@@ -78,7 +81,13 @@ def shaped_strings(specs: Sequence[TensorSpec]) -> list[str]:
 
 def _spec_card(spec: TensorSpec) -> SpecCard:
     return SpecCard(
-        spec.name, spec.datatype.name, spec.shape, spec.form, spec.optional, spec.holds_lists
+        spec.name,
+        spec.datatype.name,
+        spec.shape,
+        spec.form,
+        spec.optional,
+        spec.holds_lists,
+        None if spec.media is None else (spec.media.kind, asdict(spec.media)),
     )
 
 
@@ -90,4 +99,12 @@ def _spec(card: SpecCard) -> TensorSpec:
         card.form,
         card.optional,
         list if card.json_list else None,
+        None if card.media is None else _media(*card.media),
     )
+
+
+def _media(kind: str, settings: dict[str, Any]) -> MediaSpec | None:
+    """What it was; None of a kind that this version does not know."""
+    kinds: dict[str, type[MediaSpec]]
+    kinds = {"image": ImageSpec, "audio": AudioSpec, "file": FileSpec}
+    return msgspec.convert(settings, kinds[kind]) if kind in kinds else None

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from wherry.values.media import FileBytes
 from wherry.values.reply import Reply
 from wherry.values.request import Column, Columns, InferRequest, InferResponse, ShapedRow
 
@@ -145,6 +146,8 @@ def _feed(hashed: hashlib.blake2b, value: Any) -> None:
         hashed.update(f"a{value.dtype.str}{value.shape}".encode())
         hashed.update(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
     elif isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, FileBytes):
+            _feed(hashed, [value.name, value.media_type])
         hashed.update(b"b%d:" % len(value))
         hashed.update(value)
     elif isinstance(value, str):

@@ -22,7 +22,7 @@ from wherry.runtime.cache import ModelCache
 from wherry.runtime.row_sizes import RowSize
 from wherry.runtime.shape_keys import ShapeKeys
 from wherry.values.budget import Budget, Loan
-from wherry.values.datatypes import Form
+from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import (
     Cancelled,
     InvalidRequest,
@@ -31,6 +31,7 @@ from wherry.values.errors import (
     Unsupported,
     WherryError,
 )
+from wherry.values.media_codec import is_converted, to_caller
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import (
     Columns,
@@ -82,6 +83,8 @@ class LoadedModel:
             and not config.preserve_ordering
             and cache is None
         )
+        #: Whether rows hold images, audio or files, which callers take time to encode and decode.
+        self.has_media = any(spec.media for spec in (*signature.inputs, *signature.outputs))
         self._unwrap = signature.outputs[0] if signature.returns == "single" else None
 
     @property
@@ -312,9 +315,9 @@ class LoadedModel:
     def row(self, outputs: Columns) -> Any:
         """One row's only output, or a dict of several; a model.py may leave some out."""
         if self._unwrap is not None:
-            return _value(self._unwrap.form, outputs[self._unwrap.name])
+            return _value(self._unwrap, outputs[self._unwrap.name][0])
         return {
-            spec.name: _value(spec.form, outputs[spec.name])
+            spec.name: _value(spec, outputs[spec.name][0])
             for spec in self.signature.outputs
             if spec.name in outputs
         }
@@ -340,6 +343,20 @@ def _response_bytes(response: InferResponse) -> int:
     return bytes_of(response.outputs)
 
 
-def _value(form: Form, column: Any) -> Any:
-    value = column[0]
-    return value.item() if form is Form.SCALARS and value is not None else value
+def values_of(loaded: LoadedModel, outputs: Columns) -> Columns:
+    """Columns of outputs with images, audio and files as the caller has them."""
+    for spec in loaded.signature.outputs:
+        if is_converted(spec.media) and spec.name in outputs:
+            outputs[spec.name] = [_value(spec, value) for value in outputs[spec.name]]
+    return outputs
+
+
+def _value(spec: TensorSpec, value: Any) -> Any:
+    """A row as the caller has it."""
+    if value is None:
+        return None
+    if is_converted(spec.media):
+        if isinstance(value, list):
+            return [to_caller(one, spec.media) for one in value]
+        return to_caller(value, spec.media)
+    return value.item() if spec.form is Form.SCALARS else value

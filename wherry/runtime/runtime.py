@@ -6,6 +6,7 @@ have no private door.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import (
     AsyncGenerator,
@@ -17,7 +18,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import aclosing, closing
-from typing import Any
+from typing import Any, TypeVar
 
 from wherry.instances.executable import Failure
 from wherry.instances.resources import Resources
@@ -29,10 +30,12 @@ from wherry.runtime.build import Builder
 from wherry.runtime.cache import ResponseCache
 from wherry.runtime.calls import LocalCalls
 from wherry.runtime.forks import watch
-from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
 from wherry.runtime.registry import Registry
 from wherry.values.request import Columns, InferResponse, SequenceStep
+
+R = TypeVar("R")
 
 
 class Runtime:
@@ -240,7 +243,8 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
-        return self._calls.run(loaded, checked, rows, timeout, priority).outputs
+        outputs = self._calls.run(loaded, checked, rows, timeout, priority).outputs
+        return values_of(loaded, outputs)
 
     async def ainfer(
         self,
@@ -255,11 +259,11 @@ class Runtime:
     ) -> Any:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
         loaded = self.registry.find(model, version)
-        columns = loaded.row_columns(args, inputs)
+        columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
         answer = await self._calls.answer(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
-        return loaded.row(answer.outputs)
+        return await _off_loop(loaded, loaded.row, answer.outputs)
 
     def map(
         self, model: str, rows: Iterable[Any], /, *, version: str | int | None = None
@@ -305,13 +309,13 @@ class Runtime:
     ) -> AsyncIterator[Any]:
         """`stream` for asyncio."""
         loaded = self.registry.find(model, version)
-        columns = loaded.row_columns(args, inputs)
+        columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
         responses = self._calls.responses(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         async with aclosing(responses):
             async for response in responses:
-                yield loaded.row(response.outputs)
+                yield await _off_loop(loaded, loaded.row, response.outputs)
 
     # For models that call models, and frontends
 
@@ -342,3 +346,10 @@ def _names_of(models: Iterable[Any]) -> list[str]:
         name if isinstance(name, str) else getattr(one, "__name__", type(one).__name__)
         for name, one in zip(names, models, strict=True)
     ]
+
+
+async def _off_loop(loaded: LoadedModel, function: Callable[..., R], *args: Any) -> R:
+    """Call it; in a thread if it may have images, audio or files to encode or decode."""
+    if loaded.has_media:
+        return await asyncio.to_thread(function, *args)
+    return function(*args)

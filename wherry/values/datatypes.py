@@ -17,6 +17,8 @@ from typing import get_origin
 import numpy as np
 import numpy.typing as npt
 
+from wherry.values.media import MediaSpec
+
 Shape = tuple[int, ...]
 
 
@@ -102,6 +104,8 @@ class TensorSpec:
     optional: bool = False
     #: The type that validates JSON rows (a dataclass, TypedDict or msgspec Struct).
     json_type: object = None
+    #: Of rows that are bytes: what they hold.
+    media: MediaSpec | None = None
 
     @property
     def holds_lists(self) -> bool:

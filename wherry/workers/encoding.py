@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from wherry.values.media import FileBytes
 from wherry.values.request import Array, Column
 from wherry.workers.frames import HAS_FILE, MAX_MESSAGE_BYTES, Garbage, header
 from wherry.workers.shared_memory import ArrayFile, Region
@@ -28,9 +29,13 @@ INLINE_BYTES_WITHOUT_SLAB = 64 << 10
 #: What encoding raises if a message cannot be made.
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 
-_ARRAY = 1  # the msgpack extension's code
+_ARRAY = 1  # codes of msgpack extensions
+_FILE = 2
 _ARRAY_HEAD = struct.Struct("<B8sB")
 _OFFSET = struct.Struct("<Q")
+_LENGTH = struct.Struct("<H")
+#: Of a file: its name and media type.
+_FILE_HEAD = msgspec.msgpack.Decoder(tuple[str | None, str | None])
 _INLINE, _IN_SLAB, _IN_FILE = range(3)
 
 
@@ -102,6 +107,9 @@ class MessageEncoder:
         if isinstance(value, Gathered):
             rows = sum(map(len, value.parts))
             return self._encode_array(value.parts, (rows, *value.parts[0].shape[1:]))
+        if isinstance(value, FileBytes):
+            head = msgspec.msgpack.encode((value.name, value.media_type))
+            return msgspec.msgpack.Ext(_FILE, b"".join([_LENGTH.pack(len(head)), head, value]))
         return _plain(value)
 
     def _encode_array(self, parts: Sequence[Array], shape: tuple[int, ...]) -> msgspec.msgpack.Ext:
@@ -144,7 +152,7 @@ class MessageDecoder:
         #: The slab, once there is one.
         self.memory: mmap.mmap | None = None
         self._file: mmap.mmap | None = None
-        self._decode = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_array).decode
+        self._decode = msgspec.msgpack.Decoder(message_type, ext_hook=self._decode_extension).decode
 
     def decode(self, body: memoryview, file: mmap.mmap | None = None) -> Any:
         """The message in the body of a frame, whose memory file is `file`. Raises Garbage."""
@@ -159,9 +167,17 @@ class MessageDecoder:
         finally:
             self._file = None
 
-    def _decode_array(self, code: int, data: memoryview) -> Array:
-        if code != _ARRAY:
+    def _decode_extension(self, code: int, data: memoryview) -> Array | FileBytes:
+        if code == _ARRAY:
+            return self._decode_array(data)
+        if code != _FILE:
             raise Garbage(f"extension {code}")
+        (length,) = _LENGTH.unpack_from(data)
+        start = _LENGTH.size + length
+        name, media_type = _FILE_HEAD.decode(data[_LENGTH.size : start])
+        return FileBytes(data[start:], name, media_type)
+
+    def _decode_array(self, data: memoryview) -> Array:
         where, dtype_name, dimensions = _ARRAY_HEAD.unpack_from(data)
         dtype = np.dtype(dtype_name.rstrip(b"\0").decode())
         shape = struct.unpack_from(f"<{dimensions}Q", data, _ARRAY_HEAD.size)

@@ -19,6 +19,7 @@ from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import InvalidRequest, ModelNotFound
+from wherry.values.media import MediaSpec
 
 Json = dict[str, Any]
 
@@ -145,7 +146,17 @@ def _platform(loaded: LoadedModel) -> str:
 
 def _tensor(loaded: LoadedModel, spec: TensorSpec) -> Json:
     shape = wire_shape(spec, loaded.config.max_batch_size > 0)
-    return {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
+    about = {"name": spec.name, "datatype": spec.datatype.name, "shape": shape}
+    return about if spec.media is None else {**about, "parameters": _content(spec.media)}
+
+
+def _content(media: MediaSpec) -> Json:
+    """What the bytes of a tensor are: of an input and of an output alike."""
+    return {
+        "content": media.kind,
+        "accepts": list(media.accepts),
+        "media_type": media.media_type,
+    }
 
 
 def _own_settings(loaded: LoadedModel) -> Json:

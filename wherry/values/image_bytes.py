@@ -1,0 +1,232 @@
+"""How do the bytes of an image become pixels, and pixels bytes?
+
+With Pillow, but not with its `Image.open`: the first bytes choose one of six formats, so that no
+other decoder ever runs, and the size is checked before a pixel is decoded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.media import ImageSpec
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+else:
+    try:
+        from PIL.Image import Image
+    except ImportError:
+
+        class Image:
+            """Stands for PIL.Image.Image in annotations where Pillow is missing."""
+
+
+#: Passes of a progressive JPEG over all of its pixels. Encoders make about 10; each costs its
+#: sender 12 bytes, and the decoder a look at every pixel.
+MAX_SCANS: Final = 100
+
+_PLUGINS: Final[Mapping[str, tuple[str, str]]] = {
+    "png": ("PIL.PngImagePlugin", "PngImageFile"),
+    "jpeg": ("PIL.JpegImagePlugin", "JpegImageFile"),
+    "webp": ("PIL.WebPImagePlugin", "WebPImageFile"),
+    "gif": ("PIL.GifImagePlugin", "GifImageFile"),
+    "bmp": ("PIL.BmpImagePlugin", "BmpImageFile"),
+    "tiff": ("PIL.TiffImagePlugin", "TiffImageFile"),
+}
+_BEGINNINGS: Final[tuple[tuple[bytes, str], ...]] = (
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"GIF87a", "gif"),
+    (b"GIF89a", "gif"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"II+\0", "tiff"),
+    (b"MM\0+", "tiff"),
+    (b"BM", "bmp"),
+)
+_CHANNELS: Final = {"L": 1, "RGB": 3, "RGBA": 4}
+#: What an EXIF orientation asks for: names of PIL.Image.Transpose.
+_TURNS: Final = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+_ORIENTATION: Final = 0x0112
+#: Modes that each format can keep; others are converted.
+_KEPT: Final[Mapping[str, frozenset[str]]] = {
+    "png": frozenset(("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
+    "jpeg": frozenset(("L", "RGB", "CMYK")),
+    "webp": frozenset(("RGB", "RGBA")),
+}
+
+
+def require() -> None:
+    """Raise ConfigError if Pillow is not installed."""
+    try:
+        importlib.import_module("PIL.Image")
+    except ImportError:
+        raise ConfigError("images need Pillow: pip install 'wherry[image]'") from None
+
+
+def prepared(data: bytes, spec: ImageSpec) -> tuple[int, Callable[[], Any]]:
+    """The bytes of memory that the pixels will take, and a function that decodes them.
+
+    Both raise InvalidRequest: the first without having decoded a pixel.
+    """
+    image = _opened(data, spec)
+    pixels = image.size[0] * image.size[1]
+    size = pixels * (1 if spec.mode == "L" else 4)  # Pillow has no pixels of 3 bytes
+
+    def decode() -> Any:
+        with _refused("cannot be decoded"):
+            image.load()
+            upright = _upright(image)
+            done = upright if spec.mode is None else _converted(upright, spec.mode)
+            return _as_array(done) if spec.python == "array" else done
+
+    return size, decode
+
+
+def encoded(value: Any, spec: ImageSpec, *, fast: bool = False) -> bytes:
+    """A PIL image or a uint8 array [height, width(, channels)] in the format of `spec`. With `fast`
+    PNG is hardly compressed. TypeError or ValueError."""
+    image = _image_of(value)
+    kept = _KEPT[spec.format]
+    if image.mode not in kept:
+        alpha = image.mode in ("LA", "La", "PA", "RGBa") or "transparency" in image.info
+        image = image.convert("RGBA" if alpha and "RGBA" in kept else "RGB")
+    options: dict[str, Any] = {}
+    if spec.quality is not None and spec.format != "png":
+        options["quality"] = spec.quality
+    if fast and spec.format == "png":
+        options["compress_level"] = 1
+    out = io.BytesIO()
+    try:
+        image.save(out, spec.format, **options)
+    except (OSError, SystemError, OverflowError) as error:
+        raise ValueError(f"{_size(image.size)} pixels: {error}") from error
+    return out.getvalue()
+
+
+def _opened(data: bytes, spec: ImageSpec) -> Any:
+    """The image, of which nothing but the header is read."""
+    name = _format(data)
+    if name is None or name not in spec.formats:
+        formats = ", ".join(spec.formats).upper()
+        raise InvalidRequest(f"{_what(data, name)}; send {formats}")
+    module, plugin = _PLUGINS[name]
+    with _refused(f"is no sound {name.upper()} image"):
+        image = getattr(importlib.import_module(module), plugin)(io.BytesIO(data))
+    pixels = math.prod(image.size)
+    if pixels > spec.max_pixels:
+        raise InvalidRequest(
+            f"has {_size(image.size)} = {pixels} pixels; at most {spec.max_pixels} are taken"
+            " (max_pixels): send a smaller image"
+        )
+    if name == "jpeg" and (scans := data.count(b"\xff\xda")) > MAX_SCANS:
+        raise InvalidRequest(
+            f"is a JPEG of {scans} scans; at most {MAX_SCANS} are taken: save it anew"
+        )
+    return image
+
+
+def _format(data: bytes) -> str | None:
+    for beginning, name in _BEGINNINGS:
+        if data.startswith(beginning):
+            return name
+    return "webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else None
+
+
+def _what(data: bytes, name: str | None) -> str:
+    if name is not None:
+        return f"is a {name.upper()} image, which is not taken here"
+    if not data:
+        return "is empty, no image"
+    return f"is no image: it begins with {data[:16]!r}"
+
+
+class _refused(contextlib.AbstractContextManager[None]):
+    """Makes what a decoder raises an InvalidRequest. Foreign bytes make it raise anything."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            text = " ".join(str(error).split())[:120]
+            raise InvalidRequest(f"{self._what}" + (f": {text}" if text else "")) from None
+
+
+def _upright(image: Any) -> Any:
+    """The image as its EXIF orientation says that it is to be seen."""
+    try:
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # noqa: BLE001 - EXIF of any kind of nonsense: the pixels are sound
+        turn = None
+    if turn is None:
+        return image
+    from PIL.Image import Transpose
+
+    turned = image.transpose(Transpose[turn])
+    # Or the next one who looks would turn it again.
+    for key in ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"):
+        turned.info.pop(key, None)
+    return turned
+
+
+def _converted(image: Any, mode: str) -> Any:
+    """The image in this mode. Samples of 16 bits lose the lower 8, as Pillow does with colours."""
+    if image.mode == mode:
+        return image
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG"):
+        from PIL.Image import fromarray
+
+        image = fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise InvalidRequest("has samples of 32 bits, whose range is unknown: send 8 or 16 bits")
+    if image.mode == "P" and mode != "RGBA":
+        image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _as_array(image: Any) -> Any:
+    array = np.array(image)
+    return array if array.ndim == 3 else array[:, :, np.newaxis]
+
+
+def _image_of(value: Any) -> Any:
+    """A PIL image of an image or array. TypeError says what is wrong."""
+    if isinstance(value, Image):
+        return value
+    if isinstance(value, np.ndarray):
+        if value.dtype != np.uint8:
+            raise TypeError(f"an array of {value.dtype}, not uint8 (0 to 255)")
+        if value.ndim == 3 and value.shape[2] == 1:
+            value = value[:, :, 0]
+        if 0 not in value.shape and (
+            value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
+        ):
+            from PIL.Image import fromarray
+
+            return fromarray(np.ascontiguousarray(value))
+        raise TypeError(
+            f"an array of shape {list(value.shape)}, not [height, width] or [height, width, 1, 3"
+            " or 4 channels]"
+        )
+    raise TypeError(f"{type(value).__name__}, not a PIL image or a uint8 array")
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
