@@ -45,6 +45,11 @@ def text_of(error: WherryError) -> str:
     return str(error) if isinstance(error, _FOR_CLIENTS) else without_paths(str(error))
 
 
+def text_for_clients(kind: type[WherryError], text: str) -> str:
+    """`text_of` an error of this kind that said this."""
+    return text if issubclass(kind, _FOR_CLIENTS) else without_paths(text)
+
+
 def without_paths(text: str) -> str:
     """Absolute paths become the names of their files: which file it is, and not where."""
     return _PATH.sub(_name, text) if "/" in text else text

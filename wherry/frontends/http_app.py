@@ -15,9 +15,9 @@ import msgspec
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.client_text import without_paths
+from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import fail, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead, error_body
-from wherry.frontends.http.page import page
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.errors import error_object
@@ -49,7 +49,7 @@ class HttpApp:
     """A Runtime as an HTTP application: call it with each exchange.
 
     With keys in `common`, every path but health wants one of them, as `Authorization: Bearer KEY`
-    or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `draining` takes
+    or `X-API-Key: KEY`; `restrictions` may ask for more, of a part of the paths. `drain` takes
     readiness away; what still comes in is answered.
     """
 
@@ -63,7 +63,7 @@ class HttpApp:
         pass_on: PassOn | None = None,
     ) -> None:
         """With `pass_on` this is a front's application: an owner answers what it passes on."""
-        self.draining = False
+        self._draining = False
         common = common or Common()
         self.admission = common.admission
         self._runtime = runtime
@@ -76,6 +76,12 @@ class HttpApp:
         self._repository = RepositoryRoutes(entry, control)
         self._openai = OpenAI(entry)
         self._natural = NaturalRoutes(entry)
+        self._dashboard = Dashboard(
+            runtime,
+            common,
+            control.not_ready,
+            tuple if pass_on is None else pass_on.replicas,
+        )
         self._metrics = Metrics(runtime, self.admission, common.version, common.loop_stall)
         self._routes: dict[str, Route] = {
             **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
@@ -85,7 +91,7 @@ class HttpApp:
             **self._repository.routes(),
             **self._openai.routes(),
             **setting_routes(entry),
-            "/": Route({"GET": page}, "metadata"),
+            **self._dashboard.routes(),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
         self._fronts: FrontsSource | None = None
@@ -99,6 +105,18 @@ class HttpApp:
     def measure(self, fronts: FrontsSource) -> None:
         """Have the metrics include what these fronts count."""
         self._fronts = self._metrics.fronts = fronts
+        self._dashboard.measure(fronts)
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def drain(self) -> None:
+        """Take readiness away, and end streams that have no end. In the loop."""
+        self._draining = True
+        self._dashboard.drain()
+        if self._pass_on is not None:
+            self._pass_on.drain()
 
     def __call__(self, exchange: Exchange) -> None:
         """Check that this client may use the route, and have its handler answer."""

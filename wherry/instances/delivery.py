@@ -68,7 +68,7 @@ class Delivery:
     def fail(self, request: InferRequest, error: WherryError) -> None:
         """Give a request, which the caller has claimed, an error."""
         if request.whole is None:
-            self._statistics.failed(error.reason, self._clock() - request.enqueued_at)
+            self._statistics.failed(error, self._clock() - request.enqueued_at)
         request.reply.deliver(error)
         if self._order is not None:
             with self._lock:

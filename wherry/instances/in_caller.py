@@ -188,8 +188,7 @@ class InCaller:
             ns = perf_counter_ns() - started
             self._give_back(instance)
         if isinstance(outcome, Failure):
-            reason = outcome.as_exception().reason
-            self._statistics.failed(reason, (waited_ns + ns) * 1e-9)
+            self._statistics.failed(outcome.as_exception(), (waited_ns + ns) * 1e-9)
         elif outcome is not None:
             self._statistics.inlined(ns, waited_ns)
         return outcome

@@ -191,6 +191,8 @@ class Engine:
             "running": len(scheduler.running),
             "waiting": len(scheduler.waiting) + sum(map(len, self._followers.values())),
             "kv_cache_usage": cache.used_blocks / cache.total_blocks,
+            "kv_blocks": cache.total_blocks,
+            "kv_blocks_used": cache.used_blocks,
             "prompt_tokens_total": self._prompt_tokens,
             "generation_tokens_total": self._generated_tokens,
             "prefix_cache_queries_total": cache.looked_up_tokens,

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wherry.observability.recent_errors import Failures
+from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
 
 #: Upper bounds in seconds, of both request latency and queue time.
@@ -117,7 +119,7 @@ class ModelStatistics:
         #: Executions by number of rows.
         self.batch_sizes: dict[int, Compute] = {}
         self.cut_reasons: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
+        self.failures = Failures()
         self.responses = 0
         #: By position in the stream; the last one counts all further responses.
         self.response_places: list[ResponseStatistics] = []
@@ -198,8 +200,8 @@ class ModelStatistics:
             self.success.count += counted
             self.success.ns += int(took * 1e9)
 
-    def joined(self, request: InferRequest, reason: str | None, now: float) -> None:
-        """Count a request that ran in parts, about to be answered or failed for this `reason`.
+    def joined(self, request: InferRequest, error: WherryError | None, now: float) -> None:
+        """Count a request that ran in parts, about to be answered or failed with this `error`.
 
         Of the parts only the batches were counted. Its queue time ended when the first part ran.
         """
@@ -215,10 +217,10 @@ class ModelStatistics:
             with self.lock:
                 self.compute.add(*request.compute_ns)
                 self.queue_seconds.observe([started - request.enqueued_at])
-        if reason is None:
+        if error is None:
             self.succeeded([request], now)
         else:
-            self.failed(reason, now - request.enqueued_at)
+            self.failed(error, now - request.enqueued_at)
 
     def stepped(self, active_requests: int, ns: int) -> None:
         """Count one step of a StepModel."""
@@ -278,9 +280,9 @@ class ModelStatistics:
             self.success.add(int(seconds * 1e9))
             self.request_seconds.observe([seconds])
 
-    def failed(self, reason: str, seconds: float) -> None:
+    def failed(self, error: WherryError, seconds: float) -> None:
         with self.lock:
-            self.failures[reason] += 1
+            self.failures.add(error)
             self.fail.add(int(seconds * 1e9))
 
     def inlined(self, infer_ns: int, waited_ns: int = 0) -> None:

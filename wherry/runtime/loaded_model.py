@@ -62,6 +62,8 @@ class LoadedModel:
         self.config = config
         self.signature = signature
         self.runner = runner
+        #: When its load began (seconds of the clock).
+        self.made_at = clock()
         #: Seconds from the begin of its load until it was ready.
         self.load_seconds = 0.0
         #: Bytes of the inputs of its requests, if max_queue_bytes bounds them.
@@ -253,7 +255,7 @@ class LoadedModel:
             error = TooManyBytes(
                 f"model {self.name!r}", "its max_queue_bytes", held.held, held.limit, count
             )
-            self.runner.statistics.failed(error.reason, 0.0)
+            self.runner.statistics.failed(error, 0.0)
             request.reply.deliver(error)
         return False
 
@@ -290,10 +292,10 @@ class LoadedModel:
 
     def _count(self, request: InferRequest, outcome: InferResponse | Exception) -> None:
         """Count a request that was split as one, at its end."""
-        reason = None
+        error = None
         if isinstance(outcome, Exception):
-            reason = outcome.reason if isinstance(outcome, WherryError) else ModelFailed.reason
-        self.runner.statistics.joined(request, reason, self._clock())
+            error = outcome if isinstance(outcome, WherryError) else ModelFailed(str(outcome))
+        self.runner.statistics.joined(request, error, self._clock())
 
     def not_ready_reason(self) -> str:
         return self.runner.not_ready_reason()

@@ -67,7 +67,7 @@ class Asgi:
     async def shutdown(self) -> None:
         """Finish what was accepted, and unload."""
         runtime = self.runtime
-        self._application.draining = True
+        self._application.drain()
         await in_thread(lambda: runtime.drain(self._options.life.drain_timeout), "wherry-drain")
         await in_thread(runtime.close, "wherry-close")
         self._renew()

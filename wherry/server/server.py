@@ -335,7 +335,7 @@ class Server:
 
     async def _end(self) -> bool:
         """Drain and stop. False if something was not finished in time."""
-        self._applications.http.draining = True
+        self._applications.http.drain()
         if self._rows is not None:
             self._rows.drain()
             if self._rows.requests:

@@ -105,7 +105,7 @@ def test_health_is_ok_with_nothing_to_say(client: Client, path: str) -> None:
 
 def test_a_draining_server_is_alive_and_not_ready() -> None:
     with served(echo) as client:
-        client.app.draining = True
+        client.call(client.app.drain)
         assert client.get("/v2/health/live").status == 200
         for path in ("/v2/health/ready", "/readyz"):
             answer = client.get(path)

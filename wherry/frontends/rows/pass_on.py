@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.frontends.dashboard.paths import EVENTS
+from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
+from wherry.frontends.rows.pass_on_events import EventsPassedOn
+from wherry.frontends.rows.to_owner import ask_of, no_owner
 from wherry.remote.link import OwnerLink
-from wherry.remote.messages import Ask, Told
+from wherry.remote.members import ReplicaStatus
+from wherry.remote.messages import Told
 
 #: Groups of routes that a front answers itself, but for the readiness, which only the owner knows.
 OWN: Final = frozenset(("inference",))
@@ -22,15 +27,30 @@ class PassOn:
 
     def __init__(self, choose: Callable[[], OwnerLink | None]) -> None:
         self.choose = choose
+        self._events = EventsPassedOn()
 
     def route(self, path: str, route: Route) -> Route:
         """The route as a front has it."""
         if route.group in OWN or (route.group == "health" and not path.endswith("/ready")):
             return route
-        return Route(dict.fromkeys(route.handlers, self), route.group, route.open)
+        handler = self._pass_events if path == EVENTS else self
+        return Route(dict.fromkeys(route.handlers, handler), route.group, route.open)
+
+    def replicas(self) -> Sequence[ReplicaStatus]:
+        """The owners of a pool; none: there is but one owner, this server's own."""
+        return ()
+
+    def drain(self) -> None:
+        """End the streams that have no end of their own."""
+        self._events.close()
 
     def __call__(self, exchange: Exchange) -> None:
-        link = self.choose()
+        self._pass_to(self.choose(), exchange)
+
+    def _pass_events(self, exchange: Exchange) -> None:
+        self._events(exchange, self.choose())
+
+    def _pass_to(self, link: OwnerLink | None, exchange: Exchange) -> None:
         if link is None:
             no_owner(exchange)
             return
@@ -55,19 +75,5 @@ class PassOn:
                 started = True
                 exchange.start(part.status, content_type=part.content_type, headers=part.headers)
 
-        request = exchange.request
-        head = request.head
-
-        def ask(id: int) -> Ask:
-            headers = dict(head.headers)
-            body = bytes(request.body)
-            return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
-
-        id = link.ask(ask, told, len(request.body))
+        id = link.ask(partial(ask_of, exchange), told, len(exchange.request.body))
         exchange.on_disconnect = lambda: link.forget(id)
-
-
-def no_owner(exchange: Exchange) -> None:
-    """Answer that there is none at the moment."""
-    why = "the process that owns the models is gone; retry later"
-    exchange.respond(503, error_body(why), headers=[("Retry-After", "1")])

@@ -15,14 +15,17 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from wherry.frontends.dashboard.paths import EVENTS, NUMBERS, replica_of
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.rows.merged import merged_metrics, merged_statistics, pool_metrics
-from wherry.frontends.rows.pass_on import PassOn, no_owner
+from wherry.frontends.rows.pass_on import PassOn
+from wherry.frontends.rows.to_owner import ask_of, no_owner
 from wherry.remote.link import OwnerLink
 from wherry.remote.members import ReplicaStatus
-from wherry.remote.messages import Ask, Told
+from wherry.remote.messages import Told
 from wherry.runtime.runtime import Runtime
+from wherry.values.errors import InvalidRequest
 
 #: Seconds that an owner has to answer a question.
 ANSWER: Final = 1.0
@@ -67,11 +70,18 @@ class PassOnToPool(PassOn):
 
     def route(self, path: str, route: Route) -> Route:
         group = route.group
+        if path in (NUMBERS, EVENTS):
+            passes = self._pass_to if path == NUMBERS else self._pass_events_to
+            own = route.handlers["GET"]
+            return Route({"GET": partial(self._of_one, own, passes)}, group, route.open)
         is_own = group in ("inference", "health") or path in _OWN_PATHS
         if is_own or (group == "metadata" and path != "/v2"):
             return route
         handlers = {method: self._handler(path, group, method) for method in route.handlers}
         return Route(handlers, group, route.open)
+
+    def replicas(self) -> Sequence[ReplicaStatus]:
+        return self._pool.replicas()
 
     def _handler(self, path: str, group: str, method: str) -> Handler:
         if group == "metrics":
@@ -81,6 +91,23 @@ class PassOnToPool(PassOn):
         return self._first if method == "GET" else self._change
 
     # Handlers
+
+    def _of_one(
+        self, own: Handler, passes: Callable[[OwnerLink, Exchange], None], exchange: Exchange
+    ) -> None:
+        """Have the owner answer that the query names, or the front itself."""
+        replica = replica_of(exchange.request.query)
+        if not replica:
+            own(exchange)
+            return
+        link = next((one for one in self._pool.links() if one.name == replica), None)
+        if link is None:
+            known = ", ".join(one.name for one in self._pool.links()) or "none"
+            raise InvalidRequest(f"replica {replica[:200]!r} is not connected; known are: {known}")
+        passes(link, exchange)
+
+    def _pass_events_to(self, link: OwnerLink, exchange: Exchange) -> None:
+        self._events(exchange, link)
 
     def _first(self, exchange: Exchange, then: Callable[[OwnerAnswer], None] | None = None) -> None:
         """Answer as the first owner does that answers well."""
@@ -210,14 +237,7 @@ class PassOnToPool(PassOn):
             link.forget(number)
             told(None)
 
-        request = exchange.request
-        head, body = request.head, bytes(request.body)
-
-        def ask(id: int) -> Ask:
-            headers = dict(head.headers)
-            return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
-
-        number = link.ask(ask, told, len(body))
+        number = link.ask(partial(ask_of, exchange), told, len(exchange.request.body))
         if timeout is not None and not ended:
             asyncio.get_running_loop().call_later(timeout, too_late)
 

@@ -1,4 +1,4 @@
-"""frontends/http/page.py: what a browser shows."""
+"""frontends/dashboard/page.py: what a browser shows."""
 
 import base64
 import hashlib

@@ -1,0 +1,1 @@
+"""What does a browser show at `/`, and which numbers does it get?"""

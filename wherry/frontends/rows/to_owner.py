@@ -1,0 +1,19 @@
+"""How is a client's HTTP request put to an owner, and what if there is none?"""
+
+from __future__ import annotations
+
+from wherry.frontends.http.exchange import Exchange, error_body
+from wherry.remote.messages import Ask
+
+
+def ask_of(exchange: Exchange, id: int) -> Ask:
+    """The request of this exchange, as an owner is asked it."""
+    request, head = exchange.request, exchange.request.head
+    headers, body = dict(head.headers), bytes(request.body)
+    return Ask(id, head.method, head.path, head.query, headers, body, request.peer)
+
+
+def no_owner(exchange: Exchange) -> None:
+    """Answer that there is none at the moment."""
+    why = "the process that owns the models is gone; retry later"
+    exchange.respond(503, error_body(why), headers=[("Retry-After", "1")])
