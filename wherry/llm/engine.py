@@ -20,7 +20,7 @@ from torch import Tensor
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sampler import prompt_report, sample
 from wherry.llm.sampling import Sampling
-from wherry.llm.scheduler import Chunk, TokenScheduler
+from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
 from wherry.llm.sequence import Constraint, Sampled, Sequence
 from wherry.values.errors import InvalidRequest, PromptTooLong
 
@@ -58,6 +58,7 @@ class Engine:
         ends: frozenset[int] = frozenset(),
         max_running: int = 64,
         max_step_tokens: int = 512,
+        prompt_share: float = PROMPT_SHARE,
         context_per_token: float = float("inf"),
         clock: Callable[[], float] = perf_counter,
     ) -> None:
@@ -68,6 +69,7 @@ class Engine:
             cache,
             max_running=max_running,
             max_step_tokens=max_step_tokens,
+            prompt_share=prompt_share,
             context_per_token=context_per_token,
         )
         #: Maximum of prompt and generated tokens.

@@ -16,6 +16,7 @@ from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt
 from wherry.llm.sampling import Sampling
+from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.sequence import Constraint, Sampled
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.tokenizer import Tokenizer
@@ -110,6 +111,7 @@ class LLM(StepModel):
         cache_gb: float | None = None,
         max_running: int = 64,
         max_step_tokens: int = 512,
+        prompt_share: float = PROMPT_SHARE,
         block_size: int = 16,
         threads: int | None = None,
         **settings: Any,
@@ -122,11 +124,16 @@ class LLM(StepModel):
             "cache_gb": cache_gb,
             "max_running": max_running,
             "max_step_tokens": max_step_tokens,
+            "prompt_share": prompt_share,
             "block_size": block_size,
             "threads": threads,
         }
         if max_running < 1:
             raise ConfigError(f"llm {self.source}: max_running must be at least 1")
+        if not 0 <= prompt_share <= 1:
+            raise ConfigError(
+                f"llm {self.source}: prompt_share must be between 0 and 1, not {prompt_share}"
+            )
         default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
         self._settings = {
             "name": name or default_name,

@@ -16,6 +16,7 @@ from wherry.llm.kv_cache import KVCache
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.precompile import compile_programs
 from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
+from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.tokenizer import Tokenizer
 from wherry.observability.machine import Machine
 from wherry.values.errors import ConfigError
@@ -41,6 +42,7 @@ def load_engine(
     cache_gb: float | None = None,
     max_running: int = 64,
     max_step_tokens: int = 512,
+    prompt_share: float = PROMPT_SHARE,
     block_size: int = 16,
     threads: int | None = None,
 ) -> tuple[Engine, Tokenizer]:
@@ -99,6 +101,7 @@ def load_engine(
         ends=ends,
         max_running=max_running,
         max_step_tokens=max_step_tokens,
+        prompt_share=prompt_share,
         context_per_token=_context_per_token(shape),
     )
     return engine, tokenizer

@@ -1,10 +1,10 @@
 """Which sequences are in the next step, and with how many tokens each?
 
-Every sequence in decode has one token in every step. Prompts are cut into chunks that fill the rest
-of the step (chunked prefill), so that a long prompt does not delay the sequences in decode; it
-leaves half of the room to much shorter prompts behind it. If no block is free when a sequence
-grows, the newest sequence is preempted: it waits again and is recomputed later (its blocks may
-still be in the prefix cache).
+Every sequence in decode has one token in every step. Prompts are cut into chunks (chunked prefill)
+that take a fixed share of the step's duration, so that neither delays the other without bound; a
+long prompt leaves half of its room to much shorter ones behind it. If no block is free when a
+sequence grows, the newest of the lowest priority is preempted: it waits again and is recomputed
+later (its blocks may still be in the prefix cache).
 
 Pure: no clock and no tensors. `took` reports the duration of each step.
 """
@@ -20,6 +20,10 @@ from wherry.llm.sequence import Sequence
 
 #: Tokens of growth for which a sequence is given contiguous room.
 GROWTH_TOKENS = 512
+#: Share of a step's duration that is for prompts. A prompt of many steps has its first token
+#: 1 / share times as late as with prompts first, and the gaps of the others are 1 / (1 - share)
+#: times as long as without it (docs/decisions/0046-prompts-share-of-a-step.md).
+PROMPT_SHARE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,10 @@ class StepPace:
             fixed = (self._seconds - per_token * self._tokens) / self._weight
             self.free_tokens = min(512.0, max(1.0, fixed / per_token))
 
-    def tokens_for(self, decoding: int, stretch: float) -> int:
-        """How many more tokens make a step of `decoding` tokens `stretch` times as long."""
-        return int((stretch - 1.0) * (self.free_tokens + decoding))
+    def tokens_beside(self, decoding: float, share: float) -> float:
+        """How many tokens more take `share` (below 1) of the duration of a step that has `decoding`
+        tokens already."""
+        return share / (1.0 - share) * (self.free_tokens + decoding)
 
 
 class TokenScheduler:
@@ -83,13 +88,14 @@ class TokenScheduler:
         max_running: int,
         max_step_tokens: int,
         pace: StepPace | None = None,
-        max_stretch: float = 1.5,
+        prompt_share: float = PROMPT_SHARE,
         context_per_token: float = float("inf"),
     ) -> None:
         self.cache = cache
         self.max_running = max_running
         self.max_step_tokens = max(max_step_tokens, max_running)
-        self.max_stretch = max_stretch
+        #: Share of a step's duration that is for prompts, 0 to 1, while others are in decode.
+        self.prompt_share = prompt_share
         #: The context length at which a prefill token takes twice as long.
         self.context_per_token = context_per_token
         self.pace = pace or StepPace()
@@ -117,7 +123,7 @@ class TokenScheduler:
         """The chunks of the next step; empty if there are no sequences. Call `computed`
         afterwards."""
         chunks = [Chunk(s, s.computed, 1) for s in self._decoding()]
-        budget = self._prompt_tokens(len(chunks))
+        budget = self._prompt_tokens(chunks)
         # Without a sequence in decode the duration of the step does not matter.
         deep = self.context_per_token if chunks else float("inf")
         for sequence in self.running:
@@ -132,8 +138,7 @@ class TokenScheduler:
 
     def took(self, chunks: list[Chunk], seconds: float) -> None:
         """Report how long the model took for a step, in seconds."""
-        work = [chunk.count * (1 + chunk.start / self.context_per_token) for chunk in chunks]
-        self.pace.observe(sum(work), seconds)
+        self.pace.observe(self._work(chunks), seconds)
 
     def computed(self, chunks: list[Chunk]) -> None:
         """Note that the keys and values of these chunks are in the KV cache."""
@@ -152,21 +157,21 @@ class TokenScheduler:
             while sequence in self.running and not self.cache.grow(
                 sequence.table, min(len(sequence.tokens), sequence.computed + 1)
             ):
-                self._preempt(self.running[-1])
+                self._preempt(max(self.running, key=_order))
         return [s for s in self.running if s.to_compute == 1]
 
-    def _prompt_tokens(self, decoding: int) -> int:
-        """How many prefill tokens the step may hold beside those in decode.
-
-        The more sequences wait for their first token, the longer the step may take.
-        """
-        most = self.max_step_tokens - decoding
-        if not decoding:
+    def _prompt_tokens(self, decoding: list[Chunk]) -> int:
+        """How many prefill tokens the step may hold beside these: what takes the prompts' share of
+        its duration, at least one, so that every prompt comes to its end."""
+        most = self.max_step_tokens - len(decoding)
+        if not decoding or self.prompt_share >= 1:
             return most
-        unstarted = len(self.running) - decoding + len(self.waiting)
-        unstarted = min(unstarted, self.max_running - decoding)
-        stretch = max(self.max_stretch, 1.0 + 2.0 * unstarted / decoding)
-        return min(most, self.pace.tokens_for(decoding, stretch))
+        tokens = self.pace.tokens_beside(self._work(decoding), self.prompt_share)
+        return min(most, max(1, round(tokens)))
+
+    def _work(self, chunks: list[Chunk]) -> float:
+        """The tokens of these chunks, those after a long context counted more than once."""
+        return sum([c.count * (1 + c.start / self.context_per_token) for c in chunks])
 
     def _start(self, sequence: Sequence) -> bool:
         """Start a waiting sequence if there are blocks for all its tokens, and one more for each

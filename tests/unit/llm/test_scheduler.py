@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import Chunk, StepPace, TokenScheduler
@@ -17,13 +19,19 @@ def sequence(tokens: int, *, max_length: int = 1000, priority: int = 5) -> Seque
 
 
 def scheduler(
-    *, blocks: int = 100, block_size: int = 4, max_running: int = 8, max_step_tokens: int = 32
+    *,
+    blocks: int = 100,
+    block_size: int = 4,
+    max_running: int = 8,
+    max_step_tokens: int = 32,
+    prompt_share: float = 0.5,
 ) -> TokenScheduler:
     return TokenScheduler(
         KVCache(blocks, block_size),
         max_running=max_running,
         max_step_tokens=max_step_tokens,
         pace=StepPace(free_tokens=4.0),
+        prompt_share=prompt_share,
     )
 
 
@@ -49,25 +57,32 @@ def test_with_nobody_decoding_prompts_have_the_whole_step() -> None:
     assert counts(s.next_step()) == [1, 1, 6]
 
 
-def test_a_long_prompt_is_cut_so_that_those_who_decode_hardly_wait() -> None:
-    s = scheduler(max_step_tokens=1000, max_running=16)
+@pytest.mark.parametrize(
+    ("share", "tokens"), [(0.0, 1), (1 / 3, 8), (1 / 2, 16), (0.75, 48), (1.0, 200)]
+)
+def test_a_prompt_has_its_share_of_the_duration_of_a_step(share: float, tokens: int) -> None:
+    s = scheduler(max_step_tokens=1000, max_running=16, prompt_share=share)
     for _ in range(12):
         s.add(sequence(3))
     run(s, s.next_step())
     s.add(sequence(200))
-    step = s.next_step()
-    # Twelve decode, four tokens come nearly for nothing: half of that more is half the time more.
-    assert counts(step) == [1] * 12 + [8]
+    # Twelve decode, four tokens come nearly for nothing: sixteen more take as long again.
+    assert counts(s.next_step()) == [1] * 12 + [tokens]
 
 
-def test_the_more_wait_for_their_first_token_the_larger_are_the_chunks() -> None:
-    s = scheduler(max_step_tokens=1000, max_running=64, blocks=2000)
-    for _ in range(4):
-        s.add(sequence(3))
+def test_the_prompts_share_grows_with_the_context_of_those_that_decode() -> None:
+    s = TokenScheduler(
+        KVCache(4000, 4),
+        max_running=8,
+        max_step_tokens=512,
+        pace=StepPace(free_tokens=4.0),
+        prompt_share=0.5,
+        context_per_token=100,
+    )
+    s.add(sequence(400, max_length=500))
     run(s, s.next_step())
-    for _ in range(8):
-        s.add(sequence(100))
-    assert sum(counts(s.next_step())) == 4 + 4 * (4 + 4)
+    s.add(sequence(200))
+    assert counts(s.next_step()) == [1, 4 + 5]
 
 
 def test_a_long_prompt_leaves_half_of_the_step_to_shorter_ones_behind_it() -> None:
@@ -180,6 +195,7 @@ def test_the_chunks_of_a_long_prompt_hold_up_the_others_no_longer_at_its_end() -
             KVCache(4000, 4),
             max_running=32,
             max_step_tokens=512,
+            prompt_share=1 / 3,
             context_per_token=context_per_token,
         )
         for _ in range(16):
@@ -224,7 +240,7 @@ def test_pace_learns_how_many_tokens_come_nearly_for_nothing() -> None:
         tokens = dice.choice([1, 4, 16, 40, 200])
         pace.observe(tokens, 0.050 + 0.002 * tokens)
     assert 24 < pace.free_tokens < 26
-    assert pace.tokens_for(decoding=15, stretch=2.0) in (39, 40)
+    assert pace.tokens_beside(decoding=15, share=0.5) == pytest.approx(40, abs=0.5)
 
 
 def test_pace_believes_nothing_of_steps_that_are_all_alike() -> None:
@@ -267,3 +283,66 @@ def test_everybody_ends_and_no_step_is_too_large_whatever_comes() -> None:
                 break
         assert not coming
         assert s.cache.used_blocks == 0
+
+
+@pytest.mark.parametrize("share", [1 / 3, 1 / 2, 2 / 3, 0.8])
+def test_the_share_bounds_both_the_wait_for_a_first_token_and_the_gaps(share: float) -> None:
+    def seconds(step: list[Chunk]) -> float:
+        return 0.040 + 0.002 * sum(counts(step))
+
+    def played(share: float, guests: int) -> tuple[float, float]:
+        """The time to the guest's first token, and the longest step of the others."""
+        s = TokenScheduler(KVCache(4000, 4), max_running=32, max_step_tokens=4096)
+        s.prompt_share = share
+        for _ in range(8):
+            s.add(sequence(30, max_length=4000))
+        while not (s.running and all(one.generated_tokens > 30 for one in s.running)):
+            if len(s.running) == 8 and s.running[0].generated_tokens == 10:
+                s.add(sequence(100, max_length=101))  # a pace is learnt from different steps
+            step = s.next_step()
+            run(s, step)
+            s.took(step, seconds(step))
+            for one in list(s.running):
+                if len(one.tokens) >= one.max_length:
+                    s.remove(one)
+        guest, waited, longest = sequence(3000), 0.0, 0.0
+        if guests:
+            s.add(guest)
+        for _ in range(500):
+            step = s.next_step()
+            run(s, step)
+            waited += seconds(step)
+            longest = max(longest, seconds(step))
+            if guest.generated_tokens:
+                break
+        return waited, longest
+
+    first, _ = played(1.0, 1)
+    _, alone = played(share, 0)
+    waited, gap = played(share, 1)
+    assert waited < 1.05 * first / share
+    assert gap < 1.05 * alone / (1 - share)
+
+
+def test_a_step_takes_what_it_may_but_never_nothing_of_a_prompt() -> None:
+    s = scheduler(max_running=8, max_step_tokens=8, prompt_share=0.0, blocks=500)
+    for _ in range(7):
+        s.add(sequence(1))
+    run(s, s.next_step())
+    late = sequence(60)
+    s.add(late)
+    for computed in range(60):
+        assert late.computed == computed
+        run(s, s.next_step())
+    assert late.generated_tokens == 1
+
+
+def test_the_newest_of_the_lowest_priority_makes_room() -> None:
+    s = scheduler(blocks=9, block_size=4)
+    early, urgent = sequence(11, priority=5), sequence(11, priority=1)
+    s.add(early)
+    run(s, s.next_step())
+    s.add(urgent)
+    while not s.preemptions:
+        run(s, s.next_step())
+    assert (s.running, s.waiting) == ([urgent], [early])
