@@ -32,12 +32,14 @@ MOST_COPIED_TOKENS: Final = 1 << 20
 class Event:
     """A new token of a sequence, and "stop" or "length" if it has ended.
 
-    `sampled` is None if the request was about the prompt alone; it has ended then.
+    `sampled` is None if the request was about the prompt alone, or if choosing the token has failed
+    with `error`; it has ended then.
     """
 
     sequence: Sequence
     sampled: Sampled | None
     finish_reason: str = ""
+    error: Exception | None = None
 
 
 class Engine:
@@ -175,8 +177,7 @@ class Engine:
         self.scheduler.computed(chunks)
         finished = [chunk.sequence for chunk in chunks if chunk.is_last]
         logits = self._report_prompts(chunks, logits)
-        sampled = sample(logits, finished) if finished else []
-        events = [self._advance(s, token) for s, token in zip(finished, sampled, strict=True)]
+        events = self._choose(logits, finished) if finished else []
         self._prompt_tokens += sum([c.count for c in chunks if c.start < c.sequence.prompt_tokens])
         self._generated_tokens += sum([event.sampled is not None for event in events])
         ended = self._clock()
@@ -228,6 +229,22 @@ class Engine:
                 )
         return logits[rows]
 
+    def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[Event]:
+        """A token for each of these sequences. One whose constraint or sampling raises ends alone:
+        the others' tokens do not depend on who is beside them."""
+        try:
+            sampled = sample(logits, sequences)
+        except Exception as error:  # noqa: BLE001 - of any constraint; found by asking each alone
+            if len(sequences) == 1:
+                return [self._failed(sequences[0], error)]
+            rows = zip(logits, sequences, strict=True)
+            return [event for row, one in rows for event in self._choose(row[None], [one])]
+        return [self._advance(s, token) for s, token in zip(sequences, sampled, strict=True)]
+
+    def _failed(self, sequence: Sequence, error: Exception) -> Event:
+        self.remove(sequence)
+        return Event(sequence, None, "error", error)
+
     def _advance(self, sequence: Sequence, sampled: Sampled) -> Event:
         """Append a token; remove the sequence if it ends."""
         token, sampling = sampled.token, sequence.sampling
@@ -239,7 +256,10 @@ class Engine:
         if sampling.presence_penalty or sampling.frequency_penalty:
             sequence.occurrences[token] += 1
         if sequence.constraint is not None:
-            sequence.constraint.accept(token)
+            try:
+                sequence.constraint.accept(token)
+            except Exception as error:  # noqa: BLE001 - of any constraint; only this one ends
+                return self._failed(sequence, error)
         self._let_follow(sequence)
         reason = ""
         if token in sequence.ends:

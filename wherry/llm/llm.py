@@ -208,7 +208,11 @@ class LLM(StepModel):
             except Exception as error:  # noqa: BLE001 - of any library; only this request fails
                 request.error = error
         for event in self.engine.step():
-            self._apply(event)
+            request, answer = self._requests[event.sequence]
+            try:
+                self._apply(event, request, answer)
+            except Exception as error:  # noqa: BLE001 - of any library; only this request fails
+                request.error = error
         return [self._step(request) for request in active]
 
     def _step(self, request: _EngineRequest) -> Step[Delta]:
@@ -221,6 +225,8 @@ class LLM(StepModel):
         return Step(deltas, done=request.done)
 
     def stop(self, state: _EngineRequest) -> None:
+        if state.reading is not None:
+            state.reading.cancel()  # one that has not begun takes no time from the next
         for answer in state.answers or ():
             if not answer.done:
                 self.engine.remove(answer.sequence)
@@ -282,9 +288,10 @@ class LLM(StepModel):
         """A request that the tokenizer alone has answered; the next step returns it."""
         return _EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: Event, request: _EngineRequest, answer: _Answer) -> None:
         """Apply one event of a step to its answer."""
-        request, answer = self._requests[event.sequence]
+        if event.error is not None:
+            raise event.error
         if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
             self._echo(request, answer)
         reason = event.finish_reason
