@@ -2,7 +2,7 @@
 
     wherry serve app.py            wherry call sentiment "what a day"
     wherry check app.py            wherry models          wherry config
-    wherry bench http://127.0.0.1:8000      wherry grafana > board.json
+    wherry bench http://127.0.0.1:8000      wherry top      wherry grafana > board.json
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done (serve: drained), 1 failed,
 2 the command line or the configuration is wrong, 3 a model could not be loaded, 130 Ctrl-C.
@@ -58,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(getattr(importlib.import_module(f"wherry.cli.{module}"), function)(args))
     except WherryError as error:
-        sys.stderr.write(f"wherry: {error}\n")
+        from wherry.cli.show import printable
+
+        # A server's words may be a stranger's.
+        sys.stderr.write(f"wherry: {printable(str(error), keep=chr(10) + chr(9))}\n")
         return USAGE if isinstance(error, ConfigError) else FAILED
     except BrokenPipeError:
         # The reader of our output has enough: `wherry models | head -1`. Not an error, but
@@ -121,6 +124,23 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("--json", action="store_true", help="the server's answer as it is")
     explain.add_argument("--html", metavar="FILE", help="draw it into this page instead")
     _add_client(explain)
+
+    top = _command(
+        commands,
+        "top",
+        "show what a running server does, in the terminal",
+        "top.command:top",
+        "Keys: q quits; n, r, l, w, f sort by name, requests, latency, waiting, failures. Where"
+        " stdout is no terminal it prints the numbers once.",
+    )
+    top.add_argument("server", nargs="?", metavar="URL", help="the server, as --url")
+    top.add_argument("--once", action="store_true", help="print the numbers once, and end")
+    top.add_argument(
+        "--json", action="store_true", help="the server's answer; with --interval again and again"
+    )
+    top.add_argument("--interval", type=float, metavar="SECONDS", help="time between two looks [1]")
+    top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
+    _add_client(top)
 
     board = _command(
         commands,

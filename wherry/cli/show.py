@@ -61,3 +61,13 @@ def print_table(rows: Iterable[tuple[str, str, str]], indent: str = "") -> None:
 
 def print_line(line: str) -> None:
     sys.stdout.write(line + "\n")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """A text as it may be written to a terminal: controls, escapes, changes of direction and halves
+    of pairs are shown as their numbers, but for the characters to `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )

@@ -1,0 +1,1 @@
+"""What does a server do now? `wherry top`."""
