@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from wherry.frontends.access.api_keys import ApiKeys
-from wherry.frontends.access.restricted import Restrictions
+from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import fail, respond
@@ -22,6 +22,7 @@ from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
+from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -82,6 +83,7 @@ class HttpApp:
             control.not_ready,
             tuple if pass_on is None else pass_on.replicas,
         )
+        openapi = OpenApiRoutes(entry, self._own_route, self._restrictions)
         self._metrics = Metrics(runtime, self.admission, common.version, common.loop_stall)
         self._routes: dict[str, Route] = {
             **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
@@ -92,8 +94,10 @@ class HttpApp:
             **self._openai.routes(),
             **setting_routes(entry),
             **self._dashboard.routes(),
+            **openapi.routes(),
             "/metrics": Route({"GET": self._scrape}, "metrics"),
         }
+        self._own = dict(self._routes)
         self._fronts: FrontsSource | None = None
         self._pass_on = pass_on
         if pass_on is not None:
@@ -151,16 +155,25 @@ class HttpApp:
         return route or self._natural.route(path)
 
     def _find(self, path: str) -> Route | None:
+        route = self._of_routers(path)
+        if route is not None:
+            if self._pass_on is not None:
+                route = self._pass_on.route(path, route)
+            if len(self._known) >= MAX_PATHS:
+                self._known = dict(self._routes)
+            self._known[path] = route
+        return route
+
+    def _of_routers(self, path: str) -> Route | None:
         for router in (self._kserve, self._openai, self._shared_memory, self._repository):
             route = router.route(path)
             if route is not None:
-                if self._pass_on is not None:
-                    route = self._pass_on.route(path, route)
-                if len(self._known) >= MAX_PATHS:
-                    self._known = dict(self._routes)
-                self._known[path] = route
                 return route
         return None
+
+    def _own_route(self, path: str) -> Route | None:
+        """The route of a path, as its handler's room has it. Any thread."""
+        return self._own.get(path) or self._of_routers(path) or self._natural.route(path)
 
     # Keys
 
@@ -233,9 +246,12 @@ class PartOfApp:
     def __init__(self, app: HttpApp, groups: Collection[str]) -> None:
         self._app = app
         self._groups = groups
+        self._elsewhere = set(GROUPS) - set(groups)
 
     def __call__(self, exchange: Exchange) -> None:
         head = exchange.request.head
+        if head.route is None and head.path == OPENAPI:
+            head = exchange.request.head = leave_out(head, self._elsewhere)
         route = head.route or self._app.route(head)
         if route is None or route.group in self._groups:
             self._app(exchange)

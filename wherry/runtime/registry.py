@@ -54,7 +54,7 @@ class Registry:
         found = self._life.get(name, version)
         if found is None:
             self.refuse_a_copy()
-            with self.locked() as life:
+            with self.quietly() as life:
                 found = life.get(name, version)  # it may have become ready just now
                 if found is None:
                     raise life.refusal(name, version)
@@ -63,7 +63,7 @@ class Registry:
     def names(self) -> set[str]:
         """Names of all models that are loaded, load or will be. ModelNotReady while it is not known
         yet which those are."""
-        with self.locked() as life:
+        with self.quietly() as life:
             names = life.names()
         if ANY in names:
             raise ModelNotReady("the models are not ready: loading")

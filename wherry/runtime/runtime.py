@@ -191,7 +191,7 @@ class Runtime:
     def not_ready(self) -> dict[str, str]:
         """Reasons, by model, for which models cannot answer now; also "loading" for new ones."""
         reasons = self.registry.unable()
-        with self.registry.locked() as life:
+        with self.registry.quietly() as life:
             # The first ones, if start() has not come so far yet.
             names = life.loading_first() or set(_names_of(self._to_load)) - life.ready_names()
         return {**dict.fromkeys(names, "loading"), **reasons}

@@ -58,6 +58,19 @@ class Restrictions:
     def __bool__(self) -> bool:
         return bool(self._wanted or self._off)
 
+    def is_off(self, group: str) -> bool:
+        """Whether nobody may use the group."""
+        return group in self._off
+
+    def header_of(self, group: str) -> str | None:
+        """The name of the header that the group wants; None: it wants none."""
+        return self._wanted[group][0] if group in self._wanted else None
+
+    @property
+    def headers(self) -> set[str]:
+        """The names of the headers that any of the groups wants."""
+        return {name for name, _ in self._wanted.values()}
+
     def check(
         self, group: str, headers: Mapping[str, str], *, what: str = "API", prefix: str = ""
     ) -> None:

@@ -64,8 +64,10 @@ class GenerateCodec:
             check_values(body)
         members = parse_object(body)
         text = bytes(body)
-        if isinstance(members.get("parameters"), dict) and "parameters" not in inputs:
-            members = {**members.pop("parameters"), **members}
+        if "parameters" in members and "parameters" not in inputs:
+            if not isinstance(parameters := members.pop("parameters"), dict):
+                raise InvalidRequest("parameters must be an object")
+            members = {**parameters, **members}
         request_id = "" if "id" in inputs else members.pop("id", "")
         if type(request_id) is not str:
             raise InvalidRequest("id: expected str")

@@ -1,0 +1,61 @@
+"""Is the OpenAPI document true? schemathesis, which knows nothing but the document, tries it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wherry
+from tests.integration.openapi_models import ALL
+from wherry.testing import running_server
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+KEY = "key-of-the-test-0123456789"
+
+pytestmark = pytest.mark.full
+
+
+def hold_true(url: str, tmp_path: Path, *options: str, examples: int = 8) -> None:
+    """Run schemathesis against a server; AssertionError with what it has found."""
+    command = [
+        sys.executable, "-m", "schemathesis.cli",
+        "--config-file", str(HERE / "schemathesis.toml"),
+        "run", f"{url}/openapi.json",
+        "--phases", "examples,coverage,fuzzing",
+        "--max-examples", str(examples),
+        "--seed", "16",
+        "--warnings", "off",
+        "--no-color",
+        *options,
+    ]  # fmt: skip
+    environment = {
+        **os.environ,
+        "SCHEMATHESIS_HOOKS": "tests.integration.schemathesis_hooks",
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_document_is_true(tmp_path: Path) -> None:
+    with wherry.Server(*ALL, port=0, allow_shared_memory=True) as server:
+        hold_true(server.url, tmp_path)
+
+
+def test_the_document_is_true_with_keys_and_restrictions(tmp_path: Path) -> None:
+    with wherry.Server(
+        *ALL[:2], port=0, api_keys=[KEY], restricted_apis=["statistics:Admin-Key=secret"]
+    ) as server:
+        headers = ["-H", f"Authorization: Bearer {KEY}", "-H", "Admin-Key: secret"]
+        hold_true(server.url, tmp_path, *headers, examples=3)
+
+
+def test_the_document_is_true_behind_fronts(tmp_path: Path) -> None:
+    models = str(HERE / "openapi_models.py")
+    with running_server(models, "--fronts", "2") as url:
+        hold_true(url, tmp_path, examples=3)

@@ -1,0 +1,340 @@
+"""Which JSON goes to one loaded model and comes from it, by its signature?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from wherry.frontends.json_text import encode_json
+from wherry.frontends.openapi.operation import BINARY, JSON, Json
+from wherry.frontends.openapi.schemas import SchemaShelf
+from wherry.frontends.openapi.v2_operations import INPUT_TENSOR, PARAMETER, TENSOR, WANTED
+from wherry.frontends.v2.http.form_codec import FormCodec
+from wherry.frontends.v2.model_tensors import ModelTensors
+from wherry.frontends.v2.wire_shape import wire_shape
+from wherry.models.model import FunctionModel
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.datatypes import BF16, BOOL, BYTES, FP16, FP32, Form, TensorSpec
+
+_OR_NULL: Final[Json] = {"type": [*PARAMETER["type"], "null"]}
+#: JSON has no numbers of these.
+_BINARY_ONLY: Final = (FP16, BF16)
+#: Bytes in JSON, and in a form or as a whole body.
+_IN_BASE64: Final[Json] = {
+    "title": "Base64",
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "required": ["b64"],
+    "additionalProperties": False,
+}
+FILE: Final[Json] = {"type": "string", "format": "binary", "contentMediaType": BINARY}
+
+
+class ModelSchemas:
+    """The JSON that goes to one model and comes from it, as schemas."""
+
+    def __init__(self, loaded: LoadedModel, shelf: SchemaShelf) -> None:
+        self._shelf = shelf
+        self._name = loaded.name
+        self._version = loaded.version
+        self._batched = loaded.config.max_batch_size > 0
+        #: A stream is of one batch at most; other requests may be split.
+        self._most_rows = loaded.config.max_batch_size if loaded.signature.streams else None
+        self._levels = loaded.config.priority_levels
+        self._samples = loaded.config.examples
+        #: Outputs of a foreign model may be left out.
+        self._gives_all = isinstance(loaded.model, FunctionModel)
+        signature = loaded.signature
+        self.inputs, self.outputs = signature.inputs, signature.outputs
+        self._unnamed = signature.returns == "single"
+        first = self.inputs[0]
+        #: The input whose row is the whole object at the model's own route.
+        self._whole = first if len(self.inputs) == 1 and first.holds_objects else None
+        forms = FormCodec(ModelTensors(loaded.config, signature))
+        #: The input that a body which is a file is for.
+        self.file_input = None if forms.file_input is None else forms.file_input.spec
+
+    @property
+    def speaks_json(self) -> bool:
+        """Whether all that must be there can be written as JSON."""
+        needed = (*(spec for spec in self.inputs if not spec.optional), *self.outputs)
+        return not any(spec.datatype in _BINARY_ONLY for spec in needed)
+
+    def generate_request(self) -> Json:
+        """The inputs by name. Every other member is a parameter."""
+        ours = {
+            "id": {"type": "string"},
+            "parameters": {"type": "object", "additionalProperties": PARAMETER},
+            **self._parameters(),
+        }
+        return {
+            "title": f"{self._name}.Inputs",
+            "type": "object",
+            "properties": {**ours, **{spec.name: self._value(spec) for spec in self.inputs}},
+            "required": [spec.name for spec in self.inputs if not spec.optional],
+            "additionalProperties": PARAMETER,
+        }
+
+    def generate_answer(self) -> Json:
+        """The outputs by name: one row as it is, several as a list."""
+        outputs = {spec.name: self._answered(spec) for spec in self.outputs}
+        named = ["model_name", "model_version", *(outputs if self._gives_all else ())]
+        return {
+            "title": f"{self._name}.Outputs",
+            "type": "object",
+            "properties": {
+                "id": {"type": "string"},
+                "model_name": {"type": "string"},
+                "model_version": {"type": "string"},
+                **outputs,
+            },
+            "required": sorted(set(named), key=named.index),
+        }
+
+    def infer_request(self) -> Json:
+        """The envelope of tensors, whose names and datatypes are this model's."""
+        needed = sum(not spec.optional for spec in self.inputs)
+        tensors = [self._tensor(spec) for spec in self.inputs]
+        return {
+            "title": f"{self._name}.InferRequest",
+            "type": "object",
+            "properties": {
+                "inputs": {
+                    "type": "array",
+                    "minItems": needed,
+                    "maxItems": len(tensors),
+                    "items": tensors[0] if len(tensors) == 1 else {"oneOf": tensors},
+                },
+                "id": {"type": "string"},
+                "parameters": {
+                    "type": "object",
+                    "properties": self._parameters(),
+                    "additionalProperties": _OR_NULL,
+                },
+                "outputs": {"type": "array", "items": self._shelf.of(WANTED)},
+            },
+            "required": ["inputs"],
+        }
+
+    def infer_answer(self) -> Json:
+        names = [spec.name for spec in self.outputs]
+        member = {**TENSOR["properties"], "name": {"type": "string", "enum": names}}
+        return {
+            "title": f"{self._name}.InferAnswer",
+            "type": "object",
+            "properties": {
+                "id": {"type": "string"},
+                "model_name": {"type": "string"},
+                "model_version": {"type": "string"},
+                "parameters": {"type": "object"},
+                "outputs": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": member,
+                        "required": TENSOR["required"],
+                    },
+                },
+            },
+            "required": ["model_name", "model_version", "outputs"],
+        }
+
+    # At the model's own route
+
+    def natural_request(self) -> Json:
+        """An object with the inputs as members, or a list of them."""
+        if self._whole is not None:
+            row = self._element(self._whole)
+        else:
+            row = {
+                "title": f"{self._name}.Row",
+                "type": "object",
+                "properties": {spec.name: self._natural(spec) for spec in self.inputs},
+                "required": [spec.name for spec in self.inputs if not spec.optional],
+                "additionalProperties": False,
+            }
+        return self._or_rows(self._shelf.of(row))
+
+    def natural_answer(self) -> Json:
+        """The value that the model returns: that of its only output, or an object of them."""
+        named = {spec.name: self._natural_output(spec) for spec in self.outputs}
+        row: Json = next(iter(named.values()))
+        if not self._unnamed:
+            needed = list(named) if self._gives_all else []
+            row = {"type": "object", "properties": named, "required": needed}
+        return self._or_rows(row)
+
+    def form(self) -> Json:
+        """The inputs as the fields of a multipart form; one that is repeated is several rows."""
+        fields = {spec.name: self._field(spec) for spec in self.inputs}
+        return {
+            "title": f"{self._name}.Form",
+            "type": "object",
+            "properties": fields,
+            "required": [spec.name for spec in self.inputs if not spec.optional],
+        }
+
+    def _natural(self, spec: TensorSpec) -> Json:
+        row = self._row(spec)
+        return {"anyOf": [row, {"type": "null"}]} if spec.optional else row
+
+    def _natural_output(self, spec: TensorSpec) -> Json:
+        if spec.form is Form.BYTES and not spec.shape:
+            return self._shelf.of(_IN_BASE64)
+        return self._row(spec, {"type": ["number", "null"]} if _is_float(spec) else None)
+
+    def _field(self, spec: TensorSpec) -> Json:
+        if spec.form is Form.BYTES and not spec.shape:
+            many = self._most_rows is None and self._batched
+            return {"anyOf": [FILE, {"type": "array", "items": FILE}]} if many else FILE
+        if spec.form is Form.TEXT and not spec.shape:
+            return {"type": "string"}
+        return self._row(spec)
+
+    def _or_rows(self, row: Json) -> Json:
+        many: Json = {"type": "array", "items": row, "minItems": 1}
+        most = self._most_rows if self._batched else 1
+        return {"anyOf": [row, many if most is None else {**many, "maxItems": most}]}
+
+    def examples(self) -> dict[str, Json]:
+        """The model's own examples, as far as they are JSON."""
+        found: dict[str, Json] = {}
+        for number, sample in enumerate(self._samples, 1):
+            try:
+                value = msgspec.json.decode(encode_json(_as_json(sample)))
+            except (TypeError, ValueError):
+                continue
+            found[f"example {number}" if len(self._samples) > 1 else "example"] = {"value": value}
+        return found
+
+    def _parameters(self) -> Json:
+        """The parameters that are the server's; any other is the model's."""
+        levels = {"maximum": self._levels} if self._levels else {}
+        return {
+            "priority": {"type": "integer", "minimum": 0, **levels},
+            "timeout": {"type": "integer", "minimum": 0, "description": "Microseconds."},
+        }
+
+    def natural_examples(self) -> dict[str, Json]:
+        """The same at the model's own route."""
+        if self._whole is None:
+            return self.examples()
+        name = self._whole.name
+        return {key: {"value": one["value"][name]} for key, one in self.examples().items()}
+
+    # One tensor
+
+    def _value(self, spec: TensorSpec) -> Json:
+        """What `generate` takes for an input."""
+        row = self._row(spec)
+        choices = [row]
+        most = self._most_rows if self._batched else 1
+        if most is None or most > 1 or spec.shape == ():
+            many: Json = {"type": "array", "items": row, "minItems": 1}
+            choices.append(many if most is None else {**many, "maxItems": most})
+        if spec.optional:
+            choices.append({"type": "null"})
+        return {"anyOf": choices} if len(choices) > 1 else row
+
+    def _answered(self, spec: TensorSpec) -> Json:
+        """What `generate` answers of an output: rows and their elements stand in one flat list."""
+        element = self._element(spec)
+        if _is_float(spec):
+            element = {"type": ["number", "null"], "description": "null: no finite number"}
+        many = {"type": "array", "items": element}
+        return many if _known(spec) > 1 else {"anyOf": [element, many]}
+
+    def _row(self, spec: TensorSpec, element: Json | None = None) -> Json:
+        """One row: an element, or a list of as many as its shape says, nested by its dimensions."""
+        schema = element or self._element(spec)
+        for size in reversed(spec.shape):
+            schema = {"type": "array", "items": schema}
+            if size >= 0:
+                schema |= {"minItems": size, "maxItems": size}
+        return schema
+
+    def _element(self, spec: TensorSpec) -> Json:
+        if spec.form is Form.JSON:
+            prefix = f"{self._name}."
+            return self._shelf.of(spec.json_type, prefix) or {"type": "object"}
+        if spec.form is Form.BYTES:
+            return {"anyOf": [{"type": "string"}, self._shelf.of(_IN_BASE64)]}
+        return _scalar(spec)
+
+    def _tensor(self, spec: TensorSpec) -> Json:
+        """A tensor in V2's words."""
+        element = _scalar(spec)
+        if spec.form is Form.JSON:  # as text, which V2 asks for, or as it is
+            as_text = {**element, "contentMediaType": JSON, "contentSchema": self._element(spec)}
+            element = {"anyOf": [as_text, self._element(spec)]}
+        return {
+            "title": f"{self._name}.{spec.name}",
+            "type": "object",
+            "properties": {
+                **TENSOR["properties"],
+                "name": {"const": spec.name},
+                "datatype": {"const": spec.datatype.name},
+                "shape": self._shape(spec),
+                "data": {"type": "array", "items": element},
+            },
+            "required": INPUT_TENSOR["required"],
+        }
+
+    def _shape(self, spec: TensorSpec) -> Json:
+        """The shape of a tensor on the wire, in which -1 is any size."""
+        dims = wire_shape(spec, self._batched)
+        sizes: list[Json] = [
+            {"type": "integer", "minimum": int(self._batched and not place)}
+            if size < 0
+            else {"const": size}
+            for place, size in enumerate(dims)
+        ]
+        if spec.shape == () and self._batched:
+            sizes.append({"const": 1})  # [rows, 1] is taken, too
+        return {
+            "type": "array",
+            "items": {"type": "integer"},
+            "prefixItems": sizes,
+            "minItems": len(dims),
+            "maxItems": len(sizes),
+        }
+
+
+def _scalar(spec: TensorSpec) -> Json:
+    """One element of a tensor as JSON."""
+    datatype = spec.datatype
+    if datatype is BYTES:
+        return {"type": "string"}
+    if datatype is BOOL:
+        return {"type": "boolean"}
+    if datatype.dtype.kind == "f":
+        schema: Json = {"type": "number", "format": "float" if datatype is FP32 else "double"}
+        if datatype is FP32:
+            limit = float(np.finfo(np.float32).max)
+            schema |= {"minimum": -limit, "maximum": limit}
+        return schema
+    limits = np.iinfo(datatype.dtype.name)
+    sized = {"format": f"int{64 if datatype.itemsize > 4 else 32}"}
+    return {"type": "integer", **sized, "minimum": int(limits.min), "maximum": int(limits.max)}
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    return spec.datatype.dtype.kind == "f"
+
+
+def _known(spec: TensorSpec) -> int:
+    """The elements that every row has at least."""
+    return math.prod(abs(size) for size in spec.shape)
+
+
+def _as_json(value: Any) -> Any:
+    """A sample's value, with bytes as the text that they are; ValueError if they are none."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(element) for element in value]
+    return value.decode() if isinstance(value, bytes) else value

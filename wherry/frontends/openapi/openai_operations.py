@@ -1,0 +1,260 @@
+"""What do OpenAI's routes take and answer, and which of them can these models answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from wherry.frontends.openai.fields import (
+    ROLES,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation, json_of
+from wherry.frontends.openapi.schemas import without_raw
+from wherry.frontends.openapi.v2_operations import OF_INFERENCE
+
+
+class OpenAIErrorFields(msgspec.Struct, kw_only=True):
+    """What went wrong: `param` is the field that is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(msgspec.Struct, kw_only=True):
+    """An error, as OpenAI's clients expect it."""
+
+    error: OpenAIErrorFields
+
+
+class OpenAIModel(msgspec.Struct, kw_only=True):
+    """A model that can answer OpenAI's requests."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class OpenAIModels(msgspec.Struct, kw_only=True):
+    """The models that can answer OpenAI's requests."""
+
+    object: Literal["list"]
+    data: list[OpenAIModel]
+
+
+class TokenUsage(msgspec.Struct, kw_only=True):
+    """How many tokens were read and written."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int = 0
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """What the assistant says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    tool_calls: list[dict[str, Any]] = []
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One answer to a conversation."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str | None
+    logprobs: dict[str, Any] | None = None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """How a conversation goes on."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: TokenUsage
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """A part of it, in an event; the last event is [DONE]."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[dict[str, Any]]
+    usage: TokenUsage | None = None
+
+
+class TextChoice(msgspec.Struct, kw_only=True):
+    """How one text goes on."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: dict[str, Any] | None = None
+
+
+class TextCompletion(msgspec.Struct, kw_only=True):
+    """How texts go on; in an event a part of them, and the last event is [DONE]."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: TokenUsage | None = None
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response, with the fields of the request that it repeats."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+
+
+class ResponseEvent(msgspec.Struct, kw_only=True):
+    """A step of a response."""
+
+    type: str
+    sequence_number: int
+
+
+class Vector(msgspec.Struct, kw_only=True):
+    """The vector of one text: numbers, or those of 32 bits in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Vectors(msgspec.Struct, kw_only=True):
+    """The vectors of texts, in their order."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Vector]
+    usage: TokenUsage
+
+
+class TokenList(msgspec.Struct, kw_only=True):
+    """The tokens of a text or a conversation."""
+
+    count: int
+    tokens: list[int]
+    max_model_len: int | None = None
+    token_strs: None = None
+
+
+class TokensText(msgspec.Struct, kw_only=True):
+    """The text of tokens."""
+
+    prompt: str
+
+
+#: More than the types of the fields say.
+SHARPER: Final[dict[str, dict[str, Json]]] = {
+    "ChatRequest": {
+        "messages": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {"role": {"type": "string", "enum": list(ROLES)}, "content": {}},
+                "required": ["role"],
+                "anyOf": [
+                    {"required": ["content"]},
+                    {"properties": {"role": {"const": "assistant"}}, "required": ["tool_calls"]},
+                ],
+            },
+        },
+    },
+}
+
+_READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
+
+
+def _generation(summary: str, takes: Any, gives: Any, events: Any) -> Operation:
+    return Operation(
+        summary=summary,
+        description="With `stream` the answer is a stream of server-sent events.",
+        takes=json_of(without_raw(takes)),
+        gives={JSON: gives, EVENTS: {}},
+        events=events,
+        errors=OF_INFERENCE,
+        reads=_READS,
+    )
+
+
+def _conversion(summary: str, takes: Any, gives: Any) -> Operation:
+    return Operation(
+        summary=summary,
+        takes=json_of(without_raw(takes)),
+        gives=json_of(gives),
+        errors=OF_INFERENCE,
+        reads=_READS,
+    )
+
+
+#: By the ability that a model must have; "": any.
+OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
+    "": {
+        ("GET", "/v1/models"): Operation(
+            summary="The models that can answer OpenAI's requests", gives=json_of(OpenAIModels)
+        ),
+        ("GET", "/v1/models/{model}"): Operation(
+            summary="One of these models", gives=json_of(OpenAIModel), errors=(404, 503)
+        ),
+    },
+    "chat": {
+        ("POST", "/v1/chat/completions"): _generation(
+            "A conversation goes on", ChatRequest, ChatCompletion, ChatChunk
+        ),
+        ("POST", "/v1/responses"): _generation(
+            "A conversation goes on, in OpenAI's newer form",
+            ResponsesRequest,
+            ResponseObject,
+            ResponseEvent,
+        ),
+    },
+    "completions": {
+        ("POST", "/v1/completions"): _generation(
+            "A text goes on", CompletionRequest, TextCompletion, TextCompletion
+        ),
+    },
+    "embeddings": {
+        ("POST", "/v1/embeddings"): _conversion("Texts become vectors", EmbeddingRequest, Vectors),
+    },
+    "tokens": {
+        ("POST", "/tokenize"): _conversion(
+            "A text or a conversation as tokens", TokenizeRequest, TokenList
+        ),
+        ("POST", "/detokenize"): _conversion("Tokens as text", DetokenizeRequest, TokensText),
+    },
+}
+
+
+def openai_operations(able: Iterable[str]) -> dict[tuple[str, str], Operation]:
+    """The routes that models with these abilities can answer."""
+    found: dict[tuple[str, str], Operation] = {}
+    able = set(able)
+    for ability in ("", *sorted(able)) if able else ():
+        found.update(OF_ABILITY[ability])
+    return found

@@ -1,0 +1,51 @@
+"""What is said of one route: what it takes, what it answers, and how it fails?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+EVENTS: Final = "text/event-stream"
+BINARY: Final = "application/octet-stream"
+
+#: Text of which nothing more is said, and none.
+ANY_TEXT: Final[Json] = {"type": "string"}
+NO_TEXT: Final[Json] = {"type": "string", "maxLength": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path. A schema is a type that msgspec describes, or JSON as it is."""
+
+    summary: str
+    description: str = ""
+    #: The schema of the request's body by its media type; empty: it has none.
+    takes: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether the body may be left out.
+    may_be_empty: bool = False
+    #: The schema of the answer's body by its media type.
+    gives: Mapping[str, Any] = field(default_factory=lambda: {JSON: {}})
+    #: What the data of each event is, where the answer is a stream of them.
+    events: Any = None
+    #: Statuses of its errors, beside those that any request may have.
+    errors: tuple[int, ...] = ()
+    #: Names of the parameters and headers that it reads, beside those in its path.
+    reads: tuple[str, ...] = ()
+    #: Examples of the body by media type, each with its name.
+    examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Where the summary of the group does not say it: the part of the document that it belongs to.
+    tag: str = ""
+    #: Its name in clients that are generated; "": from its method and path.
+    id: str = ""
+    #: A path whose route tells its group, where its own comes and goes with a model.
+    like: str = ""
+
+
+def json_of(schema: Any) -> dict[str, Any]:
+    """The media types of a body that is JSON."""
+    return {JSON: schema}

@@ -1,0 +1,86 @@
+"""How do Python's types become JSON schemas that an OpenAPI document refers to?"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from wherry.frontends.openapi.operation import Json
+
+_REF: Final = "#/components/schemas/"
+
+
+class SchemaShelf:
+    """The named schemas of one document. What has a name is there once, and referred to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Json] = {}
+
+    def of(self, schema: Any, prefix: str = "") -> Json:
+        """The schema of a type; one that is JSON already stays, and has its name from its title.
+
+        `prefix` stands before the names of a user's types: two models may have different ones of
+        the same name.
+        """
+        if not isinstance(schema, dict):
+            return self._of_type(schema, prefix)
+        if "title" not in schema:
+            return schema
+        name = _name(schema["title"])
+        self.schemas.setdefault(name, schema)
+        return {"$ref": _REF + name}
+
+    def _of_type(self, kind: Any, prefix: str) -> Json:
+        try:
+            (schema,), named = msgspec.json.schema_components(
+                [kind], ref_template=_REF + prefix + "{name}"
+            )
+        except (TypeError, ValueError, RecursionError):
+            return {}  # a type of the user's that JSON has no schema for
+        for name, component in named.items():
+            self.schemas[_name(prefix + name)] = _renamed(component)
+        whole: Json = _renamed(schema)
+        return whole
+
+    def sharpen(self, more: dict[str, dict[str, Json]]) -> None:
+        """Say more of members than their types do, of those schemas that are here."""
+        for name, members in more.items():
+            if name in self.schemas:
+                self.schemas[name]["properties"].update(members)
+
+
+def _name(text: str) -> str:
+    """A name that a component may have."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text).strip("_")
+
+
+def _renamed(value: Any) -> Any:
+    """A schema with references by the names that components may have."""
+    if isinstance(value, dict):
+        return {key: _renamed(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_renamed(element) for element in value]
+    if isinstance(value, str) and value.startswith(_REF):
+        return _REF + _name(value.removeprefix(_REF))
+    return value
+
+
+def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same Struct with any value where it keeps JSON as text, of which there is no schema."""
+    given: list[Any] = []
+    for member in msgspec.structs.fields(kind):
+        if member.type is msgspec.Raw:
+            given.append((member.encode_name, Any, None))
+        elif member.required:
+            given.append((member.encode_name, member.type))
+        else:
+            given.append((member.encode_name, member.type, member.default))
+    return msgspec.defstruct(
+        kind.__name__,
+        given,
+        kw_only=True,
+        forbid_unknown_fields=kind.__struct_config__.forbid_unknown_fields,
+        namespace={"__doc__": kind.__doc__},
+    )
