@@ -128,6 +128,8 @@ def test_a_file_keeps_its_name_and_media_type_on_its_way(runtime: wherry.Runtime
     sent = FileBytes(b"abc", "../../etc/passwd", "text/csv; charset=utf-8")
 
     assert backwards.infer(file=sent) == wherry.File(b"cba", "of passwd", "text/csv")
+    long = FileBytes(os.urandom(600_000), "a.bin", "a/b")
+    assert backwards.infer(file=long) == wherry.File(long[::-1], "of a.bin", "a/b")
     assert backwards.infer(file=b"abc") == wherry.File(b"cba", "of None", None)
 
 

@@ -25,10 +25,12 @@ from wherry.models.model import Device, Model
 from wherry.observability.otel.following import BatchTrace, begun
 from wherry.values.request import Batch, Columns, InferRequest
 from wherry.workers.encoding import (
+    BLOB_BYTES,
     INLINE_BYTES_WITHOUT_SLAB,
     UNSENDABLE,
     gathered,
     why_not_sent,
+    with_blobs,
 )
 from wherry.workers.frames import Garbage
 from wherry.workers.link import LARGE_BYTES
@@ -86,7 +88,7 @@ class ProcessInstance(Instance):
         self._worker.do(self._begin, batches)
 
     def run_in_caller(self, columns: Columns) -> Columns | Failure | None:
-        message = messages.Execute(columns, [1], True)
+        message = messages.Execute(with_blobs(columns), [1], True)
         sent_at = perf_counter_ns()
         try:
             result = self._worker.ask(message, self._interrupted)
@@ -177,6 +179,8 @@ class ProcessInstance(Instance):
             self.takes_ahead = False
         self._runs.append(run)
         slab = len(self._runs) == 1  # else another batch may be there
+        if slab and others >= BLOB_BYTES:
+            columns = with_blobs(columns)
         trace = None if run.trace is None else run.trace.context.headers()
         run.message = (
             messages.Execute(columns, counts, slab, trace)
@@ -399,7 +403,7 @@ def _rows_size(rows: Sequence[Any]) -> int:
     if size > LARGE_BYTES:
         return size
     for row in rows:
-        if type(row) is str or type(row) is bytes:
+        if isinstance(row, str | bytes):
             size += len(row)
         elif isinstance(row, np.ndarray):
             size += row.nbytes

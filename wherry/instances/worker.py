@@ -49,7 +49,7 @@ from wherry.instances.thread import stream
 from wherry.models.step_model import StepModel
 from wherry.observability.otel.in_worker import WorkerSpans
 from wherry.values.request import Columns
-from wherry.workers.encoding import UNSENDABLE, why_not_sent
+from wherry.workers.encoding import UNSENDABLE, why_not_sent, with_blobs
 from wherry.workers.log import PipeHandler
 from wherry.workers.message_socket import MessageSocket
 from wherry.workers.shared_memory import Slab
@@ -174,7 +174,8 @@ def _execute(connection: MessageSocket, executable: Executable, batch: Execute) 
             parts = executable.run_again(columns, counts, outcome, infer_ns)
     if outcome is not None and not isinstance(outcome, Failure):
         try:
-            connection.send(messages.Result(outcome, started, infer_ns), slab=batch.slab)
+            sent = with_blobs(outcome) if batch.slab else outcome
+            connection.send(messages.Result(sent, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:
             parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])
         else:

@@ -1,7 +1,8 @@
 """How does a message become the body of a frame, and a body a message?
 
 Messages are msgpack. An array is an extension that says where it is, its datatype and its shape:
-up to INLINE_BYTES in the message itself, a larger one in the slab or in a memory file.
+up to INLINE_BYTES in the message itself, a larger one in the slab or in a memory file. A long row
+of bytes may lie in the slab, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import mmap
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,13 +30,19 @@ INLINE_BYTES_WITHOUT_SLAB = 64 << 10
 #: What encoding raises if a message cannot be made.
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 
+#: Rows of bytes from this size on are worth a place in the slab.
+BLOB_BYTES = 64 << 10
+
 _ARRAY = 1  # codes of msgpack extensions
 _FILE = 2
+_BLOB = 3
 _ARRAY_HEAD = struct.Struct("<B8sB")
 _OFFSET = struct.Struct("<Q")
 _LENGTH = struct.Struct("<H")
 #: Of a file: its name and media type.
 _FILE_HEAD = msgspec.msgpack.Decoder(tuple[str | None, str | None])
+#: Of a row in the slab: its place and size before them.
+_BLOB_HEAD = msgspec.msgpack.Decoder(tuple[int, int, str | None, str | None])
 _INLINE, _IN_SLAB, _IN_FILE = range(3)
 
 
@@ -60,6 +67,28 @@ def gathered(columns: Sequence[Column]) -> list[Any] | Array | Gathered:
     if isinstance(first, list):
         return [value for column in columns for value in column]
     return Gathered(columns)  # type: ignore[arg-type]
+
+
+class Blob:
+    """A long row of bytes, which goes to the slab if it finds room there."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, row: bytes) -> None:
+        self.row = row
+
+
+def with_blobs(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns with long rows of bytes as Blobs: in a message each byte is copied five times."""
+    return {name: _with_blobs(column) for name, column in columns.items()}
+
+
+def _with_blobs(column: Any) -> Any:
+    if not isinstance(column, list) or not column or not isinstance(column[0], bytes):
+        return column
+    return [
+        Blob(row) if isinstance(row, bytes) and len(row) >= BLOB_BYTES else row for row in column
+    ]
 
 
 class MessageEncoder:
@@ -107,10 +136,35 @@ class MessageEncoder:
         if isinstance(value, Gathered):
             rows = sum(map(len, value.parts))
             return self._encode_array(value.parts, (rows, *value.parts[0].shape[1:]))
+        if isinstance(value, Blob):
+            return self._encode_blob(value.row)
         if isinstance(value, FileBytes):
             head = msgspec.msgpack.encode((value.name, value.media_type))
             return msgspec.msgpack.Ext(_FILE, b"".join([_LENGTH.pack(len(head)), head, value]))
         return _plain(value)
+
+    def _encode_blob(self, row: bytes) -> Any:
+        place = self._place(len(row))
+        if place is None:
+            return row
+        assert self._slab is not None
+        self._slab.memory[place : place + len(row)] = row
+        name, media_type = (
+            (row.name, row.media_type) if isinstance(row, FileBytes) else (None, None)
+        )
+        head = msgspec.msgpack.encode((place, len(row), name, media_type))
+        return msgspec.msgpack.Ext(_BLOB, head)
+
+    def _place(self, size: int) -> int | None:
+        """Where so many bytes may go in the slab, if there is one with room."""
+        if self._slab is None:
+            return None
+        if not self._shared_bytes:  # the first one of this message
+            self._slab.clear()
+        place = self._slab.take(size)
+        if place is not None:
+            self._shared_bytes += size
+        return place
 
     def _encode_array(self, parts: Sequence[Array], shape: tuple[int, ...]) -> msgspec.msgpack.Ext:
         dtype = parts[0].dtype
@@ -118,11 +172,7 @@ class MessageEncoder:
         if size <= (self._inline_bytes if self._slab is None else INLINE_BYTES):
             head = _array_head(_INLINE, dtype, shape)
             return msgspec.msgpack.Ext(_ARRAY, b"".join([head, *(p.tobytes() for p in parts)]))
-        place = None
-        if self._slab is not None:
-            if not self._shared_bytes:  # the first one of this message
-                self._slab.clear()
-            place = self._slab.take(size)
+        place = self._place(size)
         if place is None:
             if self.file is None:
                 self.file = ArrayFile()
@@ -131,7 +181,6 @@ class MessageEncoder:
             assert self._slab is not None
             self._slab.write(parts, shape, place)
             offset, where = place, _IN_SLAB
-            self._shared_bytes += size
         return msgspec.msgpack.Ext(_ARRAY, _array_head(where, dtype, shape) + _OFFSET.pack(offset))
 
 
@@ -167,15 +216,26 @@ class MessageDecoder:
         finally:
             self._file = None
 
-    def _decode_extension(self, code: int, data: memoryview) -> Array | FileBytes:
+    def _decode_extension(self, code: int, data: memoryview) -> Array | bytes:
         if code == _ARRAY:
             return self._decode_array(data)
+        if code == _BLOB:
+            return self._decode_blob(data)
         if code != _FILE:
             raise Garbage(f"extension {code}")
         (length,) = _LENGTH.unpack_from(data)
         start = _LENGTH.size + length
         name, media_type = _FILE_HEAD.decode(data[_LENGTH.size : start])
         return FileBytes(data[start:], name, media_type)
+
+    def _decode_blob(self, data: memoryview) -> bytes:
+        place, size, name, media_type = _BLOB_HEAD.decode(data)
+        if self.memory is None or not 0 <= place <= place + size <= len(self.memory):
+            raise Garbage("a row outside of its message")
+        if name is None and media_type is None:
+            return self.memory[place : place + size]
+        with memoryview(self.memory) as memory:
+            return FileBytes(memory[place : place + size], name, media_type)
 
     def _decode_array(self, data: memoryview) -> Array:
         where, dtype_name, dimensions = _ARRAY_HEAD.unpack_from(data)
