@@ -32,3 +32,9 @@ def slow_device(text: list[str]) -> list[str]:
     """20 ms and 2.5 ms a row; nobody is to wait for longer than a second."""
     time.sleep(0.020 + 0.0025 * len(text))
     return text
+
+
+@wherry.model(max_batch_size=8, route="/size")
+def size(image: list[bytes]) -> list[int]:
+    """What a file costs on its way."""
+    return [len(one) for one in image]

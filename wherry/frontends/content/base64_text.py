@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import binascii
 from typing import Final
 
 from wherry.frontends.offload import SLICE_BYTES, give_way
-from wherry.values.buffer import Buffer
 
 #: Characters of one slice: a multiple of 4, so that each is base64 of its own.
 _SLICE: Final = SLICE_BYTES
@@ -30,10 +28,6 @@ def decoded(text: str) -> bytes:
         return b"".join(parts)
     except (binascii.Error, ValueError) as error:
         raise ValueError(_reason(text, str(error))) from None
-
-
-def encoded(data: Buffer) -> str:
-    return base64.b64encode(data).decode("ascii")
 
 
 def _reason(text: str, said: str) -> str:

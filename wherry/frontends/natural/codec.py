@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from wherry.frontends.content.base64_text import encoded
 from wherry.frontends.content.form_value import NamedValue
 from wherry.frontends.content.media_types import EVENT_STREAM, JSON_LINES, preferred
 from wherry.frontends.content.named_values import named_values
@@ -25,6 +24,7 @@ from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.form_codec import FormCodec
 from wherry.frontends.v2.http.output_files import OutputFiles, not_acceptable
 from wherry.frontends.v2.json_elements import decoded_again
+from wherry.frontends.v2.json_files import rows_with_files
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.row_values import B64, kind_of
@@ -50,6 +50,7 @@ class NaturalCodec:
         inputs = signature.inputs
         #: The input whose row is the whole object.
         self._whole = inputs[0].name if len(inputs) == 1 and inputs[0].holds_objects else None
+        self._file_inputs = {spec.name for spec in inputs if spec.form is Form.BYTES}
         self._required = {spec.name for spec in inputs if not spec.optional}
 
     def asked(self, head: RequestHead) -> Asked:
@@ -108,10 +109,12 @@ class NaturalCodec:
     def _of_json(self, body: Buffer) -> DecodedRequest:
         if len(body) > LARGE_BYTES:
             check_values(body)
-        try:
-            value = _decode(body)
-        except (ValueError, RecursionError) as error:
-            value = decoded_again(_decode, body, error)
+        value = rows_with_files(body, self._file_inputs) if self._file_inputs else None
+        if value is None:
+            try:
+                value = _decode(body)
+            except (ValueError, RecursionError) as error:
+                value = decoded_again(_decode, body, error)
         several = type(value) is list
         objects = value if several else [value]
         if not objects:
@@ -178,4 +181,5 @@ def _base64(row: Any) -> Any:
         return None
     if isinstance(row, list):
         return [_base64(one) for one in row]
-    return {B64: encoded(row.encode() if isinstance(row, str) else row)}
+    # encode_json writes bytes in base64
+    return {B64: row.encode() if isinstance(row, str) else row}

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from wherry.frontends.content.base64_text import encoded as base64_encoded
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import (
     LARGE_BYTES,
@@ -277,7 +276,7 @@ def text_or_base64(value: Any) -> Any:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError:
-        return {"b64": base64_encoded(value)}
+        return {"b64": bytes(value)}  # encode_json writes bytes in base64
 
 
 def joined(parts: Iterator[bytes]) -> Iterator[bytes]:

@@ -19,7 +19,8 @@ from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.form_codec import FormCodec
 from wherry.frontends.v2.http.output_files import OutputFiles
 from wherry.frontends.v2.json_elements import parse_object
-from wherry.frontends.v2.long_arrays import check_values
+from wherry.frontends.v2.json_files import members_with_files
+from wherry.frontends.v2.long_arrays import FEW, check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.frontends.v2.parameters import checked_parameters
 from wherry.values.buffer import Buffer
@@ -36,6 +37,9 @@ class GenerateCodec:
         self._model = tensors.model
         self._forms = FormCodec(tensors)
         self._files = OutputFiles(tensors)
+        self._file_inputs = frozenset(
+            name for name, codec in tensors.inputs.items() if codec.spec.form is Form.BYTES
+        )
 
     def asked(self, head: RequestHead) -> Asked:
         """How the request wants its answer. NotAcceptable."""
@@ -62,7 +66,11 @@ class GenerateCodec:
         inputs = self._tensors.inputs
         if len(body) > LARGE_BYTES:
             check_values(body)
-        members = parse_object(body)
+        members = None
+        if self._file_inputs:
+            members = members_with_files(body, self._file_inputs)
+        if members is None:
+            members = parse_object(body)
         text = bytes(body)
         if "parameters" in members and "parameters" not in inputs:
             if not isinstance(parameters := members.pop("parameters"), dict):
@@ -71,7 +79,7 @@ class GenerateCodec:
         request_id = "" if "id" in inputs else members.pop("id", "")
         if type(request_id) is not str:
             raise InvalidRequest("id: expected str")
-        if any(text.count(encode_json(name)) > 1 for name in inputs):
+        if any(_told_twice(text, name) for name in inputs):
             self._refuse_twice(text)
         columns: Columns = {}
         rows = 0
@@ -87,7 +95,7 @@ class GenerateCodec:
                     f"input '{name}' of model '{self._model}' has {count} rows, others have {rows}"
                 )
             rows = count
-            if codec.spec.form is Form.BYTES and dict in map(type, elements):
+            if codec.spec.form is Form.BYTES and not {*map(type, elements)} <= {str}:
                 files = [self._forms.rows[name].bytes_of(element) for element in elements]
                 columns[name] = codec.from_elements(files, count, shape)
             else:
@@ -126,3 +134,17 @@ class GenerateCodec:
             return encode_json(answer)
         except (TypeError, ValueError) as error:
             raise BadModelOutput(f"model '{self._model}': an output is no JSON: {error}") from None
+
+
+def _told_twice(text: bytes, name: str) -> bool:
+    """Whether JSON has a string like this more than once."""
+    quoted = encode_json(name)
+    if len(text) > LARGE_BYTES:
+        # Most of it is one long text or file: a quote is found faster than a word.
+        times, quote = 0, text.find(b'"')
+        for _ in range(FEW):
+            if quote < 0:
+                return times > 1
+            times += text.startswith(quoted, quote)
+            quote = text.find(b'"', quote + 1)
+    return text.count(quoted) > 1

@@ -20,10 +20,7 @@ from wherry.values.errors import NotAcceptable
 from wherry.values.request import Columns
 
 #: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
-SAFE: Final = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Content-Security-Policy", "default-src 'none'; sandbox"),
-)
+SAFE: Final = (("Content-Security-Policy", "default-src 'none'; sandbox"),)
 #: Types that a browser shows; it saves all others.
 _SHOWN: Final = ("image/", "audio/", "video/")
 
