@@ -22,7 +22,11 @@ from wherry.frontends.connections.kept_buffers import KeptBuffers
 from wherry.frontends.grpc import proto
 from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeaders
 from wherry.frontends.grpc.messages import Assembly, BadMessage
+from wherry.frontends.http.exchange import RequestHead
+from wherry.frontends.natural.codec import NaturalCodec
 from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.frontends.v2.http.generate import BodyCodec
+from wherry.frontends.v2.http.generate_codec import GenerateCodec
 from wherry.frontends.v2.http.infer_codec import ModelCodec
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.loadtest.answers import OpenAiEvents, V2Events, WholeAnswer
@@ -87,6 +91,35 @@ _CODEC = ModelCodec(ModelTensors(_model.config(), _model.signature("fuzzed")))
 
 def _infer(data: bytes) -> None:
     _CODEC.decode(data, None)
+
+
+@wherry.model(name="natural", max_batch_size=8, route="/natural")
+def _natural(
+    x: Annotated[np.ndarray, wherry.FP32[-1]],
+    file: list[bytes],
+    n: list[int] = [],  # noqa: B006 - optional
+    tags: list[list[str]] = [],  # noqa: B006
+) -> list[str]:
+    return [""] * len(x)
+
+
+_TENSORS = ModelTensors(_natural.config(), _natural.signature("natural"))
+_BY_ITSELF: Final[tuple[BodyCodec, ...]] = (
+    NaturalCodec(_TENSORS, _natural.signature("natural")),
+    GenerateCodec(_TENSORS),
+)
+
+
+def _body_of_any_type(data: bytes) -> None:
+    """Three lines: Content-Type, Accept, query string; then the body."""
+    kind, accept, query, body = (*data.split(b"\n", 3), b"", b"", b"")[:4]
+    headers = {"content-type": kind.decode("latin-1"), "accept": accept.decode("latin-1")}
+    head = RequestHead("POST", "/natural", query.decode("latin-1"), headers)
+    for codec in _BY_ITSELF:
+        with contextlib.suppress(WherryError):
+            codec.asked(head)
+        with contextlib.suppress(WherryError):
+            codec.read(head, body)
 
 
 def _binary(data: bytes) -> None:
@@ -162,6 +195,18 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "v2-json": Target(_infer, [_JSON, b'{"inputs":[],"parameters":{"a":[1,{}]},"outputs":[]}']),
     "v2-binary": Target(_binary, [len(_HEAD).to_bytes(2, "big") + _HEAD + b"\0\0\x80\x3f"]),
+    "body-of-any-type": Target(
+        _body_of_any_type,
+        [
+            b"multipart/form-data; boundary=b\n*/*\nn=1\n--b\r\nContent-Disposition: form-data;"
+            b' name="x"\r\n\r\n[1, 2]\r\n--b\r\ncontent-disposition: form-data; name="file";'
+            b' filename="a/b.jpg"\r\nContent-Type: image/jpeg\r\n\r\n\xff\r\n--b--\r\n',
+            b"application/x-www-form-urlencoded\ntext/html;q=0.5, */*\n\nx=1&x=2&file=%FF&n=3",
+            b'image/jpeg\nimage/*\nx=1&tags=["a"]\n\xff\xd8',
+            b'application/json\n\n\n[{"x":[1,NaN],"file":{"b64":"YQ=="},"n":1,"tags":["a"]}]',
+            b'text/plain; charset="a\\"b"\n\n\n{"x":[1],"file":["a",{"b64":"YQ=="}]}',
+        ],
+    ),
     "rows": Target(_rows, [_ENCODER.frame(one, slab=False)[12:] for one in _FROM_FRONT]),
     "rows-handshake": Target(
         lambda data: parsed(data, Proof),

@@ -1,14 +1,12 @@
 """frontends/content/multipart.py: forms as senders write them, and as they should not."""
 
-import os
 import random
 
 import pytest
 
 from wherry.frontends.content.form_value import NamedValue
-from wherry.frontends.content.multipart import MAX_HEADERS, base_name, parts
+from wherry.frontends.content.multipart import MAX_HEADERS, PIECE_BYTES, base_name, parts
 from wherry.frontends.content.named_values import MAX_VALUES
-from wherry.frontends.offload import SLICE_BYTES
 from wherry.values.errors import InvalidRequest
 
 B = "XyZ123"
@@ -60,13 +58,13 @@ def test_a_preamble_of_newlines_and_an_epilogue_are_no_values() -> None:
 
 
 def test_a_large_file_is_a_view_of_the_body_and_no_copy() -> None:
-    large = bytearray(body(part(os.urandom(3 * SLICE_BYTES))))
+    large = bytearray(body(part(bytes(3 * PIECE_BYTES))))
     (value,) = parts(memoryview(large), B, 4)
     assert isinstance(value.data, memoryview)
     assert value.data.obj is large
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(60))
 def test_data_that_looks_like_a_boundary_at_any_place_comes_back_as_it_was(seed: int) -> None:
     choose = random.Random(seed)
     pieces = [
@@ -83,7 +81,7 @@ def test_data_that_looks_like_a_boundary_at_any_place_comes_back_as_it_was(seed:
     for _ in range(choose.randrange(1, 4)):
         near = b"".join(choose.choices([*pieces[1:-1], b"\0"], k=choose.randrange(12)))
         # Around the end of the piece that the parser is given at once.
-        length = SLICE_BYTES - choose.randrange(200)
+        length = PIECE_BYTES - choose.randrange(200)
         files.append(bytes(choose.randrange(2) * length) + near + b"." * choose.randrange(3))
     found = read(body(*(part(one) for one in files)))
     assert [data_of(one) for one in found] == files
@@ -98,8 +96,8 @@ def test_data_that_looks_like_a_boundary_at_any_place_comes_back_as_it_was(seed:
         (b"--other\r\n\r\n", "cannot be read"),
         (b"nothing of the kind", "cannot be read"),
         (part(b"x") + b"--XyZ12", "has no end"),
-        (b"x" * 300_000, "cannot be read"),
-        (b"\r\n" * 200_000, "has no end"),
+        (b"x" * 600_000, "cannot be read"),
+        (b"\r\n" * 400_000, "has no end"),
         (body(part(b"x", b"Content-Type: text/plain")), "part 1 .* form-data; name"),
         (body(part(b"x", b'Content-Disposition: form-data; filename="a"')), "form-data; name"),
         (body(part(b"x", b'Content-Disposition: attachment; name="a"')), "form-data; name"),

@@ -2,7 +2,9 @@
 
 import base64
 import dataclasses
+import gzip
 import json
+import threading
 from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 import wherry
+from tests.fakes import Gate, gated, until
 from tests.http_exchange import Client, served
 from wherry.frontends.http_app import HttpApp
+from wherry.frontends.natural.codec import NaturalCodec
 from wherry.models.natural_route import RESERVED
 from wherry.values.errors import ConfigError
 
@@ -164,6 +168,50 @@ def test_bytes_come_as_themselves_to_those_that_ask_for_them(path: str, client: 
     assert answer.body == b">tpircs<\xff"
     assert "sandbox" in answer.headers["content-security-policy"]
     assert answer.headers["content-disposition"] == "attachment"
+
+
+def test_a_large_answer_is_encoded_beside_the_loop(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    encode = NaturalCodec.answer
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return encode(*args)
+
+    monkeypatch.setattr(NaturalCodec, "answer", noted)
+    data = bytes(range(256)) * 1000
+    assert client.post("/reverse", data, JPEG).json == {
+        "b64": base64.b64encode(data[::-1]).decode()
+    }
+    packed = client.post("/reverse", data, {**JPEG, "accept-encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(packed.body)).keys() == {"b64"}
+    assert threads == ["wherry-offload"] * 2
+    itself = client.post("/reverse", data, {**JPEG, "accept": "application/octet-stream"})
+    assert itself.body == data[::-1]
+    assert threads[2:] != ["wherry-offload"]  # it is sent as it is
+
+
+def test_a_compressed_form_is_unpacked_within_its_limit() -> None:
+    body = gzip.compress(form(("image", b"@" + bytes(300_000))))
+    with served(size, max_body_bytes=400_000) as client:
+        answer = client.post("/v/size", body, {**FORM, "content-encoding": "gzip"})
+        assert answer.json == 300_000
+        body = gzip.compress(form(("image", b"@" + bytes(500_000))))
+        answer = client.post("/v/size", body, {**FORM, "content-encoding": "gzip"})
+        assert answer.status == 413
+
+
+def test_a_client_that_leaves_takes_its_request_along() -> None:
+    gate = Gate()
+    with served(gated(gate, route="/gated")) as client:
+        exchange = client.begin("POST", "/gated", {"text": "a"})
+        gate.started()
+        client.call(exchange.leave)
+        gate.open()
+        until(lambda: client.app.admission.in_flight == 0)
 
 
 def test_several_rows_are_no_file(client: Client) -> None:

@@ -44,3 +44,5 @@ class TypedAnswer(msgspec.Struct):
     body: bytes | Sequence[Buffer]
     content_type: str = JSON
     headers: Headers = ()
+    #: Compressed already, as far as its client accepts that.
+    packed: bool = False

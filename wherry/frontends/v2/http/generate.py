@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Protocol
 
-from wherry.frontends.http.answers import fail, respond
+from wherry.frontends.compression import MAX_BYTES
+from wherry.frontends.http.answers import fail, packed, respond
 from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.http.sse import EventStream
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.http.entry import HttpEntry, ModelPath
+from wherry.frontends.v2.output_codec import is_large
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest
@@ -138,12 +141,36 @@ class GenerateCall(GenerateRequest):
                 )
             if error is not None:
                 raise error
-            found = self.codec.answer(self._responses[0], self.asked)
-            respond(
-                self.exchange, found.body, content_type=found.content_type, headers=found.headers
+            response, accepts = (
+                self._responses[0],
+                "accept-encoding" in self.exchange.request.headers,
             )
+            if (accepts or not self.asked.file) and is_large(response.outputs):
+                self.entry.off_loop(
+                    self.exchange, partial(self._encoded_beside, response), self._send, reads=False
+                )
+            else:
+                self._send(self.codec.answer(response, self.asked))
         except Exception as problem:  # noqa: BLE001 - whatever it is, the client is told
             fail(self.exchange, problem)
+
+    def _encoded_beside(self, response: InferResponse) -> TypedAnswer:
+        """Encode and compress an answer in another thread."""
+        found = self.codec.answer(response, self.asked)
+        accepts = self.exchange.request.headers.get("accept-encoding")
+        if accepts is not None:
+            body, headers = packed(found.body, accepts, MAX_BYTES)
+            return TypedAnswer(body, found.content_type, (*found.headers, *headers), packed=True)
+        return found
+
+    def _send(self, found: TypedAnswer) -> None:
+        respond(
+            self.exchange,
+            found.body,
+            content_type=found.content_type,
+            headers=found.headers,
+            compress=not found.packed,
+        )
 
 
 class StreamCall(GenerateRequest):
