@@ -1,4 +1,4 @@
-"""How does JSON that holds files, as base64 in `{"b64": ...}`, become members with bytes?
+"""How does JSON that holds files, in base64, become members with bytes?
 
 The JSON parser decodes base64 itself, straight from the body: that takes a third of the time of a
 string first and its bytes then.
