@@ -3,12 +3,15 @@
 A collector of a few lines, built from opentelemetry-proto: over HTTP, and over gRPC.
 """
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
@@ -16,6 +19,10 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 
@@ -123,6 +130,32 @@ def collector() -> Iterator[Collector]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def grpc_collector() -> Iterator[Collector]:
+    """A collector for OTLP over gRPC."""
+    collected = Collector()
+
+    class Traces(TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            collected.take_spans(request)
+            return ExportTraceServiceResponse()
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    add_TraceServiceServicer_to_server(Traces(), server)
+    collected.url = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield collected
+    finally:
+        server.stop(None).wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    return port
 
 
 def attributes_of(given: Sequence[Any]) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """Is one request followed from its client through queue, batch and worker, over real OTLP?"""
 
+import os
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
-from tests.otlp import Collector, Span, collector
+from tests.otlp import Collector, Span, collector, free_port, grpc_collector
 from wherry.testing.servers import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -25,6 +30,13 @@ def upper(text: list[str]) -> list[str]:
     with tracer.start_as_current_span("inside") as span:
         span.set_attribute("pid", os.getpid())
         return [one.upper() for one in text]
+"""
+PLAIN = """
+import wherry
+
+@wherry.model
+def upper(text: str) -> str:
+    return text.upper()
 """
 BODY = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}
 
@@ -78,3 +90,84 @@ def in_order(around: Span, *within: Span) -> None:
         moments += [span.started, span.ended]
     moments.append(around.ended)
     assert moments == sorted(moments)
+
+
+def test_a_call_over_grpc_is_followed_into_the_worker_and_sent_over_grpc(tmp_path: Path) -> None:
+    headers, trace, parent = client_span()
+    with (
+        grpc_collector() as collected,
+        serving(
+            tmp_path, collected, "--grpc-port", str(port := free_port()),
+            OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
+        ),
+        InferenceServerClient(f"127.0.0.1:{port}") as client,
+    ):  # fmt: skip
+        text = InferInput("text", [1], "BYTES")
+        text.set_data_from_numpy(np.array([b"a"], object))
+        client.infer("upper", [text], headers=headers)
+        with pytest.raises(InferenceServerException):
+            client.infer("nothing", [text], headers=headers)
+    done, failed = collected.named("inference.GRPCInferenceService/ModelInfer")
+    assert (done.trace, done.parent, done.raw.kind) == (trace, parent, 2)
+    assert done.attributes["rpc.grpc.status_code"] == 0
+    assert {span.name for span in collected.below(done)} == {"encode", "execute", "queue"}
+    batch, inside = collected.one("batch upper"), collected.one("inside")
+    assert (inside.trace, inside.parent) == (trace, batch.id)
+    assert failed.attributes["rpc.response.status_code"] == "NOT_FOUND"
+    assert failed.attributes["error.type"] == "NOT_FOUND"
+    assert not failed.has_failed  # its client has asked for what is not there
+
+
+def test_a_request_is_followed_from_a_front_to_the_owner_of_its_model(tmp_path: Path) -> None:
+    headers, trace, parent = client_span()
+    with collector() as collected:
+        with serving(tmp_path, collected, "--fronts", "1") as server:
+            httpx.post(f"{server.url}/v2/models/upper/infer", json=BODY, headers=headers)
+        request = collected.one("POST /v2/models/{model}/infer")
+        assert (request.trace, request.parent) == (trace, parent)
+        owned = collected.one("infer upper")
+        assert (owned.trace, owned.parent) == (trace, request.id)
+        assert sorted(span.name for span in collected.below(owned)) == ["execute", "queue"]
+        assert collected.one("inside").trace == trace
+
+
+def test_an_unsampled_parent_has_no_spans_here_nor_in_the_worker(tmp_path: Path) -> None:
+    headers, _, _ = client_span()
+    headers["traceparent"] = headers["traceparent"][:-2] + "00"
+    with collector() as collected, serving(tmp_path, collected) as server:
+        for _ in range(3):
+            httpx.post(f"{server.url}/v2/models/upper/infer", json=BODY, headers=headers)
+    assert collected.spans == []
+
+
+@pytest.mark.parametrize("wrong", ["down", "500", "garbage"])
+def test_a_collector_that_fails_harms_no_request_and_no_end(tmp_path: Path, wrong: str) -> None:
+    def misbehave(handler: BaseHTTPRequestHandler) -> None:
+        if wrong == "garbage":
+            handler.wfile.write(b"\0" * 100)
+        else:
+            handler.send_error(500)
+        handler.close_connection = True
+
+    with collector() as collected:
+        collected.misbehaves = misbehave
+        if wrong == "down":
+            collected.url = "http://127.0.0.1:9"
+        with serving(tmp_path, collected, OTEL_BSP_SCHEDULE_DELAY="10") as server:
+            for _ in range(20):
+                answer = httpx.post(f"{server.url}/v2/models/upper/infer", json=BODY)
+                assert answer.status_code == 200
+        assert server.process.returncode == 0
+
+
+def test_without_the_extra_the_server_says_how_to_get_it_and_serves(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(PLAIN)
+    (tmp_path / "opentelemetry.py").write_text("")  # no package
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "PYTHONPATH": _path(tmp_path)}
+    with ServerProcess("app.py", cwd=str(tmp_path), env=env) as server:
+        assert httpx.post(f"{server.url}/v2/models/upper/infer", json=BODY).status_code == 200
+        assert "pip install 'wherry[otel]'" in server.log
+
+
+def _path(first: Path) -> str:
+    return os.pathsep.join([str(first), os.environ.get("PYTHONPATH", "")])

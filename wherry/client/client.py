@@ -21,6 +21,7 @@ from wherry.client.wire import (
     outputs_of,
     row_of,
 )
+from wherry.observability.otel.user_code import current_headers
 from wherry.values.errors import ConfigError, DeadlineExceeded, InvalidRequest, WherryError
 from wherry.values.request import Columns
 
@@ -225,7 +226,7 @@ class Client:
         timeout: float | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield a successful response; WherryError for any other."""
-        send = {**self._headers, **(headers or {})}
+        send = {**self._headers, **(headers or {}), **current_headers()}
         if body is not None:
             send.setdefault(
                 "Content-Type", "application/octet-stream" if headers else "application/json"

@@ -67,6 +67,8 @@ class PipelineCall:
     #: The tenant of the request.
     tenant: str
     span: Span
+    #: Whether it is traced by OpenTelemetry, and its calls with it.
+    is_traced: bool = False
 
 
 current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call", default=None)

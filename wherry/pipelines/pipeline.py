@@ -19,6 +19,7 @@ from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.runner import Refused, Runner
 from wherry.models.config import ModelConfig
 from wherry.models.model import Caller, PipelineCall, current_call
+from wherry.observability.otel.user_code import enter
 from wherry.observability.statistics import ModelStatistics, ResponseCount
 from wherry.observability.tracing import CallTraces, Span
 from wherry.pipelines.fan_out import gather
@@ -285,7 +286,11 @@ class PipelineRunner(Runner):
         span = request.span
         if not isinstance(span, Span):
             span = Span(self.config.name, request.rows, self._clock())
-        current_call.set(PipelineCall(self._caller, request.deadline, request.tenant, span))
+        is_traced = request.trace is not None
+        if is_traced:
+            enter(request.trace.enters(self._clock()))
+        call = PipelineCall(self._caller, request.deadline, request.tenant, span, is_traced)
+        current_call.set(call)
         started = perf_counter_ns()
         outcome: InferResponse | WherryError | None = None
         try:

@@ -104,6 +104,7 @@ class ModelChannel:
             and request.parameters is None
             and request.sequence is None
             and request.wanted is None
+            and request.trace is None
             and request.priority == self._default_priority
         )
 
@@ -150,6 +151,7 @@ class ModelChannel:
                 request.sequence,
                 None if request.wanted is None else list(request.wanted),
                 request.streams,
+                None if request.trace is None else request.trace.sent(),
             ),
             _size(columns),
         )

@@ -68,6 +68,8 @@ class OneRequest(LinkMessage):
     sequence: SequenceStep | None
     wanted: list[str] | None
     streams: bool
+    #: The W3C's headers of the span that the front has of it; None: it is not traced.
+    trace: dict[str, str] | None = None
 
 
 class CancelRows(LinkMessage):

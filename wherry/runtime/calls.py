@@ -11,6 +11,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from wherry.models.model import PipelineCall, current_call
+from wherry.observability.otel.following import FollowedRequest
+from wherry.observability.otel.providers import tracing_of
+from wherry.observability.otel.tracing import Tracing
 from wherry.observability.tracing import Span
 from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.loaded_model import LoadedModel
@@ -29,6 +32,25 @@ class LocalCalls:
         self._clock = clock
         self._pipelines = pipelines
         self._ports = ports
+        #: OpenTelemetry's, by the provider that the program has set by now, or a server's; None: it
+        #: is off.
+        self.tracing: Tracing | None = tracing_of("", clock, serves=False)
+
+    def trace(self, loaded: LoadedModel) -> FollowedRequest | None:
+        """The trace of a call that begins here; None: it is not traced."""
+        tracing, call = self.tracing, current_call.get()
+        if tracing is None or (call is not None and not call.is_traced):
+            return None
+        trace = tracing.local(loaded.name)
+        if trace is None:
+            return None
+        return FollowedRequest(trace, loaded.name, loaded.version, own_span=True)
+
+    def told(self) -> None:
+        """A call has its outcome: what was noted of it becomes spans here, if nobody else does
+        that."""
+        if self.tracing is not None:
+            self.tracing.flush()
 
     # From threads
 
@@ -40,14 +62,18 @@ class LocalCalls:
         timeout: float | None = None,
         priority: int = 0,
         sequence: SequenceStep | None = None,
+        trace: FollowedRequest | None = None,
     ) -> InferResponse:
         """Return the answer to checked columns. Blocks."""
-        call = self._begin(loaded, columns, rows, timeout, priority, sequence)
+        call = self._begin(loaded, columns, rows, timeout, priority, sequence, trace)
         try:
             return _wait(call)
         except BaseException:
             loaded.cancel(call[0])  # a KeyboardInterrupt while it runs; else it is settled
             raise
+        finally:
+            if trace is not None:
+                self.told()
 
     def map(self, loaded: LoadedModel, rows: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of rows in their order, with enough requests in flight to fill batches.
@@ -61,7 +87,9 @@ class LocalCalls:
         try:
             for row in rows:
                 args, inputs = ((), dict(row)) if loaded.is_row(row) else ((row,), {})
-                pending.append(self._begin(loaded, loaded.row_columns(args, inputs), 1))
+                trace = None if self.tracing is None else self.trace(loaded)
+                columns = loaded.row_columns(args, inputs)
+                pending.append(self._begin(loaded, columns, 1, trace=trace))
                 if len(pending) >= window:
                     answer = _wait(pending[0])
                     pending.popleft()
@@ -73,6 +101,7 @@ class LocalCalls:
         finally:
             for request, _ in pending:
                 loaded.cancel(request)
+            self.told()
 
     def stream(
         self, loaded: LoadedModel, columns: Columns, **options: Any
@@ -85,6 +114,8 @@ class LocalCalls:
             lambda _, response: queue.put(response), lambda _: queue.put(None)
         )
         request = loaded.request(columns, 1, reply, **options)
+        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
+            trace.follow(request)
         loaded.submit([request])
         try:
             while (response := queue.get()) is not None:
@@ -93,6 +124,7 @@ class LocalCalls:
             reply.result()
         finally:
             loaded.cancel(request)
+            self.told()
 
     def _begin(
         self,
@@ -102,6 +134,7 @@ class LocalCalls:
         timeout: float | None = None,
         priority: int = 0,
         sequence: SequenceStep | None = None,
+        trace: FollowedRequest | None = None,
     ) -> tuple[InferRequest, threading.Lock]:
         if self._pipelines.is_here:
             self._refuse_to_wait(loaded)
@@ -115,6 +148,8 @@ class LocalCalls:
             priority=priority,
             sequence=sequence,
         )
+        if trace is not None:
+            trace.follow(request)
         loaded.submit([request])
         return request, answered
 
@@ -150,6 +185,8 @@ class LocalCalls:
         if call is not None:
             options = self._inherited(call, options)
         request = loaded.request(columns, rows, reply, **options)
+        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
+            trace.follow(request)
         with NO_SPAN if call is None else self._traced(call, loaded, request):
             port.submit(loaded, request)
             try:
@@ -157,6 +194,9 @@ class LocalCalls:
             except asyncio.CancelledError:
                 loaded.cancel(request)
                 raise
+            finally:
+                if self.tracing is not None:
+                    self.told()
 
     async def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
@@ -172,6 +212,8 @@ class LocalCalls:
         if call is not None:
             options = self._inherited(call, options)
         request = loaded.request(columns, rows, reply, **options)
+        if self.tracing is not None and (trace := self.trace(loaded)) is not None:
+            trace.follow(request)
         with NO_SPAN if call is None else self._traced(call, loaded, request):
             port.submit(loaded, request)
             try:
@@ -181,6 +223,7 @@ class LocalCalls:
                 reply.result()
             finally:
                 loaded.cancel(request)
+                self.told()
 
     def _inherited(self, call: PipelineCall, options: dict[str, Any]) -> dict[str, Any]:
         """Give a pipeline's calls its deadline, unless their own is earlier, and its tenant."""

@@ -71,7 +71,7 @@ class Runtime:
         self._timer = Timer(clock)
         self._pipeline_thread = LoopThread("wherry-pipelines")
         self.ports = LoopPorts()
-        self._calls = LocalCalls(clock, self._pipeline_thread, self.ports)
+        self.calls = LocalCalls(clock, self._pipeline_thread, self.ports)
         self._builder = Builder(
             self,
             isolation=isolation,
@@ -109,7 +109,6 @@ class Runtime:
 
     def load(self, model: Model, **overrides: Any) -> LoadedModel:
         """Load one model, warm it up and make it callable. Blocks; the others go on serving.
-
         Loading a version again replaces it without a gap: the old one serves until the new one
         is ready, then finishes what it has. Raises ConfigError or LoadFailed.
         """
@@ -218,13 +217,14 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         columns = loaded.row_columns(args, inputs)
-        if loaded.runs_in_caller and timeout is None and not priority:
+        trace = None if self.calls.tracing is None else self.calls.trace(loaded)
+        if loaded.runs_in_caller and timeout is None and not priority and trace is None:
             outcome = loaded.runner.run_in_caller(columns)
             if outcome is not None:
                 if isinstance(outcome, Failure):
                     raise outcome.as_exception()
                 return loaded.row(outcome)
-        response = self._calls.run(loaded, columns, 1, timeout, priority, sequence_step)
+        response = self.calls.run(loaded, columns, 1, timeout, priority, sequence_step, trace)
         return loaded.row(response.outputs)
 
     def infer_batch(
@@ -243,7 +243,8 @@ class Runtime:
         """
         loaded = self.registry.find(model, version)
         checked, rows = columns_of_rows(loaded.signature, loaded.config, columns)
-        outputs = self._calls.run(loaded, checked, rows, timeout, priority).outputs
+        run, trace = self.calls.run, self.calls.trace(loaded)
+        outputs = run(loaded, checked, rows, timeout, priority, None, trace).outputs
         return values_of(loaded, outputs)
 
     async def ainfer(
@@ -260,7 +261,7 @@ class Runtime:
         """`infer` for asyncio, from any event loop; cancelling the task cancels the request."""
         loaded = self.registry.find(model, version)
         columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
-        answer = await self._calls.answer(
+        answer = await self.calls.answer(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         return await _off_loop(loaded, loaded.row, answer.outputs)
@@ -273,7 +274,7 @@ class Runtime:
         Lazy: rows are taken as results are asked for. The first error is raised in its place;
         closing the iterator cancels what is in flight.
         """
-        return self._calls.map(self.registry.find(model, version), rows)
+        return self.calls.map(self.registry.find(model, version), rows)
 
     def stream(
         self,
@@ -289,7 +290,7 @@ class Runtime:
         """The responses of a generator model as they come. Closing the iterator cancels."""
         loaded = self.registry.find(model, version)
         columns = loaded.row_columns(args, inputs)
-        responses = self._calls.stream(
+        responses = self.calls.stream(
             loaded, columns, timeout=timeout, priority=priority, sequence=sequence_step
         )
         with closing(responses):
@@ -310,7 +311,7 @@ class Runtime:
         """`stream` for asyncio."""
         loaded = self.registry.find(model, version)
         columns = await _off_loop(loaded, loaded.row_columns, args, inputs)
-        responses = self._calls.responses(
+        responses = self.calls.responses(
             loaded, columns, 1, timeout=timeout, priority=priority, sequence=sequence_step
         )
         async with aclosing(responses):
@@ -326,13 +327,13 @@ class Runtime:
 
         The options are those of LoadedModel.request. Cancelling the task cancels the request.
         """
-        return self._calls.answer(loaded, columns, rows, **options)
+        return self.calls.answer(loaded, columns, rows, **options)
 
     def responses(
         self, loaded: LoadedModel, columns: Columns, rows: int, **options: Any
     ) -> AsyncGenerator[InferResponse, None]:
         """`answer` for a model that streams. Closing the generator cancels the request."""
-        return self._calls.responses(loaded, columns, rows, **options)
+        return self.calls.responses(loaded, columns, rows, **options)
 
     def port(self) -> LoopPort:
         """Return the running event loop's port into this runtime."""

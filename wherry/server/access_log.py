@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from wherry.frontends.http.exchange import LEFT, Exchange, PassedOn
+from wherry.observability.otel.tracing import RequestTrace
 
 #: Health and metrics are left out: probes would drown the rest.
 QUIET: Final = ("/v2/health", "/metrics", "/health", "/livez", "/readyz", "/healthz", "/ping")
@@ -72,6 +73,7 @@ class _LoggedExchange(PassedOn):
                 "peer": request.peer,
                 **({"key": request.caller} if request.caller else {}),
                 **_trace_context(request.headers),
+                **_own_span(request.head.trace),
             },
         )
 
@@ -80,3 +82,13 @@ def _trace_context(headers: Mapping[str, str]) -> dict[str, str]:
     """The W3C trace that a request belongs to, if its header says so."""
     given = headers.get("traceparent", "")
     return {"traceparent": given} if _TRACEPARENT.fullmatch(given) else {}
+
+
+def _own_span(trace: RequestTrace | None) -> dict[str, str]:
+    """The span of this very request, if it is traced."""
+    if trace is None:
+        return {}
+    return {
+        "trace_id": f"{trace.context.trace_id:032x}",
+        "span_id": f"{trace.context.span_id:016x}",
+    }

@@ -157,6 +157,8 @@ def applications(
     access = options.access
     common = _common(control, options, plan)
     common.tracing = tracing_of(common.version, control.runtime.clock)
+    if common.tracing is not None:
+        control.runtime.calls.tracing = common.tracing
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     http = HttpApp(
         control.runtime,

@@ -15,9 +15,11 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
 from wherry.frontends.openai.errors import BadField, fail
 from wherry.frontends.openai.fields import EmbeddingRequest
+from wherry.frontends.openai.spans import asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.output_codec import is_large
+from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
@@ -51,6 +53,10 @@ class Embedding:
             timeout=terms.timeout,
             tenant=terms.tenant_of(self._exchange.request.caller),
         )
+        if (trace := self._exchange.request.head.trace) is not None:
+            loaded = self._loaded
+            FollowedRequest(trace, loaded.name, loaded.version).follow(request)
+            trace.draft.attributes.update(asked_for(self._wanted, "embeddings"))
         self._entry.admission.enter(request)
         self._exchange.request.body = b""  # free it: the columns hold what is needed
         self._exchange.on_disconnect = lambda: self._cancel(request)

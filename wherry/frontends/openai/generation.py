@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,8 +17,11 @@ from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.fields import Conversion, Request
 from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.observability.otel.following import FollowedRequest
+from wherry.observability.otel.tracing import RequestTrace
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
@@ -43,6 +46,8 @@ class Generation:
         self._per_prompt = wanted.n or 1
         self._open: list[InferRequest] = []
         self._failed: Exception | None = None
+        #: Called when the whole answer is known.
+        self._at_the_end: Callable[[], None] = _nothing
         #: Whose response each event carries that the client has not read yet.
         self._unread: deque[Reply[InferResponse]] = deque()
         self._events = EventStream(exchange, self._read) if wanted.stream else None
@@ -51,6 +56,7 @@ class Generation:
         """Send a request for each prompt; what is refused at once is raised, and none is sent."""
         request, port = self._exchange.request, self._entry.port()
         terms = terms_of(request.headers, self._entry.common.tenant_key)
+        trace = request.head.trace
         for number, inputs in enumerate(prompts):
             columns = self._loaded.row_columns((), self._known(inputs))
             self._open.append(
@@ -64,6 +70,8 @@ class Generation:
                     tenant=terms.tenant_of(request.caller),
                 )
             )
+        if trace is not None:
+            self._follow(trace)
         self._exchange.on_disconnect = self._cancel
         self._entry.admission.enter_all(self._open)
         self._exchange.request.body = b""  # free it: the columns hold what is needed
@@ -71,6 +79,15 @@ class Generation:
             port.submit(self._loaded, each)
         if self._events is not None:
             self._events.keep_alive()
+
+    def _follow(self, trace: RequestTrace) -> None:
+        """Have what is asked for, and what comes of it, in the request's span."""
+        loaded, attributes = self._loaded, trace.draft.attributes
+        for each in self._open:
+            FollowedRequest(trace, loaded.name, loaded.version).follow(each)
+        attributes.update(asked_for(self._wanted, self._answer.kind))
+        # Once it is known, which is before its span ends: both are of the loop's thread.
+        self._at_the_end = lambda: attributes.update(answered_with(self._answer))
 
     def _known(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """The inputs that the model has; what it has not must not have been asked for."""
@@ -147,6 +164,7 @@ class Generation:
         try:
             if self._failed is None:
                 last = self._answer.end()
+                self._at_the_end()
                 if self._events is None:
                     respond(self._exchange, msgspec.json.encode(self._answer.whole()))
                 else:
@@ -175,6 +193,10 @@ class Generation:
         _, body, _ = described(self._exchange, error, self._wanted.named)
         self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
         self._events.end()
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _nobody(_: Reply[InferResponse]) -> None:

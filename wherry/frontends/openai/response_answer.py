@@ -29,6 +29,7 @@ class ResponseAnswer(OpenAIAnswer):
         self._request_id = request_id
         self._repeated = repeated
         self._chat = ChatAnswer(model, request_id, tools, most_calls)
+        self.usage, self.choices = self._chat.usage, self._chat.choices
         self._status = "in_progress"
         self._items: list[Json] = []
         #: The message that goes on.

@@ -25,6 +25,7 @@ from wherry.frontends.rows.reply import (
     row_requests,
 )
 from wherry.frontends.v2.common import Common
+from wherry.observability.otel.following import follow_in
 from wherry.remote.columns import is_small, unpacked
 from wherry.remote.errors import refused
 from wherry.remote.messages import (
@@ -229,6 +230,9 @@ class FrontConnection:
         except WherryError as error:
             self._refuse(model.number, [message.id], error)
         else:
+            if message.trace is not None and (tracing := self._common.tracing) is not None:
+                loaded = model.loaded
+                follow_in(tracing, request, loaded.name, loaded.version, message.trace)
             self._admit(model, request, small=is_small(columns))
 
     def _admit(self, model: ServedModel, request: InferRequest, *, small: bool) -> None:

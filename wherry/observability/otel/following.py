@@ -7,7 +7,7 @@ thing that other requests are asked. All times are those that the runtime takes 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from wherry.observability.otel.context import TraceContext
@@ -30,7 +30,9 @@ class FollowedRequest:
     """One request of the runtime, within a trace. With `own_span` it has a span around it, else it
     is its trace that ends later."""
 
-    __slots__ = ("_lock", "_own_span", "model", "runs", "trace", "version")
+    __slots__ = (
+        "_lock", "_own_span", "_pipeline", "_was_sent", "model", "runs", "trace", "version",
+    )  # fmt: skip
 
     def __init__(
         self, trace: RequestTrace, model: str, version: str, *, own_span: bool = False
@@ -39,6 +41,8 @@ class FollowedRequest:
         self.model = model
         self.version = version
         self._own_span = own_span
+        self._was_sent = False
+        self._pipeline: tuple[TraceContext, float] | None = None
         #: The batches that have it, or parts of it, and have not ended.
         self.runs: dict[InferRequest, Run] = {}
         self._lock = threading.Lock()
@@ -49,6 +53,16 @@ class FollowedRequest:
         attributes = self.trace.draft.attributes
         attributes["wherry.model"], attributes["wherry.version"] = self.model, self.version
         request.reply.first(lambda reply: self._settled(request, reply))
+
+    def enters(self, started: float) -> TraceContext:
+        """The request runs by itself, as a pipeline's does: the span that its calls are below."""
+        self._pipeline = self.trace.new_context(), started
+        return self._pipeline[0]
+
+    def sent(self) -> dict[str, str]:
+        """The request goes to another process: what that is told of the trace."""
+        self._was_sent = True
+        return self.trace.context.headers()
 
     def begins(self, request: InferRequest, batch: BatchTrace, started: float) -> Run:
         """A batch with the request, or a part of it, begins to run."""
@@ -89,7 +103,13 @@ class FollowedRequest:
             open_runs, self.runs = list(self.runs.values()), {}
         for run in open_runs:
             self._ran(run, now, None if failed is None else str(failed))
-        if not open_runs and request.started_at is None:
+        if self._pipeline is not None:
+            context, started = self._pipeline
+            ran = trace.child("execute", started, now, context=context)
+            ran.attributes = {"wherry.model": self.model, "wherry.pipeline": True}
+            ran.error = None if failed is None else str(failed)
+            trace.tracing.add(ran)
+        elif not open_runs and request.started_at is None and not self._was_sent:
             self._never_ran(request, now, failed)
         trace.settled_at = now
         if failed is not None:
@@ -178,6 +198,15 @@ class BatchTrace:
         self._tracing.add(draft)
         for request in self._requests:
             request.trace.ends(request, started, ended)
+
+
+def follow_in(
+    tracing: Tracing, request: InferRequest, model: str, version: str, headers: Mapping[str, str]
+) -> None:
+    """Follow a request that another process of ours has taken, and traces, by these headers."""
+    trace = tracing.begin(f"infer {model}", SpanKind.SERVER, headers, {})
+    if trace is not None:
+        FollowedRequest(trace, model, version, own_span=True).follow(request)
 
 
 def begun(

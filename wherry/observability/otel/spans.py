@@ -37,7 +37,8 @@ _UNSET: Final = Status(StatusCode.UNSET)
 
 
 class SpanSink:
-    """Takes drafts of one process. Any thread; nothing blocks but `close`."""
+    """Takes drafts of one process. Any thread; nothing blocks but `flush` and `close`. It has a
+    thread once it is started."""
 
     def __init__(self, tracer: Tracer, version: str, clock: Callable[[], float]) -> None:
         self._tracer = tracer
@@ -67,6 +68,8 @@ class SpanSink:
         self._bell.set()
         if self._thread.ident is not None:
             self._thread.join(timeout)
+        else:
+            self.flush()
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -74,19 +77,24 @@ class SpanSink:
             self._bell.wait()
             self._ending.wait(PAUSE)
             self._bell.clear()
-            self._hand_over()
-        self._hand_over()
+            self.flush()
+        self.flush()
 
-    def _hand_over(self) -> None:
+    def flush(self) -> None:
+        """Make the spans and hand them over, in this thread."""
         # Both clocks now: the wall clock may have been set since the last time.
         wall = time.time_ns() - int(self._clock() * 1e9)
         processor = self._tracer.span_processor
         dropped, self.dropped = self.dropped, 0
         if dropped:
             log.warning("spans dropped: too many at once", extra={"spans": dropped})
-        while self._waiting:
+        while True:
             try:
-                processor.on_end(self._span(self._waiting.popleft(), wall))
+                draft = self._waiting.popleft()
+            except IndexError:  # another thread may have been at it, too
+                return
+            try:
+                processor.on_end(self._span(draft, wall))
             except Exception:  # of a processor of the program, or our own bug
                 log.exception("a span is lost")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from wherry.observability.otel.context import TraceContext, context_of
 from wherry.observability.otel.drafts import SpanDraft, SpanEvent, SpanKind
+from wherry.observability.otel.user_code import current_context
 
 if TYPE_CHECKING:
     from wherry.observability.otel.sampling import TraceSampling
@@ -16,6 +17,7 @@ class Sink(Protocol):
     """Where drafts go."""
 
     def start(self) -> None: ...
+    def flush(self) -> None: ...
     def add(self, draft: SpanDraft) -> None: ...
     def close(self, timeout: float) -> bool: ...
 
@@ -41,6 +43,8 @@ class Tracing:
         self.add = sink.add
         self._sink = sink
         self._start, self._end = start, end
+        #: Whether traces begin where requests arrive, and not with calls of this program.
+        self.begins_only_entries = False
         #: Whether a request without a traceparent has no parent, and is traced if it is drawn.
         self._draws = read is context_of and sampling.is_usual
         self._ratio, self._draw = sampling.ratio, sampling.draw
@@ -59,17 +63,47 @@ class Tracing:
             own: TraceContext | None = self.sampling.root()
         else:
             own = self.sampling.child(parent, name, attributes)
+        return self._begun(name, kind, own, parent, attributes, is_entry=True)
+
+    def local(self, model: str) -> RequestTrace | None:
+        """The trace of a call that this program itself makes; None: it is not traced. In a server
+        only a call within a span is."""
+        parent = current_context()
+        if parent is None and (self.begins_only_entries or self._draw() >= self._ratio):
+            return None
+        name, attributes = f"infer {model}", dict[str, Any]()
+        if parent is None and self.sampling.is_usual:
+            own: TraceContext | None = self.sampling.root()
+        else:
+            own = self.sampling.child(parent, name, attributes)
+        return self._begun(name, SpanKind.INTERNAL, own, parent, attributes, is_entry=False)
+
+    def _begun(
+        self,
+        name: str,
+        kind: SpanKind,
+        own: TraceContext | None,
+        parent: TraceContext | None,
+        attributes: dict[str, Any],
+        *,
+        is_entry: bool,
+    ) -> RequestTrace | None:
         if own is None:
             return None
-        draft = SpanDraft(
-            name, kind, own, parent, self.clock(), attributes=attributes, events=[], is_entry=True
-        )
+        now = self.clock()
+        draft = SpanDraft(name, kind, own, parent, now, 0.0, attributes, [], [], is_entry)
         return RequestTrace(self, draft)
+
+    def flush(self) -> None:
+        """Hand over in this thread what was collected, unless a thread does that."""
+        if not self.begins_only_entries:
+            self._sink.flush()
 
     def start(self) -> None:
         """Start the threads that send. May read files."""
         self._start()
         self._sink.start()
+        self.begins_only_entries = True
 
     def close(self, timeout: float) -> bool:
         """Send what was collected, and end. False if that took longer than `timeout` seconds."""
