@@ -6,6 +6,7 @@ seeds are inputs that are mostly right, for the fuzzer to spoil.
 
 import asyncio
 import contextlib
+import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
+import soundfile
+from PIL import Image
 
 import wherry
 from tests.unit.frontends.grpc.raw import Desk, Peer
@@ -35,7 +38,9 @@ from wherry.remote.handshake import Identity, Proof, parsed
 from wherry.remote.messages import FromFront, Hello, OneRequest, Rows
 from wherry.repository import json_form, pbtxt
 from wherry.repository.triton_config import TritonConfig
+from wherry.values import media_codec
 from wherry.values.errors import WherryError
+from wherry.values.media import AUDIO_TYPES, IMAGE_TYPES, AudioSpec, ImageSpec
 from wherry.workers.encoding import MessageDecoder, MessageEncoder
 from wherry.workers.frames import Garbage
 
@@ -183,6 +188,30 @@ def _rows(data: bytes) -> None:
     _DECODER.decode(memoryview(data))
 
 
+def _image(data: bytes) -> None:
+    media_codec.prepared(data, ImageSpec(max_pixels=2**20))[1]()
+
+
+def _audio(data: bytes) -> None:
+    media_codec.prepared(data, AudioSpec(max_seconds=2, sample_rate=8000))[1]()
+
+
+def _images() -> list[bytes]:
+    """One image of each format."""
+    files = [io.BytesIO() for _ in IMAGE_TYPES]
+    for name, file in zip(IMAGE_TYPES, files, strict=True):
+        Image.linear_gradient("L").resize((9, 7)).convert("RGB").save(file, name)
+    return [file.getvalue() for file in files]
+
+
+def _sounds() -> list[bytes]:
+    """A sound of each format."""
+    files = [io.BytesIO() for _ in AUDIO_TYPES]
+    for name, file in zip(AUDIO_TYPES, files, strict=True):
+        soundfile.write(file, np.sin(np.arange(800) / 9), 16_000, format=name.upper())
+    return [file.getvalue() for file in files]
+
+
 TARGETS: Final[dict[str, Target]] = {
     "http": Target(
         _http,
@@ -234,6 +263,8 @@ TARGETS: Final[dict[str, Target]] = {
             b"cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-more\n\n",
         ],
     ),
+    "image": Target(_image, _images()),
+    "audio": Target(_audio, _sounds()),
     "grpc-messages": Target(_pieces, [b"\0\0\0\0\3abc\0\0\0\0\0", b"\1\0\0\0\1a"]),
     "protobuf": Target(
         _REQUEST.decode, [b"\x0a\1m\x2a\x0b\x0a\1x\x12\4FP32\x18\1", b"\x22\7\x0a\1k\x12\2\x08\1"]

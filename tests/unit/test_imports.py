@@ -25,7 +25,7 @@ PUBLIC = {
     "SequenceLost", "SequenceState", "SequenceStep",
     "RequestTooLarge", "Runtime", "Server", "Step", "StepModel", "Unsupported",
     "WherryError", "WorkerDied", "__version__", "asgi", "gather", "in_order", "model", "pipeline",
-    "split_text",
+    "split_text", "Audio", "AudioSpec", "File", "FileSpec", "Image", "ImageSpec",
 }  # fmt: skip
 
 
@@ -54,6 +54,13 @@ def test_a_name_is_loaded_when_it_is_used() -> None:
     used = loaded_by("import wherry\n@wherry.model\ndef m(x: list[str]) -> list[str]: return x")
     assert "numpy" in used
     assert "wherry.server.server" not in used
+
+
+def test_pillow_is_loaded_for_the_models_that_name_it() -> None:
+    model = "import wherry\n@wherry.model\ndef m(x: {0}) -> {0}: return x"
+    assert not loaded_by(model.format("wherry.File")) & {"PIL", "soundfile"}
+    assert not loaded_by(model.format("wherry.Audio")) & {"PIL", "soundfile"}
+    assert "PIL" in loaded_by(model.format("wherry.Image"))
 
 
 def test_import_wherry_leaves_logging_alone() -> None:

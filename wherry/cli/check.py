@@ -33,6 +33,7 @@ from wherry.runtime.targets import TargetRaised, load_targets
 from wherry.server.options import OPTIONS
 from wherry.values.datatypes import TensorSpec
 from wherry.values.errors import ConfigError, LoadFailed, WherryError
+from wherry.values.media import Audio, File
 from wherry.values.request import SequenceStep
 
 
@@ -80,10 +81,12 @@ def _run_example(runtime: Runtime, loaded: LoadedModel, row: Mapping[str, Any]) 
         else:
             result = runtime.infer(loaded.name, sequence_step=step, **row)
     except WherryError as error:
-        print_line(f"  example  {as_json(row)}\n           FAILED: {error}")
+        print_line(f"  example  {as_json(_brief(row))}\n           FAILED: {error}")
         return False
     ms = (time.perf_counter() - started) * 1000
-    print_line(f"  example  {as_json(row)}\n           -> {as_json(result)}  ({ms:.1f} ms)")
+    print_line(
+        f"  example  {as_json(_brief(row))}\n           -> {as_json(_brief(result))}  ({ms:.1f} ms)"
+    )
     return True
 
 
@@ -110,7 +113,25 @@ def _rows_of_config(loaded: LoadedModel, settings: Settings) -> Iterable[tuple[s
 
 def _tensor(spec: TensorSpec) -> str:
     shape = f"[{', '.join(map(str, spec.shape))}]" if spec.shape else ""
-    return f"{spec.name} {spec.datatype}{shape}{' (optional)' if spec.optional else ''}"
+    content = "" if spec.media is None else f" ({spec.media.kind})"
+    return f"{spec.name} {spec.datatype}{shape}{content}{' (optional)' if spec.optional else ''}"
+
+
+def _brief(value: Any) -> Any:
+    """Files, images and sounds as a few words."""
+    if isinstance(value, Mapping):
+        return {name: _brief(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_brief(one) for one in value]
+    if isinstance(value, bytes | bytearray):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, File):
+        return f"<{value.name}: {len(value.data)} bytes>"
+    if isinstance(value, Audio):
+        return repr(value)
+    if hasattr(value, "mode") and hasattr(value, "size"):
+        return f"<{value.mode} image, {value.size[0]} x {value.size[1]}>"
+    return value
 
 
 def _check_repositories(runtime: Runtime, settings: Settings) -> bool:

@@ -6,6 +6,7 @@ frontend to encode.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 from wherry.backends.repository_model import RepositoryModel
@@ -22,6 +23,9 @@ from wherry.values.errors import InvalidRequest, ModelNotFound
 from wherry.values.media import MediaSpec
 
 Json = dict[str, Any]
+
+#: Of an example that is a file, so much is shown.
+MAX_EXAMPLE_BYTES = 64 << 10
 
 
 def metadata(runtime: Runtime, loaded: LoadedModel, version: str | None) -> Json:
@@ -60,8 +64,20 @@ def overview(loaded: LoadedModel) -> Json:
         "outputs": [
             {**_tensor(loaded, spec), "form": spec.form.value} for spec in loaded.signature.outputs
         ],
-        "examples": [dict(example) for example in config.examples],
+        "examples": [
+            {name: _example(value) for name, value in example.items()}
+            for example in config.examples
+        ],
     }
+
+
+def _example(value: Any) -> Any:
+    """An example's value as JSON that may be sent as it is; of a long file only its size."""
+    if not isinstance(value, bytes):
+        return value
+    if len(value) > MAX_EXAMPLE_BYTES:
+        return f"({len(value)} bytes)"
+    return {"b64": b64encode(value).decode()}
 
 
 def unloaded(name: str, reason: str) -> Json:
