@@ -171,7 +171,7 @@ def test_a_key_opens_every_path(headers: dict[str, str]) -> None:
 )
 def test_without_a_key_there_is_nothing_but_health(headers: dict[str, str]) -> None:
     with served(echo, keys=ApiKeys(["first", "second"])) as client:
-        for path in ("/", "/v2", "/metrics", "/v2/models/echo", "/nothing"):
+        for path in ("/dashboard/numbers", "/v2", "/metrics", "/v2/models/echo", "/nothing"):
             answer = client.get(path, headers)
             assert answer.status == 401, path
             assert answer.headers["www-authenticate"].startswith("Bearer")

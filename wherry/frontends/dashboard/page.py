@@ -1,34 +1,35 @@
-"""What does a browser show at `/`?
+"""What does a browser get at `/`?
 
-One file with its style and script inside, which may load nothing from elsewhere: its data comes
-from /v2/models, by relative addresses, so that it works under any prefix.
+One document that holds its style and its script and may load nothing from elsewhere: numbers,
+models and answers come from this server by relative addresses, so that it works under any prefix,
+with or without a slash at its end.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from pathlib import Path
 
 from wherry.frontends.http.answers import respond
-from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.exchange import Exchange, Headers
 
 
 def page(exchange: Exchange) -> None:
-    """The handler of `/`."""
+    """The handler of `/`. The page tells nothing of the server before it has asked for it."""
     respond(exchange, PAGE.encode(), content_type="text/html; charset=utf-8", headers=HEADERS)
 
 
-def page_headers(html: str) -> list[tuple[str, str]]:
-    """A policy that allows exactly this page's own style and script, and its own server."""
-    styles = " ".join(_hashes(html, "style"))
-    scripts = " ".join(_hashes(html, "script"))
+def whole_page(html: str, style: str, script: str) -> tuple[str, Headers]:
+    """The document with its style and script, and a policy that allows exactly these and its own
+    server. What is shown is of strangers: the browser refuses any markup made of text, too."""
     policy = (
-        f"default-src 'none'; style-src {styles}; script-src {scripts}; connect-src 'self';"
-        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};"
+        " connect-src 'self'; img-src data: blob:; media-src blob:; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none';"
+        " require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    return [
+    headers = (
         ("Content-Security-Policy", policy),
         ("X-Frame-Options", "DENY"),  # for what does not know frame-ancestors
         ("Cross-Origin-Opener-Policy", "same-origin"),
@@ -36,15 +37,18 @@ def page_headers(html: str) -> list[tuple[str, str]]:
         ("Permissions-Policy", "camera=(), geolocation=(), microphone=()"),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", "no-cache"),
-    ]
+    )
+    html = html.replace("<style></style>", f"<style>{style}</style>", 1)
+    return html.replace("<script></script>", f"<script>{script}</script>", 1), headers
 
 
-def _hashes(html: str, element: str) -> list[str]:
-    contents = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
-    digests = [hashlib.sha256(text.encode()).digest() for text in contents]
-    return [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _file(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 #: Read when the server is imported: its event loop must not read files.
-PAGE = Path(__file__).with_name("index.html").read_text(encoding="utf-8")
-HEADERS = page_headers(PAGE)
+PAGE, HEADERS = whole_page(_file("page.html"), _file("page.css"), _file("page.js"))

@@ -34,7 +34,7 @@ class Dashboard:
 
     def routes(self) -> dict[str, Route]:
         return {
-            "/": Route({"GET": page}, "metadata"),
+            "/": Route({"GET": page}, "metadata", open=True),
             NUMBERS: Route({"GET": self._tell}, "statistics"),
             EVENTS: Route({"GET": self._watch}, "statistics"),
         }

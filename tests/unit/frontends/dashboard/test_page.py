@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import wherry
 from tests.http_exchange import served
+from wherry.frontends.access.api_keys import ApiKeys
 
 
 @wherry.model(examples=[{"text": "</script><b>bold</b>"}])
@@ -38,8 +39,10 @@ def test_the_page_is_html_and_loads_nothing_from_elsewhere() -> None:
     assert answer.status == 200
     assert answer.content_type == "text/html; charset=utf-8"
     links = Links(answer.body.decode())
-    assert links.targets == ["data:,", "v2/models"]
-    assert "http://" not in answer.body.decode()
+    assert [one for one in links.targets if not one.startswith("#")] == [
+        "data:,", "metrics", "v2/models/stats", "dashboard/numbers", "v2/models",
+    ]  # fmt: skip
+    assert answer.body.decode().count("http://") == 1  # the name of SVG's elements
     assert "https://" not in answer.body.decode()
 
 
@@ -47,8 +50,8 @@ def test_every_address_is_relative_so_that_the_page_works_under_a_prefix() -> No
     with served(echo) as client:
         html = client.get("/").body.decode()
 
-    assert re.findall(r"""fetch\((?!base \+|path)""", html) == []
-    assert re.findall(r"""["'`]/v2""", html) == []
+    assert re.findall(r"""fetch\((?!base \+)""", html) == []
+    assert re.findall(r"""["'`]/(v1|v2|dashboard)""", html) == []
 
 
 def test_its_policy_allows_its_own_style_and_script_and_nothing_else() -> None:
@@ -64,7 +67,16 @@ def test_its_policy_allows_its_own_style_and_script_and_nothing_else() -> None:
         digest = base64.b64encode(hashlib.sha256(contents[0].encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
     assert Links(html).inline_handlers == []
-    assert "innerHTML" not in html
+    assert not re.search("innerHTML|outerHTML|insertAdjacent|document.write|eval", html)
+    assert "require-trusted-types-for 'script'" in policy
+
+
+def test_the_page_itself_needs_no_key_and_tells_nothing() -> None:
+    with served(echo, keys=ApiKeys(["key-of-the-test"])) as client:
+        answer = client.get("/")
+
+    assert answer.status == 200
+    assert "echo" not in answer.body.decode()
 
 
 def test_its_data_is_the_list_of_models() -> None:
