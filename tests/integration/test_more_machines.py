@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import until
+from wherry.cli import main
 from wherry.testing import ServerProcess
 
 pytestmark = pytest.mark.slow
@@ -80,6 +81,23 @@ def pool(tmp_path: Path) -> Iterator[tuple[ServerProcess, ServerProcess, ServerP
     with ExitStack() as stack:
         owners = [stack.enter_context(owner(tmp_path)) for _ in range(2)]
         yield (*owners, stack.enter_context(front(*owners)))  # type: ignore[misc]
+
+
+def test_top_shows_each_owner_and_what_all_of_them_have_counted(
+    pool: tuple[ServerProcess, ServerProcess, ServerProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    *owners, serving = pool
+    for _ in range(3):
+        hello(serving.url)
+    assert main(["top", "--json", serving.url]) == 0
+    assert json.loads(capsys.readouterr().out)["server"]["fronts"] == []
+
+    assert main(["top", serving.url]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^hello:1 +[\d.]+ ", printed, re.M)
+    assert "idle 100 %" in printed
+    for one in owners:
+        assert re.search(rf"^{rows_address(one)} +ready .* 0\.1\.0 +cpu$", printed, re.M)
 
 
 def test_a_front_answers_with_the_models_of_its_owners(

@@ -15,12 +15,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
+import wherry
 from tests.fakes import until
 from wherry.cli import main
+from wherry.testing import running_server
 
 pytestmark = pytest.mark.slow
 
@@ -258,3 +262,25 @@ def test_what_goes_wrong_is_said_on_stderr() -> None:
     assert "is a server running there?" in ran(server.url, status=1)  # it is gone
     assert "--interval" in ran(server.url, "--interval", "0", status=2)
     assert "nan" in ran(server.url, "--interval", "nan", status=2)
+
+
+def test_a_real_server_tells_what_is_shown() -> None:
+    with running_server(str(Path(__file__).with_name("board_models.py"))) as url:
+        assert hello(url, "shout") == 200
+        printed = ran(url)
+        assert printed.startswith(f"wherry {wherry.__version__} at {url}")
+        (row,) = re.findall(r"^shout:1 +(.*)$", printed, re.M)
+        assert "1/1" in row
+        with Terminal(url) as term:
+            term.shows("shout:1", "fragile:1", "rates of the last")
+            term.type(b"q")
+            term.ends(0)
+
+
+def hello(url: str, model: str) -> int:
+    """The status of one request."""
+    body = json.dumps({"text": "you"}).encode()
+    with urlopen(Request(f"{url}/v2/models/{model}/generate", body), timeout=30) as answer:
+        answer.read()
+        status: int = answer.status
+    return status

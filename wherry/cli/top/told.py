@@ -5,6 +5,8 @@ What is not there has a default, and what is not known is None, so that other ve
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,7 +33,6 @@ class TotalsTold(msgspec.Struct, frozen=True):
     requests: float = 0
     failures: dict[str, float] = {}
     worker_restarts: float = 0
-    worker_deaths: dict[str, float] = {}
 
 
 class InstanceTold(msgspec.Struct, frozen=True):
@@ -200,7 +201,50 @@ def look(client: Client, before: Snapshot | None = None) -> Snapshot:
             owners[member.address] = _read(client, numbers_of(client, member.address))
         except WherryError:
             continue  # it has gone meanwhile: the front says so soon
+    models = [with_owners(model, owners.values()) for model in told.models]
+    told = msgspec.structs.replace(told, models=models)
     return Snapshot(told, None if before is None else before.told, owners)
+
+
+def with_owners(model: ModelTold, owners: Iterable[NumbersTold]) -> ModelTold:
+    """A model of a pool's front with what its owners count, who count each request: rates and
+    queues together, and the times of the slowest owner."""
+    if model.kind != "remote":
+        return model
+    parts = [one for owner in owners for one in owner.models if one.label == model.label]
+    if not parts:
+        return model
+    sizes, reasons, failures = Counter[float](), Counter[str](), Counter[str]()
+    for one in parts:
+        sizes.update(dict(one.batch_sizes))  # type: ignore[arg-type] # they need not be whole
+        reasons.update(one.cut_reasons)  # type: ignore[arg-type]
+        failures.update(one.totals.failures)  # type: ignore[arg-type]
+    totals = TotalsTold(
+        requests=sum(one.totals.requests for one in parts),
+        failures=dict(failures),
+        worker_restarts=sum(one.totals.worker_restarts for one in parts),
+    )
+    return msgspec.structs.replace(
+        model,
+        requests_per_second=sum(one.requests_per_second or 0.0 for one in parts),
+        failures_per_second=sum(one.failures_per_second or 0.0 for one in parts),
+        queued_requests=sum(one.queued_requests or 0.0 for one in parts),
+        request_seconds=_slowest([one.request_seconds for one in parts]),
+        queue_seconds=_slowest([one.queue_seconds for one in parts]),
+        totals=totals,
+        batch_sizes=list(sizes.items()),
+        cut_reasons=dict(reasons),
+        instances=[instance for one in parts for instance in one.instances],
+        errors=[error for one in (model, *parts) for error in one.errors],
+        generation=next((one.generation for one in parts if one.generation), None),
+    )
+
+
+def _slowest(times: Sequence[TimesTold]) -> TimesTold:
+    def most(share: str) -> float | None:
+        return max((t for one in times if (t := getattr(one, share)) is not None), default=None)
+
+    return TimesTold(most("p50"), most("p95"), most("p99"))
 
 
 def _read(client: Client, numbers: dict[str, Any]) -> NumbersTold:
