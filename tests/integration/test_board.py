@@ -5,6 +5,7 @@ import json
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -59,9 +60,10 @@ class Told(NamedTuple):
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Told]:
-    """Servers after traffic, all of which Prometheus has seen."""
+    """A Prometheus that has seen all of the traffic. The servers have ended: queries are about the
+    moment before."""
     needs_prometheus()
-    with ExitStack() as stack:
+    with ExitStack() as outer, ExitStack() as stack:
         app = stack.enter_context(running_server(MODELS, "--cache-size", "4096"))
         fronts = stack.enter_context(running_server(MODELS, "--fronts", "2"))
         gated = GatedModel(name="gated")
@@ -73,8 +75,8 @@ def told() -> Iterator[Told]:
             "plain": stack.enter_context(page_of(lambda: plain_metrics(app))),
             "gpu": stack.enter_context(page_of(GPU_METRICS.encode)),
         }
-        prometheus = stack.enter_context(Prometheus(targets, rules=rules()))
-        until(lambda: len(prometheus.query("up == 1")) == len(targets))
+        prometheus = outer.enter_context(Prometheus(targets, rules=rules()))
+        until(lambda: all_read(prometheus))
 
         seconds = known_latencies()
         statistics = here.runtime.model("known").statistics
@@ -86,6 +88,7 @@ def told() -> Iterator[Told]:
             with statistics.lock:
                 statistics.request_seconds.observe(seconds)
             until(partial(seen, prometheus, rounds))
+        stack.close()
         yield Told(prometheus, seconds)
 
 
@@ -143,8 +146,16 @@ def refuse_one(server: wherry.Server, gated: GatedModel) -> None:
         first.join()
 
 
+def all_read(prometheus: Prometheus) -> bool:
+    """Whether Prometheus has just read every server; queries are about this moment."""
+    prometheus.at = time.time()
+    return [one.value for one in prometheus.query("up")] == [1.0] * 5
+
+
 def seen(prometheus: Prometheus, rounds: int) -> bool:
     """Whether Prometheus has read all that so many rounds have brought about."""
+    if not all_read(prometheus):
+        return False
     least = {
         'wherry_requests_total{model="shout", outcome="success"}': (3, 3),
         'wherry_stream_responses_total{model="chat"}': (5, 3),

@@ -60,7 +60,8 @@ class _Page(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         assert isinstance(self.server, Told)
         self.server.asked.append((self.path, self.headers["authorization"]))
-        body = json.dumps(self.server.told).encode()
+        told = self.server.told
+        body = told if isinstance(told, bytes) else json.dumps(told).encode()
         self.send_response(self.server.status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -259,6 +260,9 @@ def test_what_goes_wrong_is_said_on_stderr() -> None:
         assert "does not know" in ran(server.url, status=1)
     with telling([1, 2]) as server:
         assert "does not know" in ran(server.url, status=1)
+    for body in (b"<html>", b"[" * 100_000, b'{"models": "\xff"}'):
+        with telling(body) as server:
+            assert "cannot be read" in ran(server.url, status=1)
     assert "is a server running there?" in ran(server.url, status=1)  # it is gone
     assert "--interval" in ran(server.url, "--interval", "0", status=2)
     assert "nan" in ran(server.url, "--interval", "nan", status=2)

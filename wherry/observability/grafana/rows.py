@@ -180,18 +180,21 @@ SERVERS: Final = Row("Servers: event loop and process", [
     Panel("Requests of each server", "reqps", "Unequal: the load balancer keeps connections, or"
           " a server is slow.",
           [Query("sum by (instance) (rate(wherry_requests_total{<model>}[<rate>]))", SERVED)]),
+    Panel("Predicted wait of each server", "s", "What a request that arrives now will wait. Of a"
+          " pool: unequal for long means that rows cannot go to the quicker owner.",
+          [Query("max by (instance) (wherry_predicted_wait_seconds{<model>})", SERVED)]),
     Panel("CPU of the server's process", "none", "Cores. One event loop cannot use more than one:"
           " near 1 use more fronts (--fronts).",
-          [Query("rate(process_cpu_seconds_total{<server>}[<rate>])", SERVED)], width=6),
+          [Query("rate(process_cpu_seconds_total{<server>}[<rate>])", SERVED)]),
     Panel("Memory of the server's process", "bytes", "Resident memory, without workers and fronts.",
-          [Query("process_resident_memory_bytes{<server>}", SERVED)], width=6),
+          [Query("process_resident_memory_bytes{<server>}", SERVED)]),
     Panel("Held by requests", "bytes", "What the requests that wait or run hold, of at most"
           " max_queue_bytes.",
-          [Query("wherry_request_bytes{<server>}", SERVED)], width=6),
+          [Query("wherry_request_bytes{<server>}", SERVED)]),
     Panel("Open descriptors", "percentunit", "Of those that the process may have. Near 1: raise the"
           " limit (ulimit -n), or lower the number of connections.",
-          [Query("process_open_fds{<server>} / process_max_fds{<server>}", SERVED)], width=6,
-          most=1, thresholds=[Threshold(0.9, "red")]),
+          [Query("process_open_fds{<server>} / process_max_fds{<server>}", SERVED)], most=1,
+          thresholds=[Threshold(0.9, "red")]),
 ])  # fmt: skip
 
 MACHINE: Final = Row("Machine and container", [
