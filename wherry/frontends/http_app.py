@@ -6,9 +6,10 @@ answers as values; bytes on a connection are the transport's business.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -35,6 +36,9 @@ from wherry.observability.metrics import Metrics
 from wherry.runtime.control import ModelControl
 from wherry.runtime.runtime import Runtime
 
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
 LIVE = ("/v2/health/live", "/livez", "/healthz", "/health", "/ping")
 READY = ("/v2/health/ready", "/readyz")
 #: Paths that tell whether the server lives.
@@ -44,6 +48,8 @@ MANAGEMENT: Final = frozenset(("model-repository", "logging", "trace", "metrics"
 
 #: Bound of the path cache: paths come from clients.
 MAX_PATHS = 1024
+#: Seconds that metrics wait for the fronts, which tell in a third of that.
+FRONTS_PATIENCE: Final = 1.0
 
 
 class HttpApp:
@@ -218,6 +224,14 @@ class HttpApp:
             self._start_scrape(openmetrics)
         else:
             self._fronts.measure(lambda: self._start_scrape(openmetrics))
+
+    def collect(self, loop: asyncio.AbstractEventLoop) -> list[Metric]:
+        """All metrics now, those of fronts included. Blocks; not for the loop, which is given."""
+        fronts, told = self._fronts, threading.Event()
+        if fronts is not None:
+            loop.call_soon_threadsafe(fronts.measure, told.set)
+            told.wait(FRONTS_PATIENCE)
+        return list(self._metrics.collect())
 
     def _start_scrape(self, openmetrics: bool) -> None:
         port = self._entry.port()

@@ -7,6 +7,7 @@ import logging
 import ssl
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from wherry.frontends.access.origins import Binding, Origins
@@ -19,6 +20,7 @@ from wherry.frontends.http.exchange import Application
 from wherry.frontends.http.listener import Listener, tls_context
 from wherry.frontends.http_app import MANAGEMENT, VITAL, PartOfApp
 from wherry.frontends.rows.owner import RowsOwner
+from wherry.observability.otel.providers import metrics_of
 from wherry.runtime.threads import in_thread
 from wherry.server.access_log import AccessLog
 from wherry.server.fronts import Fronts
@@ -27,6 +29,8 @@ from wherry.server.parts import Applications, rows_listener
 from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from wherry.frontends.grpc.listener import GrpcListener
     from wherry.frontends.grpc.rpc import Application as GrpcApplication
 
@@ -34,7 +38,7 @@ log = logging.getLogger("wherry")
 
 #: Seconds for which open connections are still read when a server begins to drain.
 LAST_CALL = 0.3
-#: Seconds to send the spans that wait, at the end.
+#: Seconds to send the spans and metrics that wait, at the end.
 FLUSH = 5.0
 
 
@@ -69,6 +73,12 @@ class Listeners:
         origins = Origins(options.access.allowed_hosts, options.access.cors_origins)
         logged = options.protocols.access_log
         self._tracing = tracing = applications.common.tracing
+        #: Exports the metrics, of fronts too: then the owner does.
+        self._metrics = None
+        if not is_front:
+            self._metrics = metrics_of(self._measured, applications.common.version)
+        #: That of `start`.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
         def listener(application: Application) -> Listener:
             if logged:
@@ -82,7 +92,7 @@ class Listeners:
                 application = Cors(application, origins)
             return Listener(application, plan.limits, origins, holdings, vital=VITAL)
 
-        app = applications.http
+        self._app = app = applications.http
         public: Application = app
         #: Listeners for operators, by the name of their option without _port.
         self._operators: dict[str, Listener] = {}
@@ -153,6 +163,9 @@ class Listeners:
         one of an operator's listeners."""
         if self._tracing is not None:
             await in_thread(self._tracing.start, "wherry-otel-start")
+        if self._metrics is not None:
+            self._loop = asyncio.get_running_loop()
+            await in_thread(self._metrics.start, "wherry-otel-start")
         try:
             await self._start()
         except BaseException:
@@ -191,7 +204,12 @@ class Listeners:
             self._draining.add(rows)
         if self._draining:
             drained &= not (await asyncio.wait(self._draining, timeout=timeout))[1]
+        if (metrics := self._metrics) is not None:  # the models are about to go
+            await in_thread(lambda: metrics.collect_last(FLUSH), "wherry-otel-end")
         return drained
+
+    def _measured(self) -> list[Metric]:
+        return [] if self._loop is None else self._app.collect(self._loop)
 
     def kill(self) -> None:
         """End the processes of fronts at once."""
@@ -204,8 +222,8 @@ class Listeners:
         rows = () if self._rows is None else (self._rows,)
         await asyncio.gather(*(one.end() for one in (*self._all(), *self._of_fronts(), *rows)))
         await asyncio.gather(*self._draining)
-        if (tracing := self._tracing) is not None:
-            await in_thread(lambda: tracing.close(FLUSH), "wherry-otel-end")
+        ends = [one.close for one in (self._tracing, self._metrics) if one is not None]
+        await asyncio.gather(*(in_thread(partial(end, FLUSH), "wherry-otel-end") for end in ends))
 
     def _all(self) -> list[Listener | GrpcListener]:
         public = (one for one in (self._http, self._grpc) if one is not None)

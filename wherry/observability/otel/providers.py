@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,9 @@ from wherry.values.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
+    from prometheus_client.core import Metric as Family
 
+    from wherry.observability.otel.metrics_export import MetricsExport
     from wherry.observability.otel.tracing import Tracing
 
 log = logging.getLogger("wherry")
@@ -58,6 +60,18 @@ def tracing_of(version: str, clock: Callable[[], float], *, serves: bool = True)
         start=lambda: start(provider, names),
         end=lambda timeout: shut_down(provider, timeout),
     )
+
+
+def metrics_of(collect: Callable[[], Iterable[Family]], version: str) -> MetricsExport | None:
+    """What exports the metrics that `collect` gives, if the variables ask for that. ConfigError for
+    an exporter that is not there."""
+    names = exporters_of("metrics", os.environ)
+    if not names or not _is_installed("metrics"):
+        return None
+    from wherry.observability.otel.metrics_export import MetricsExport
+
+    kinds = [exporter_kind("metrics", name) for name in names]
+    return MetricsExport(collect, version, lambda: [kind() for kind in kinds])
 
 
 def own_provider() -> TracerProvider | None:
