@@ -10,6 +10,8 @@ import contextlib
 import importlib
 import io
 import math
+import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +33,12 @@ else:
 
 #: Passes of a progressive JPEG over all of its pixels. Encoders make about 10; each costs its
 #: sender 12 bytes, and the decoder a look at every pixel.
-MAX_SCANS: Final = 100
+MAX_SCANS: Final = 32
+#: What ends the coded data of a JPEG's scan: a marker, but not a stuffed byte or a restart.
+_MARKER: Final = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
+
+# A TIFF of 800 KB can have Pillow warn of 65,535 tags, each a line in the log.
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
 
 _PLUGINS: Final[Mapping[str, tuple[str, str]]] = {
     "png": ("PIL.PngImagePlugin", "PngImageFile"),
@@ -135,11 +142,22 @@ def _opened(data: bytes, spec: ImageSpec) -> Any:
             f"has {_size(image.size)} = {pixels} pixels; at most {spec.max_pixels} are taken"
             " (max_pixels): send a smaller image"
         )
-    if name == "jpeg" and (scans := data.count(b"\xff\xda")) > MAX_SCANS:
-        raise InvalidRequest(
-            f"is a JPEG of {scans} scans; at most {MAX_SCANS} are taken: save it anew"
-        )
+    if name == "jpeg" and _has_many_scans(data, image.fp.tell()):
+        raise InvalidRequest(f"is a JPEG of more than {MAX_SCANS} scans: save it anew")
     return image
+
+
+def _has_many_scans(data: bytes, at: int) -> bool:
+    """Whether a JPEG, whose first scan begins at `at`, has more than MAX_SCANS. What follows its
+    end, such as the film of a phone's photo, does not count."""
+    scans = 1
+    while scans <= MAX_SCANS and (marker := _MARKER.search(data, at)):
+        at = marker.end()
+        if data[at - 1] == 0xD9:
+            return False
+        scans += data[at - 1] == 0xDA
+        at += int.from_bytes(data[at : at + 2], "big")
+    return scans > MAX_SCANS
 
 
 def _format(data: bytes) -> str | None:
@@ -164,7 +182,7 @@ class _refused(contextlib.AbstractContextManager[None]):
         self._what = what
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, MemoryError):
+        if isinstance(error, Exception) and not isinstance(error, MemoryError | InvalidRequest):
             text = " ".join(str(error).split())[:120]
             raise InvalidRequest(f"{self._what}" + (f": {text}" if text else "")) from None
 
