@@ -27,7 +27,9 @@ from wherry.frontends.grpc.hpack import HeaderDecoder, HpackError, TooManyHeader
 from wherry.frontends.grpc.messages import Assembly, BadMessage
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.natural.codec import NaturalCodec
-from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.v2.http.generate import BodyCodec
 from wherry.frontends.v2.http.generate_codec import GenerateCodec
 from wherry.frontends.v2.http.infer_codec import ModelCodec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wherry.values.errors import InvalidRequest
@@ -26,6 +26,10 @@ class Delta:
     #: {"prompt_tokens", "completion_tokens", "cached_tokens"} with the end of the last answer, else
     #: {}.
     usage: dict[str, int]
+    #: With the first piece of a request: "prompt_tokens", and what it asks to know of its prompt,
+    #: "prompt_token_ids" and "prompt_logprobs" (for each token None or {"ID": {"logprob", "rank",
+    #: "decoded_token"}}). With an answer's end: "stop_reason", the text or token that stopped it.
+    details: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, index: int) -> Delta:
@@ -38,6 +42,7 @@ class Delta:
         self.token_ids += further.token_ids
         self.logprobs += further.logprobs
         self.finish_reason = further.finish_reason
+        self.details |= further.details
 
 
 def check_one_prompt(model: str, prompt: str, messages: Sequence[Any], ids: Sequence[int]) -> None:

@@ -224,9 +224,9 @@ class Engine:
                 # After a preemption the prompt is computed again: skip what was recorded.
                 known = len(sequence.prompt_report) - chunk.start
                 tokens = sequence.tokens[chunk.start + 1 : chunk.start + chunk.count + 1]
-                sequence.prompt_report += prompt_report(
-                    logits[begin + known : end], tokens[known:], sequence.sampling.logprobs or 0
-                )
+                most = sequence.sampling.prompt_alternatives
+                unknown = logits[begin + known : end]
+                sequence.prompt_report += prompt_report(unknown, tokens[known:], most)
         return logits[rows]
 
     def _choose(self, logits: Tensor, sequences: Many[Sequence]) -> list[Event]:

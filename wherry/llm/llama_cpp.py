@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
-from wherry.llm.sampling import Sampling
+from wherry.llm.sampling import Parameters, Sampling
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -25,7 +25,12 @@ from wherry.values.errors import ConfigError, InvalidRequest
 #: Seconds that a step waits for a token, which is also the longest delay of a new request's start.
 WAIT: Final = 0.02
 #: Parameters that llama.cpp does not have.
-UNSUPPORTED: Final = ("min_tokens", "stop_token_ids", "include_stop", "echo")
+UNSUPPORTED: Final = (
+    "min_tokens", "stop_token_ids", "include_stop", "echo", "allowed_token_ids", "bad_words",
+    "bad_words_ids", "logprob_token_ids", "report_prompt_tokens",
+)  # fmt: skip
+#: Those that are not supported with any value.
+UNSUPPORTED_NUMBERS: Final = ("prompt_logprobs", "truncate_prompt")
 #: llama.cpp's names of our parameters.
 NAMES: Final = {
     "temperature": "temperature",
@@ -64,8 +69,8 @@ class LlamaCpp(StepModel):
 
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
-    Refused: tools, min_tokens, stop_token_ids, include_stop, echo, skip_special_tokens and
-    add_special_tokens off, regular expressions and grammars.
+    Refused: tools, what UNSUPPORTED lists, skip_special_tokens and add_special_tokens off, regular
+    expressions, grammars, and chat templates of requests.
     """
 
     examples = ({"prompt": "Hello", "parameters": {"max_tokens": 4, "temperature": 0.0}},)
@@ -128,13 +133,16 @@ class LlamaCpp(StepModel):
         token_ids: Sequence[int] = (),
         tools: Sequence[dict[str, Any]] = (),
         template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Sampling = Sampling(),  # noqa: B008 - frozen
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
         stream: bool = True,
     ) -> _LlamaRequest:
         check_one_prompt(str(self._settings["name"]), prompt, messages, token_ids)
         if tools:
             raise self._refused("tools are not supported by llama.cpp's adapter", "tools")
-        body = self._body(parameters, chat=bool(messages))
+        if "chat_template" in template:
+            problem = "chat_template is not supported by llama.cpp's adapter"
+            raise self._refused(problem, "chat_template")
+        body = self._body(parameters.resolved({}), chat=bool(messages))
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
@@ -222,8 +230,9 @@ class LlamaCpp(StepModel):
 
     def _body(self, wanted: Sampling, *, chat: bool) -> dict[str, Any]:
         """The request's parameters as JSON for llama.cpp's server."""
-        for name in UNSUPPORTED:
-            if getattr(wanted, name):
+        numbers = [name for name in UNSUPPORTED_NUMBERS if getattr(wanted, name) is not None]
+        for name in (*UNSUPPORTED, *UNSUPPORTED_NUMBERS):
+            if name in numbers or getattr(wanted, name):
                 raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
         for name in ("skip_special_tokens", "add_special_tokens"):
             if not getattr(wanted, name):  # llama.cpp sets the first for the whole server
@@ -236,7 +245,7 @@ class LlamaCpp(StepModel):
             "max_tokens": -1 if wanted.max_tokens is None else wanted.max_tokens,
             "stop": list(wanted.stop),
             "repeat_last_n": self._context,  # the whole context, as other engines do
-            "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+            "samplers": ["penalties", "temperature", "min_p", "top_k", "top_p"],
         }
         if wanted.seed is not None:
             body["seed"] = wanted.seed % 2**32

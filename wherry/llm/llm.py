@@ -10,14 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from wherry.instances.devices import for_torch
 from wherry.llm.constraint import Matcher
+from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
-from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt
-from wherry.llm.sampling import Sampling
+from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, tokens_to_keep
+from wherry.llm.report import Reports
+from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
-from wherry.llm.sequence import Constraint, Sampled
+from wherry.llm.sequence import Sampled
 from wherry.llm.sequence import Sequence as Generation
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
@@ -59,6 +63,35 @@ class _Answer:
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[dict[str, Any]] = field(default_factory=list)
 
+    def append(self, sampled: Sampled, reason: str, reports: Reports) -> str:
+        """Append one token. Returns the finish reason, "" if it goes on."""
+        token, sampling = sampled.token, self.sequence.sampling
+        self.pending_tokens.append(token)
+        if sampled.logprob is not None:
+            self.pending_logprobs.append(reports.token(sampled))
+        ended_by_token = reason == "stop"
+        text = ""
+        if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
+            text = self.text.push(token)
+        if reason:
+            text += self.text.flush()
+        shown = self.stops.push(text) if text else ""
+        if self.stops.found is not None and self.sequence.generated_tokens > sampling.min_tokens:
+            if sampling.include_stop:
+                shown += self.stops.found
+            reason = "stop"
+        elif reason:
+            shown += self.stops.flush()
+        self.pending_text += shown
+        return reason
+
+    def stop_reason(self, finish_reason: str) -> str | int | None:
+        """The stop text or the stop token of the request that has ended the answer."""
+        if finish_reason != "stop" or self.stops.found is not None:
+            return self.stops.found if finish_reason else None
+        last = self.sequence.tokens[-1]
+        return last if last in self.sequence.sampling.stop_token_ids else None
+
 
 @dataclass(slots=True, eq=False)
 class _EngineRequest:
@@ -74,6 +107,13 @@ class _EngineRequest:
     tokens: list[int] = field(default_factory=list)
     deltas: list[Delta] = field(default_factory=list)
     error: Exception | None = None
+    #: Whether its first piece was sent, which tells of the prompt.
+    begun: bool = False
+
+    @property
+    def prompt_report(self) -> list[Sampled]:
+        """Log probabilities of the prompt's tokens from the second on, if they are requested."""
+        return self.answers[0].sequence.prompt_report if self.answers else []
 
     @property
     def done(self) -> bool:
@@ -91,9 +131,13 @@ class LLM(StepModel):
 
     `source` is a folder as `save_pretrained` writes it, a .gguf file or a hub id. A request has one
     of `prompt`, `messages` (rendered by the chat template) and `token_ids`; `parameters` are the
-    fields of `Sampling`, `template` variables of the chat template. The responses are `Delta`s, one
-    for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
+    fields of `Parameters`, `template` variables of the chat template. The responses are `Delta`s,
+    one for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
     prompt or the messages, with "detokenize" the text of `token_ids`.
+
+    Parameters that a request does not set are those of the checkpoint's generation_config.json;
+    with `generation_config` "none" they have no effect. With `trust_request_templates` a request
+    may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
     """
 
     max_batch_size = 64
@@ -114,9 +158,15 @@ class LLM(StepModel):
         prompt_share: float = PROMPT_SHARE,
         block_size: int = 16,
         threads: int | None = None,
+        generation_config: str = "auto",
+        trust_request_templates: bool = False,
         **settings: Any,
     ) -> None:
         self.source = str(source)
+        if generation_config not in ("auto", "none"):
+            raise ConfigError(f"llm {self.source}: generation_config must be 'auto' or 'none'")
+        self._uses_defaults = generation_config == "auto"
+        self._trusts_templates = trust_request_templates
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "quantization": quantization,
@@ -150,6 +200,9 @@ class LLM(StepModel):
         self.engine, self.tokenizer = load_engine(
             self.source, name, str(for_torch(device, name)), **self._options
         )
+        self.tokenizer.trusts_templates = self._trusts_templates
+        self.defaults = _defaults(self.source) if self._uses_defaults else {}
+        self._reports = Reports(self.tokenizer)
         self._prompts = PromptReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
@@ -161,6 +214,8 @@ class LLM(StepModel):
 
     engine: Engine
     tokenizer: Tokenizer
+    #: Sampling parameters that hold where a request does not set them.
+    defaults: Mapping[str, Any]
 
     def start(
         self,
@@ -169,7 +224,7 @@ class LLM(StepModel):
         token_ids: Sequence[int] = (),
         tools: Sequence[dict[str, Any]] = (),
         template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Sampling = Sampling(),  # noqa: B008 - frozen
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
         stream: bool = True,
         task: str = "generate",
     ) -> _EngineRequest:
@@ -190,9 +245,15 @@ class LLM(StepModel):
             template=template,
             special=parameters.add_special_tokens,
             constraint=parameters.constraint,
+            bad_words=parameters.bad_words,
+            truncate=tokens_to_keep(self.engine.name, parameters, self.engine.context_tokens),
+            truncation_side=parameters.truncation_side,
             may_be_empty=task == "tokenize",
         )
-        request = _EngineRequest(parameters, stream, prompt, only_count=task == "tokenize")
+        sampling = parameters.resolved(self.defaults)
+        if task == "generate":
+            sampling.checked(self.engine.name, self.engine.vocabulary)
+        request = _EngineRequest(sampling, stream, prompt, only_count=task == "tokenize")
         if given.is_short:
             self._begin(request, self._prompts.read(given))
         else:
@@ -258,6 +319,9 @@ class LLM(StepModel):
             request.deltas.append(self._count(read.tokens))
             return
         sampling, constraint = request.sampling, read.constraint
+        if read.bad_words:
+            banned = (*sampling.bad_words_ids, *read.bad_words)
+            sampling = msgspec.structs.replace(sampling, bad_words_ids=banned)
         constraints: list[Matcher] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
@@ -296,11 +360,13 @@ class LLM(StepModel):
             self._echo(request, answer)
         reason = event.finish_reason
         if event.sampled is not None:
-            reason = self._append_token(answer, event.sampled, reason)
+            reason = answer.append(event.sampled, reason, self._reports)
+            if reason and not event.finish_reason:
+                self.engine.remove(event.sequence)
         if reason:
             answer.done = True
             del self._requests[event.sequence]
-            self._check_form(request, event.sequence.constraint)
+            request.error = _form_error(self.engine.name, event.sequence) or request.error
         if reason or (request.stream and answer.pending_text):
             self._send(request, answer, reason)
 
@@ -308,49 +374,22 @@ class LLM(StepModel):
         """Put the prompt, and its log probabilities if requested, before the answer's first
         piece."""
         tokens = request.tokens
-        answer.pending_text = request.prompt or self.tokenizer.decode(tokens, skip_special=False)
-        if request.sampling.reports_prompt:
-            assert request.answers is not None
-            first = {**self._entry(tokens[0], None), "top": []}
-            report = request.answers[0].sequence.prompt_report
-            answer.pending_logprobs = [first, *map(self._logprob, report)]
-
-    def _append_token(self, answer: _Answer, sampled: Sampled, reason: str) -> str:
-        """Append one token to an answer. Returns the finish reason, "" if it goes on."""
-        sequence, token = answer.sequence, sampled.token
-        sampling = sequence.sampling
-        answer.pending_tokens.append(token)
-        if sampled.logprob is not None:
-            answer.pending_logprobs.append(self._logprob(sampled))
-        ended_by_token = reason == "stop"
-        text = ""
-        if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
-            text = answer.text.push(token)
-        if reason:
-            text += answer.text.flush()
-        shown = answer.stops.push(text) if text else ""
-        if answer.stops.found is not None and sequence.generated_tokens > sampling.min_tokens:
-            if sampling.include_stop:
-                shown += answer.stops.found
-            if not reason:
-                self.engine.remove(sequence)
-            reason = "stop"
-        elif reason:
-            shown += answer.stops.flush()
-        answer.pending_text += shown
-        return reason
-
-    def _check_form(self, request: _EngineRequest, constraint: Constraint | None) -> None:
-        """Fail the request if its constraint could not be completed."""
-        if isinstance(constraint, Matcher) and (problem := constraint.problem()):
-            request.error = InvalidRequest(
-                f"model {self.engine.name!r}: constraint: the answer could not be brought to its"
-                f" end: {problem}",
-                field="constraint",
-            )
+        whole = request.prompt and request.sampling.truncate_prompt is None
+        answer.pending_text = (
+            request.prompt if whole else self.tokenizer.decode(tokens, skip_special=False)
+        )
+        if (most := request.sampling.logprobs) is not None:
+            answer.pending_logprobs = self._reports.echo(tokens, request.prompt_report, most)
 
     def _send(self, request: _EngineRequest, answer: _Answer, reason: str) -> None:
         usage: dict[str, int] = {}
+        details: dict[str, Any] = {}
+        if not request.begun:
+            request.begun = True
+            report = request.prompt_report
+            details = self._reports.prompt(request.tokens, report, request.sampling)
+        if (stop := answer.stop_reason(reason)) is not None:
+            details["stop_reason"] = stop
         if request.done:
             assert request.answers is not None
             first = request.answers[0].sequence
@@ -367,14 +406,25 @@ class LLM(StepModel):
                 reason,
                 answer.pending_logprobs,
                 usage,
+                details,
             )
         )
         answer.pending_text, answer.pending_tokens, answer.pending_logprobs = "", [], []
 
-    def _logprob(self, sampled: Sampled) -> dict[str, Any]:
-        top = [self._entry(token, logprob) for token, logprob in sampled.alternatives]
-        return {**self._entry(sampled.token, sampled.logprob), "top": top}
 
-    def _entry(self, token: int, logprob: float | None) -> dict[str, Any]:
-        text, raw = self.tokenizer.piece(token)
-        return {"token": text, "id": token, "logprob": logprob, "bytes": list(raw)}
+def _defaults(source: str) -> Mapping[str, Any]:
+    """The sampling parameters that a checkpoint's author recommends. Reads a file."""
+    from wherry.llm.checkpoint import Checkpoint
+
+    return defaults_of(Checkpoint.find(source).generation_config())
+
+
+def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:
+    """The error of an answer whose constraint could not be completed."""
+    constraint = sequence.constraint
+    if isinstance(constraint, Matcher) and (problem := constraint.problem()):
+        return InvalidRequest(
+            f"model {model!r}: constraint: the answer could not be brought to its end: {problem}",
+            field="constraint",
+        )
+    return None

@@ -6,13 +6,15 @@ and may run in another thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.delta import check_one_prompt
-from wherry.llm.tokenizer import Tokenizer
+from wherry.llm.sampling import Parameters
+from wherry.llm.tokenizer import Tokenizer, truncated
+from wherry.values.errors import InvalidRequest
 
 #: Characters of a prompt that is tokenized in the engine's thread: at most about 20 ms.
 SHORT_CHARACTERS: Final = 4096
@@ -24,6 +26,8 @@ class TokenizedPrompt:
 
     tokens: list[int]
     constraint: Matcher | None = None
+    #: The request's bad words as tokens.
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,10 @@ class Prompt:
     template: Mapping[str, Any] | None = None
     special: bool = True
     constraint: AnswerForm | None = None
+    bad_words: Sequence[str] = ()
+    #: Number of tokens to keep, None for all, and which side is cut off.
+    truncate: int | None = None
+    truncation_side: str = "left"
     #: Whether all three forms may be missing.
     may_be_empty: bool = False
 
@@ -46,6 +54,8 @@ class Prompt:
     def is_short(self) -> bool:
         """Whether reading it takes no longer than a step of the engine."""
         if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
+            return False
+        if self.template and "chat_template" in self.template:
             return False
         chat = len(str(self.messages)) + len(str(self.tools)) if self.messages else 0
         return chat <= SHORT_CHARACTERS
@@ -63,9 +73,22 @@ class PromptReader:
         """Tokenize the prompt and compile the constraint. May take seconds. InvalidRequest says
         what is wrong. Any thread, but one call at a time."""
         tokens = self._tokens(given)
+        if given.truncate is not None:
+            tokens = truncated(tokens, given.truncate, given.truncation_side)
+        words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
         if given.constraint is None:
-            return TokenizedPrompt(tokens)
-        return TokenizedPrompt(tokens, self.grammars.constraint(given.constraint))
+            return TokenizedPrompt(tokens, None, words)
+        return TokenizedPrompt(tokens, self.grammars.constraint(given.constraint), words)
+
+    def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """The tokens of each word by itself, and of the word after a space if that begins with
+        another token."""
+        for word in words:
+            alone = self._tokenizer.encode(word.lstrip() or word, special=False)
+            spaced = self._tokenizer.encode(f" {word.lstrip()}", special=False)
+            yield tuple(alone)
+            if spaced[:1] != alone[:1] and len(spaced) == len(alone):
+                yield tuple(spaced)
 
     def _tokens(self, given: Prompt) -> list[int]:
         nothing = not (given.prompt or given.messages or given.token_ids)
@@ -73,8 +96,27 @@ class PromptReader:
             check_one_prompt(self._model, given.prompt, given.messages, given.token_ids)
         if given.messages:
             return self._tokenizer.encode_chat(
-                given.messages, tools=given.tools, options=given.template
+                given.messages,
+                tools=given.tools,
+                options=given.template,
+                keep=given.truncate,
+                side=given.truncation_side,
             )
         if given.token_ids:
             return list(given.token_ids)
-        return self._tokenizer.encode(given.prompt, special=given.special)
+        return self._tokenizer.encode(
+            given.prompt, special=given.special, keep=given.truncate, side=given.truncation_side
+        )
+
+
+def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | None:
+    """The number of tokens to which a request has its prompt truncated; None: it has not.
+    InvalidRequest if they do not fit into `context` tokens."""
+    keep = parameters.truncate_prompt
+    if keep is not None and not 0 <= keep < context:
+        raise InvalidRequest(
+            f"model {model!r}: truncate_prompt must be between 1 and {context - 1}, or 0 for as"
+            f" many as there is room for; it is {keep}",
+            field="truncate_prompt",
+        )
+    return max(1, context - (parameters.max_tokens or 1)) if keep == 0 else keep

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from dataclasses import replace
 from hashlib import blake2b
 
 import torch
@@ -51,8 +52,9 @@ def sample(logits: Tensor, sequences: Many[Sequence]) -> list[Sampled]:
         chosen = [tokens[row] for row in reported]
         counts = [sequences[row].sampling.logprobs or 0 for row in reported]
         reports = _reports(logprobs, chosen, counts)
-        for row, report in zip(reported, reports, strict=True):
-            sampled[row] = report
+        for place, (row, report) in enumerate(zip(reported, reports, strict=True)):
+            wanted = sequences[row].sampling.logprob_token_ids
+            sampled[row] = _about(report, wanted, logprobs[place]) if wanted else report
     return sampled
 
 
@@ -64,7 +66,10 @@ def prompt_report(logits: Tensor, tokens: Many[int], alternatives: int) -> list[
     for first in range(0, len(tokens), ROWS):
         some = tokens[first : first + ROWS]
         logprobs = logits[first : first + len(some)].float().log_softmax(-1)
-        found += _reports(logprobs, some, [alternatives] * len(some))
+        own = logprobs.gather(1, torch.tensor(some, device=logprobs.device)[:, None])
+        ranks = ((logprobs > own).sum(-1) + 1).tolist()
+        reports = _reports(logprobs, some, [alternatives] * len(some))
+        found += [replace(one, rank=rank) for one, rank in zip(reports, ranks, strict=True)]
     return found
 
 
@@ -78,7 +83,9 @@ def random_number(seed: int, place: int) -> float:
 
 
 def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
-    """The logits with biases, penalties and masks applied; the same tensor if there are none."""
+    """The logits with masks, biases and penalties applied, in the order of vLLM: which tokens are
+    allowed and which banned, `min_tokens`, `logit_bias`, then the penalties. The same tensor if
+    there are none."""
     own = logits
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling
@@ -88,18 +95,26 @@ def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
             or sampling.presence_penalty
             or sampling.frequency_penalty
         )
-        if not (early or penalised or sampling.logit_bias or sequence.constraint):
+        restricted = sampling.allowed_token_ids or sampling.bad_words_ids
+        if not (early or penalised or restricted or sampling.logit_bias or sequence.constraint):
             continue
         if own is logits:
             own = logits.float().clone()
         line = own[row]
-        if penalised:
-            _penalise(line, sequence)
         if sampling.logit_bias:
             tokens = torch.tensor(list(sampling.logit_bias), device=line.device)
             line[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=line.device)
+        if penalised:
+            _penalise(line, sequence)
+        free = line.clone() if restricted else line
+        if restricted:
+            _restrict(line, sequence)
         if sequence.constraint is not None:
             sequence.constraint.mask(line)
+        if restricted and not bool((line > _NEVER).any()):
+            line.copy_(free)  # the lists leave nothing, so that they do not hold
+            if sequence.constraint is not None:
+                sequence.constraint.mask(line)
         if early and sequence.ends:
             ends = torch.tensor(list(sequence.ends), device=line.device)
             longer = line.index_fill(0, ends, _NEVER)
@@ -107,6 +122,22 @@ def _adjusted(logits: Tensor, sequences: Many[Sequence]) -> Tensor:
             if sequence.constraint is None or bool((longer > _NEVER).any()):
                 line.copy_(longer)
     return own
+
+
+def _restrict(line: Tensor, sequence: Sequence) -> None:
+    """Allow what `allowed_token_ids` names, and nothing that would complete a bad word."""
+    sampling = sequence.sampling
+    if sampling.allowed_token_ids:
+        allowed = torch.tensor(sampling.allowed_token_ids, device=line.device)
+        line.copy_(torch.full_like(line, _NEVER).index_copy_(0, allowed, line[allowed]))
+    tokens, generated = sequence.tokens, sequence.generated_tokens
+    banned = [
+        word[-1]
+        for word in sampling.bad_words_ids
+        if len(word) <= generated + 1 and (*tokens[len(tokens) + 1 - len(word) :],) == word[:-1]
+    ]
+    if banned:
+        line[torch.tensor(banned, device=line.device)] = _NEVER
 
 
 def _penalise(line: Tensor, sequence: Sequence) -> None:
@@ -161,7 +192,7 @@ def _filters(sequence: Sequence, vocabulary: int) -> bool:
 
 
 def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> list[int]:
-    """Sample with top_k, then top_p over the rest, then min_p, as transformers does."""
+    """Sample with min_p, then top_k, then top_p over what they leave, as vLLM does."""
     vocabulary, device = logits.shape[1], logits.device
     top_k = torch.tensor([s.sampling.top_k or vocabulary for s in sequences], device=device)
     top_p = torch.tensor([s.sampling.top_p for s in sequences], device=device)[:, None]
@@ -170,16 +201,18 @@ def _filtered(logits: Tensor, numbers: Tensor, sequences: Many[Sequence]) -> lis
     count = min(vocabulary, max([CANDIDATES, *wanted]))
     while True:
         values, tokens = logits.topk(count, -1)
-        by_k = torch.arange(count, device=device) < top_k[:, None]
-        # Normalised over all tokens that top_k leaves, candidates or not.
-        kept = values.masked_fill(~by_k, _NEVER)
-        whole = torch.where(top_k <= count, kept.logsumexp(-1), logits.logsumexp(-1))
+        left = torch.arange(count, device=device) < top_k[:, None]
+        left &= values >= values[:, :1] + min_p.log()
+        # Whether tokens beyond the candidates are left as well, and whether it is all of them.
+        more = left[:, -1] & (top_k > count)
+        every = more & (top_k == vocabulary) & (min_p[:, 0] == 0)
+        # Normalised over all tokens that are left, candidates or not.
+        kept = values.masked_fill(~left, _NEVER)
+        whole = torch.where(every, logits.logsumexp(-1), kept.logsumexp(-1))
         probabilities = (kept - whole[:, None]).exp()
         before = probabilities.cumsum(-1) - probabilities
-        keep = by_k & (before < top_p) & (values >= values[:, :1] + min_p.log())
-        # Whether tokens beyond the candidates might have been kept as well.
-        cut = keep[:, -1] & (top_k > count)
-        if count == vocabulary or not bool(cut.any()):
+        keep = left & (before < top_p)
+        if count == vocabulary or not bool((more & (keep[:, -1] | ~every)).any()):
             break
         count = vocabulary
     places = _place(probabilities.masked_fill(~keep, 0.0), numbers)
@@ -192,6 +225,13 @@ def _place(probabilities: Tensor, numbers: Tensor) -> Tensor:
     line = probabilities.cumsum(-1, dtype=torch.float64)
     places = torch.searchsorted(line, (numbers * line[:, -1])[:, None], right=True)[:, 0]
     return places.clamp_(max=probabilities.shape[1] - 1)
+
+
+def _about(report: Sampled, tokens: Many[int], logprobs: Tensor) -> Sampled:
+    """The report, with the chosen token and these ones as the alternatives."""
+    named = list(dict.fromkeys((report.token, *tokens)))
+    values = logprobs[torch.tensor(named, device=logprobs.device)].tolist()
+    return replace(report, alternatives=tuple(zip(named, values, strict=True)))
 
 
 def _reports(logprobs: Tensor, chosen: Many[int], counts: Many[int]) -> Iterator[Sampled]:

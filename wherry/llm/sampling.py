@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -11,13 +12,28 @@ from wherry.values.errors import InvalidRequest
 
 #: Maximum of `logprobs`: alternatives beside the chosen token.
 MAX_LOGPROBS: Final = 20
-#: Limits of what is compared with each token: characters of stop strings, tokens in a list.
+#: Limits of what is compared with each token: characters of stop strings and of bad words, tokens
+#: in a list.
 MOST_STOP_CHARACTERS: Final = 1024
 MOST_TOKENS_NAMED: Final = 1024
+MOST_TOKENS_BANNED: Final = 4096
+#: Limit of the tokens to which a choice is restricted: a vocabulary has no more.
+MOST_TOKENS_ALLOWED: Final = 1 << 18
+
+_Check = tuple[bool, str, str]
+Alternatives = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+
+#: The most tokens in each list of them.
+TOKEN_LISTS: Final = {
+    "stop_token_ids": MOST_TOKENS_NAMED,
+    "logprob_token_ids": MAX_LOGPROBS,
+    "allowed_token_ids": MOST_TOKENS_ALLOWED,
+}
 
 
-class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sampling parameters of one request. `checked` refuses values out of range."""
+class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sampling parameters that one request sets. None: not set, so the checkpoint's default
+    (`generation_config.json`) holds."""
 
     #: Maximum of generated tokens. None: until the end of the text or of the context. 0 only with
     #: `echo`: the request is about the prompt alone.
@@ -25,15 +41,15 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: The generation does not end or stop before this number of tokens.
     min_tokens: int = 0
     #: 0 always chooses the most probable token.
-    temperature: float = 1.0
+    temperature: float | None = None
     #: Sample from the smallest set of most probable tokens whose probabilities sum to this.
-    top_p: float = 1.0
+    top_p: float | None = None
     #: Sample from this number of most probable tokens; 0: from all.
-    top_k: int = 0
+    top_k: int | None = None
     #: Minimum probability of a token, relative to the most probable one.
-    min_p: float = 0.0
+    min_p: float | None = None
     #: Above 1 makes tokens of the prompt and of the answer less likely.
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
     #: Subtracted once from the logit of each token that occurs in the answer.
     presence_penalty: float = 0.0
     #: Subtracted from the logit of each token of the answer for each of its occurrences.
@@ -44,7 +60,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     logit_bias: dict[int, float] = {}
     #: Report the log probability of each token and of this number of alternatives; None: report
     #: none.
-    logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Alternatives | None = None
+    #: Report with `logprobs` these tokens, in place of the most probable ones.
+    logprob_token_ids: tuple[int, ...] = ()
+    #: Report the log probability of each token of the prompt, and of this number of alternatives.
+    prompt_logprobs: Alternatives | None = None
+    #: Report the tokens of the prompt.
+    report_prompt_tokens: bool = False
     #: Put the prompt before each answer, and its tokens before `logprobs`.
     echo: bool = False
     #: Number of answers.
@@ -53,6 +75,14 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     stop: tuple[str, ...] = ()
     #: Tokens that end the answer; not part of its text unless `include_stop`.
     stop_token_ids: tuple[int, ...] = ()
+    #: The only tokens that may be chosen, those that end the text among them; empty: all. This and
+    #: bad words do not hold where they leave no token.
+    allowed_token_ids: tuple[int, ...] = ()
+    #: Texts that the answer does not contain as a sequence of tokens: by themselves, or after a
+    #: space.
+    bad_words: tuple[str, ...] = ()
+    #: Sequences of tokens that the answer does not contain.
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
     #: Ignore the model's end-of-text tokens.
     ignore_eos: bool = False
     #: Keep the stop text in the answer.
@@ -61,71 +91,101 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     skip_special_tokens: bool = True
     #: Add the tokens that the tokenizer puts before a text (such as BOS) to `prompt`.
     add_special_tokens: bool = True
+    #: Keep this number of tokens of the prompt: its last ones, or with `truncation_side` "right"
+    #: its first ones. 0: as many as there is room for.
+    truncate_prompt: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
     #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
 
     @property
     def reports_prompt(self) -> bool:
         """Whether log probabilities of the prompt's tokens are requested."""
-        return self.echo and self.logprobs is not None
+        return self.prompt_logprobs is not None or (self.echo and self.logprobs is not None)
+
+    @property
+    def prompt_alternatives(self) -> int:
+        """The number of alternatives that are reported for each token of the prompt."""
+        return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
+
+    def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
+        """Set what the request does not set: by these defaults, or to have no effect."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {name: value for name, value in given.items() if value is not None}
+        return Sampling(**{**defaults, **given})
+
+
+class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sampling parameters of one generation. `checked` refuses values out of range."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def checked(self, model: str, vocabulary: int) -> Sampling:
         """Return self if all values are valid for a vocabulary of this size; else raise
         InvalidRequest with model and field."""
-
-        def require(fine: bool, field: str, rule: str) -> None:
+        for fine, field, rule in (*self._numbers(), *self._lists(), *self._tokens(vocabulary)):
             if not fine:
                 value = repr(getattr(self, field))
                 value = value if len(value) <= 100 else f"{value[:100]}..."
                 raise InvalidRequest(
                     f"model {model!r}: {field} must be {rule}; it is {value}", field=field
                 )
+        return self
 
-        least = 0 if self.echo else 1
-        require(
-            self.max_tokens is None or self.max_tokens >= least,
+    # Whether a field is fine, its name, and the rule
+
+    def _numbers(self) -> Iterator[_Check]:
+        least, most = 0 if self.echo else 1, self.max_tokens
+        yield (
+            most is None or most >= least,
             "max_tokens",
             f"at least {least}" if self.echo else "at least 1, or 0 with echo",
         )
-        require(self.min_tokens >= 0, "min_tokens", "at least 0")
-        most = self.max_tokens
-        require(most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens")
-        require(0 <= self.temperature <= 100, "temperature", "between 0 and 100")
-        require(0 < self.top_p <= 1, "top_p", "above 0 and at most 1")
-        require(0 <= self.top_k < 2**31, "top_k", "at least 1, or 0 for all tokens, below 2^31")
-        require(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
-        require(
-            0.01 <= self.repetition_penalty <= 100, "repetition_penalty", "between 0.01 and 100"
-        )
+        yield self.min_tokens >= 0, "min_tokens", "at least 0"
+        yield most is None or self.min_tokens <= most, "min_tokens", "at most max_tokens"
+        yield 0 <= self.temperature <= 100, "temperature", "between 0 and 100"
+        yield 0 < self.top_p <= 1, "top_p", "above 0 and at most 1"
+        yield 0 <= self.top_k < 2**31, "top_k", "at least 1, or 0 for all tokens, below 2^31"
+        yield 0 <= self.min_p <= 1, "min_p", "between 0 and 1"
+        penalty = self.repetition_penalty
+        yield 0.01 <= penalty <= 100, "repetition_penalty", "between 0.01 and 100"
         for field in ("presence_penalty", "frequency_penalty"):
-            require(-100 <= getattr(self, field) <= 100, field, "between -100 and 100")
-        require(1 <= self.n <= 128, "n", "between 1 and 128")
-        require(
-            self.seed is None or -(2**63) <= self.seed < 2**64, "seed", "a whole number of 64 bits"
-        )
-        require(
-            len(self.stop) <= 64
-            and all(self.stop)
-            and sum(map(len, self.stop)) <= MOST_STOP_CHARACTERS,
-            "stop",
-            f"at most 64 texts, none empty, of {MOST_STOP_CHARACTERS} characters together",
-        )
-        require(
-            len(self.stop_token_ids) <= MOST_TOKENS_NAMED,
-            "stop_token_ids",
-            f"at most {MOST_TOKENS_NAMED} tokens",
-        )
-        require(
-            len(self.logit_bias) <= MOST_TOKENS_NAMED,
-            "logit_bias",
-            f"of at most {MOST_TOKENS_NAMED} tokens",
-        )
-        require(
-            all(0 <= token < vocabulary for token in self.stop_token_ids),
-            "stop_token_ids",
-            f"between 0 and {vocabulary - 1}",
-        )
-        require(
+            yield -100 <= getattr(self, field) <= 100, field, "between -100 and 100"
+        yield 1 <= self.n <= 128, "n", "between 1 and 128"
+        fine = self.seed is None or -(2**63) <= self.seed < 2**64
+        yield fine, "seed", "a whole number of 64 bits"
+        fine = self.truncate_prompt is None or self.truncate_prompt >= 0
+        yield fine, "truncate_prompt", "at least 0"
+
+    def _lists(self) -> Iterator[_Check]:
+        for field, most in (("stop", 64), ("bad_words", MOST_TOKENS_NAMED)):
+            texts: tuple[str, ...] = getattr(self, field)
+            yield (
+                len(texts) <= most and all(texts) and sum(map(len, texts)) <= MOST_STOP_CHARACTERS,
+                field,
+                f"at most {most} texts, none empty, of {MOST_STOP_CHARACTERS} characters together",
+            )
+        fine = len(self.logit_bias) <= MOST_TOKENS_NAMED
+        yield fine, "logit_bias", f"of at most {MOST_TOKENS_NAMED} tokens"
+        for field, most in TOKEN_LISTS.items():
+            yield len(getattr(self, field)) <= most, field, f"at most {most} tokens"
+        lengths = [len(word) for word in self.bad_words_ids]
+        fine = all(lengths) and sum(lengths) <= MOST_TOKENS_BANNED
+        rule = f"lists of tokens, none empty, of {MOST_TOKENS_BANNED} tokens together"
+        yield fine, "bad_words_ids", rule
+
+    def _tokens(self, vocabulary: int) -> Iterator[_Check]:
+        for field in TOKEN_LISTS:
+            tokens: tuple[int, ...] = getattr(self, field)
+            fine = not tokens or 0 <= min(tokens) <= max(tokens) < vocabulary
+            yield fine, field, f"between 0 and {vocabulary - 1}"
+        fine = all(0 <= token < vocabulary for word in self.bad_words_ids for token in word)
+        yield fine, "bad_words_ids", f"tokens between 0 and {vocabulary - 1}"
+        yield (
             all(
                 0 <= token < vocabulary and -1000 <= bias <= 1000
                 for token, bias in self.logit_bias.items()
@@ -133,4 +193,3 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "logit_bias",
             f"token ids below {vocabulary} with numbers between -1000 and 1000",
         )
-        return self

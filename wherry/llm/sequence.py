@@ -18,6 +18,8 @@ class Sampled:
     token: int
     logprob: float | None = None
     alternatives: tuple[tuple[int, float], ...] = ()
+    #: Of a prompt's token: 1 for the most probable one.
+    rank: int = 0
 
 
 class Constraint(Protocol):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from wherry.llm.library_errors import brief
 from wherry.llm.template_turns import limited
 from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
+
+Many = TypeVar("Many", str, list[int])
 
 #: Arguments of apply_chat_template that are not template variables. Requests may not set them: a
 #: template from a request would be foreign code in the engine's process.
@@ -29,6 +31,8 @@ MOST_FILE_BYTES: Final = 128 << 20
 WRITTEN: Final = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 #: Characters of a chat template's error message that clients see.
 MOST_SAID: Final = 500
+#: The largest chat templates that are published have 20,000 characters.
+MOST_TEMPLATE_CHARACTERS: Final = 64 * 1024
 
 
 class _Settings(msgspec.Struct):
@@ -45,6 +49,8 @@ class Tokenizer:
 
     def __init__(self, inner: Any, most_tokens: int | None = None) -> None:
         self.inner = inner
+        #: Whether a request may bring a chat template of its own: a program, which runs here.
+        self.trusts_templates = False
         self._bytes = byte_alphabet()
         #: Whether the vocabulary is byte-level (see `byte_alphabet`).
         pieces = self.inner.convert_ids_to_tokens(self.inner.encode(" a", add_special_tokens=False))
@@ -89,23 +95,47 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self.inner.chat_template)
 
-    def encode(self, text: str, *, special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, special: bool = True, keep: int | None = None, side: str = "left"
+    ) -> list[int]:
         """The tokens of a text, with the tokenizer's prefix (such as BOS) if `special`.
-        InvalidRequest if it is too long or not valid Unicode."""
-        if self._most_tokens is not None and len(text) > self._most_tokens * self._longest:
+        InvalidRequest if it is too long or not valid Unicode. With `keep` at least that number of
+        its tokens, if it has so many: the last ones, or the first ones if the `side` that may be
+        missing is "right"."""
+        most = self._most_tokens
+        if keep is not None:
+            text, most = self._part_of(text, keep, side), None
+        if most is not None and len(text) > most * self._longest:
             raise PromptTooLong(
-                f"the text has {len(text)} characters, more than {self._most_tokens} tokens can"
-                f" hold: this model's maximum context length is {self._most_tokens} tokens",
+                f"the text has {len(text)} characters, more than {most} tokens can hold: this"
+                f" model's maximum context length is {most} tokens",
                 field="prompt",
             )
         try:
             text.encode()
         except UnicodeEncodeError as error:  # a lone surrogate
             raise InvalidRequest(f"the text is no Unicode: {error}", field="prompt") from error
-        if self._most_tokens is not None and len(text) > 2 * self._most_tokens:
-            self._check_length(text, self._most_tokens)
+        if most is not None and len(text) > 2 * most:
+            self._check_length(text, most)
         tokens: list[int] = self.inner.encode(text, add_special_tokens=special)
         return tokens
+
+    def _part_of(self, text: str, keep: int, side: str) -> str:
+        """A part of a text, at its end or beginning, that has more than `keep` tokens, or all of
+        it. Found a part at a time, since a text may be far longer."""
+        taken = tokens = 0
+        while tokens <= keep and taken < len(text):
+            first = taken if side == "right" else max(0, len(text) - taken - PART)
+            part = text[first : len(text) - taken if side == "left" else taken + PART]
+            tokens += len(self._pieces(part))
+            taken += len(part)
+        return truncated(text, taken, side)
+
+    def _pieces(self, text: str) -> list[int]:
+        """The tokens of a text that may have lone surrogates."""
+        clean = text.encode(errors="replace").decode()
+        found: list[int] = self.inner.encode(clean, add_special_tokens=False)
+        return found
 
     def _check_length(self, text: str, most_tokens: int) -> None:
         """Refuse a text that is far too long after tokenizing parts of it: tokenizing all would
@@ -136,18 +166,24 @@ class Tokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        keep: int | None = None,
+        side: str = "left",
     ) -> list[int]:
         """Render a conversation with the chat template, and tokenize it.
 
         `options` are variables of the template; `add_generation_prompt` is true by default.
-        InvalidRequest quotes the template's error.
+        `chat_template` among them takes the place of the checkpoint's template, if requests may
+        bring theirs. InvalidRequest quotes the template's error. `keep` and `side` as in `encode`.
         """
-        if not self.has_chat_template:
+        own = (options or {}).get("chat_template")
+        if own is not None:
+            self._check_template(own)
+        elif not self.has_chat_template:
             raise InvalidRequest(
                 "this model has no chat template: send a prompt instead of messages",
                 field="prompt",
             )
-        for name in OURS & (options or {}).keys():
+        for name in OURS & (options or {}).keys() - {"chat_template"}:
             raise InvalidRequest(
                 f"template: {name!r} is not for a request to set", field="template"
             )
@@ -164,7 +200,17 @@ class Tokenizer:
                 f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
                 field="prompt",
             ) from error
-        return self.encode(text, special=False)
+        return self.encode(text, special=False, keep=keep, side=side)
+
+    def _check_template(self, template: Any) -> None:
+        """Refuse a request's template, unless requests may bring them and it is a short one."""
+        if not self.trusts_templates:
+            problem = "this model takes no template from a request"
+        elif not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
+            problem = f"must be a text of at most {MOST_TEMPLATE_CHARACTERS} characters"
+        else:
+            return
+        raise InvalidRequest(f"chat_template: {problem}", field="chat_template")
 
     def piece(self, token: int) -> tuple[str, bytes]:
         """A single token as text, and as the bytes it stands for."""
@@ -177,6 +223,13 @@ class Tokenizer:
         if raw.startswith("\u2581"):
             return raw.replace("\u2581", " "), raw.replace("\u2581", " ").encode()
         return text, text.encode()
+
+
+def truncated(items: Many, keep: int, side: str) -> Many:
+    """The last `keep` items, or the first ones if the `side` that is cut off is "right"."""
+    if len(items) <= keep:
+        return items
+    return items[:keep] if side == "right" else items[len(items) - keep :]
 
 
 def byte_alphabet() -> dict[str, int]:

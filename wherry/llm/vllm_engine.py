@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
-from wherry.llm.sampling import Sampling
+from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -24,6 +24,11 @@ from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong, Wor
 
 #: Seconds between two reads of vLLM's metrics, which take some milliseconds.
 READ_EVERY: Final = 1.0
+#: Parameters that this adapter does not have.
+UNSUPPORTED: Final = (
+    "echo", "bad_words_ids", "logprob_token_ids", "prompt_logprobs", "report_prompt_tokens",
+    "truncate_prompt",
+)  # fmt: skip
 #: Our names for vLLM's metrics.
 GAUGES: Final = {
     "vllm:num_requests_running": "running",
@@ -103,6 +108,8 @@ class VLLM(StepModel):
         config = self._engine.model_config
         self._vocabulary: int = config.get_vocab_size()
         self._context: int = config.max_model_len
+        # What vLLM takes from generation_config.json, by its own names, which are ours.
+        self._defaults = dict(config.get_diff_sampling_param())
         self._tokenizer = Tokenizer(self._engine.get_tokenizer(), self._context)
         self._numbers = itertools.count()
         self._gauges: dict[str, float] = {}
@@ -118,11 +125,15 @@ class VLLM(StepModel):
         token_ids: Sequence[int] = (),
         tools: Sequence[dict[str, Any]] = (),
         template: dict[str, Any] = {},  # noqa: B006 - never changed
-        parameters: Sampling = Sampling(),  # noqa: B008 - frozen
+        parameters: Parameters = Parameters(),  # noqa: B008 - frozen
         stream: bool = True,
     ) -> _VllmRequest:
         check_one_prompt(self._name, prompt, messages, token_ids)
         tokens = list(token_ids)
+        wanted = parameters.resolved(self._defaults).checked(self._name, self._vocabulary)
+        for name in UNSUPPORTED:
+            if getattr(wanted, name) not in (None, False, ()):
+                raise self._refused(f"{name} is not supported by vLLM's adapter", name)
         if prompt:
             tokens = self._tokenizer.encode(prompt, special=parameters.add_special_tokens)
         elif messages:
@@ -134,9 +145,6 @@ class VLLM(StepModel):
                 field="prompt",
             )
         given = {"type": "token", "prompt_token_ids": tokens}
-        wanted = parameters.checked(self._name, self._vocabulary)
-        if wanted.echo:
-            raise self._refused("echo is not supported by vLLM's adapter", "echo")
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
@@ -192,6 +200,8 @@ class VLLM(StepModel):
             logprobs=wanted.logprobs,
             stop=list(wanted.stop),
             stop_token_ids=list(wanted.stop_token_ids),
+            allowed_token_ids=list(wanted.allowed_token_ids) or None,
+            bad_words=list(wanted.bad_words),
             ignore_eos=wanted.ignore_eos,
             max_tokens=wanted.max_tokens,
             min_tokens=wanted.min_tokens,

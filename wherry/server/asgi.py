@@ -46,6 +46,7 @@ class Asgi:
             keys=ApiKeys(self._options.access.api_keys),
             admission=Admission(self._options.capacity.max_in_flight),
             max_body_bytes=self._limits.max_body_bytes,
+            strict_fields=self._options.protocols.strict_fields,
         )
         self._application = HttpApp(self.runtime, common=common)
         self._app: AsgiApp = asgi_app(

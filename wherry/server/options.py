@@ -201,6 +201,8 @@ class Protocols:
         "log-frequency=N; may be repeated", "SETTING", separator=";")
     grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
         "how to compress what gRPC clients are sent")
+    strict_fields: bool = option(False,
+        "refuse fields of OpenAI requests that are not known, instead of ignoring them")
     access_log: bool = option(False, "a line for each request, health and metrics excepted")
 
 

@@ -198,6 +198,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         max_body_bytes=plan.limits.max_body_bytes,
         forwarding=None if pattern is None else HeaderForwarding(pattern),
         allow_model_upload=access.allow_model_upload or bool(access.api_keys),
+        strict_fields=options.protocols.strict_fields,
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),

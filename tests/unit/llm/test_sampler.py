@@ -207,3 +207,94 @@ def test_a_prompts_log_probabilities_are_the_softmaxs_however_long_it_is(rows: i
         logprobs = logits[place].log_softmax(-1)
         assert said.logprob == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
         assert [token for token, _ in said.alternatives] == logprobs.topk(3).indices.tolist()
+
+
+def test_only_what_is_allowed_is_chosen() -> None:
+    best = int(LOGITS.argmax())
+    others = [token for token in range(40) if token != best]
+    assert sample(LOGITS[None], [sequence(allowed_token_ids=(7,))])[0].token == 7
+    assert set(drawn(LOGITS, allowed_token_ids=tuple(others[:2]))) == set(others[:2])
+
+
+def test_a_bad_word_is_not_completed_as_in_transformers() -> None:
+    from transformers import NoBadWordsLogitsProcessor
+
+    best, second = LOGITS.topk(2).indices.tolist()
+    words = ((best,), (3, second))
+    for answer in ([3], [4], [4, 3]):
+        one = sequence([3, 3], bad_words_ids=words, temperature=0.0)
+        one.tokens += answer
+        theirs = NoBadWordsLogitsProcessor([list(word) for word in words], eos_token_id=39)
+        expected = theirs(torch.tensor([one.tokens]), LOGITS[None].clone())
+        assert sample(LOGITS[None], [one])[0].token == int(expected.argmax())
+    fresh = sequence([3, 3], bad_words_ids=words, temperature=0.0)  # of the prompt nothing counts
+    assert sample(LOGITS[None], [fresh])[0].token == second
+
+
+def test_lists_that_leave_nothing_do_not_hold() -> None:
+    one = sequence(allowed_token_ids=(7,), bad_words_ids=((7,),), temperature=0.0)
+    assert sample(LOGITS[None], [one])[0].token == int(LOGITS.argmax())
+
+
+def test_biases_come_before_penalties_as_in_vllm() -> None:
+    logits = torch.tensor([2.0, 0.5, 0.2])
+    # (0.5 + 3.0) / 2 is below 2.0, and 0.5 / 2 + 3.0 above it.
+    one = sequence([1], logit_bias={1: 3.0}, repetition_penalty=2.0, temperature=0.0)
+    assert sample(logits[None], [one])[0].token == 0
+
+
+def test_min_p_then_top_k_then_top_p_as_in_vllm() -> None:
+    from transformers import (
+        MinPLogitsWarper,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    wishes = {"temperature": 1.3, "min_p": 0.05, "top_k": 12, "top_p": 0.7}
+    left = LOGITS[None]
+    for warp in (
+        TemperatureLogitsWarper(1.3), MinPLogitsWarper(0.05), TopKLogitsWarper(12),
+        TopPLogitsWarper(0.7),
+    ):  # fmt: skip
+        left = warp(torch.zeros(1, 1, dtype=torch.long), left)  # type: ignore[arg-type]
+    assert_follows(drawn(LOGITS, **wishes), left[0].softmax(-1))
+
+
+def test_top_p_is_of_what_a_large_top_k_leaves() -> None:
+    count = 9 * CANDIDATES  # more than are sorted first, of twice as many that are all alike
+    logits = torch.zeros(2 * count)
+    assert len(drawn(logits, top_k=count, top_p=0.5)) <= count // 2 + 1
+
+
+def test_log_probabilities_may_be_of_tokens_that_are_named() -> None:
+    one = sequence(temperature=0.0, logprobs=3, logprob_token_ids=(7, 9))
+    said = sample(LOGITS[None], [one])[0]
+    model = LOGITS.log_softmax(-1)
+    assert dict(said.alternatives) == pytest.approx(
+        {token: float(model[token]) for token in (said.token, 7, 9)}
+    )
+
+
+def test_a_prompts_token_has_its_rank() -> None:
+    ranks = [one.rank for one in prompt_report(LOGITS.expand(40, -1), range(40), 0)]
+    assert sorted(ranks) == list(range(1, 41))
+    assert ranks[int(LOGITS.argmax())] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("allowed_token_ids", (40,)),
+        ("allowed_token_ids", (-1,)),
+        ("bad_words_ids", ((),)),
+        ("bad_words_ids", ((1, 99),)),
+        ("bad_words", ("",)),
+        ("bad_words", ("x" * 1025,)),
+        ("logprob_token_ids", tuple(range(21))),
+        ("truncate_prompt", -1),
+    ],
+)
+def test_a_list_out_of_range_is_refused_by_its_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"model 'm': {field} must be"):
+        Sampling(**{field: value}).checked("m", vocabulary=40)

@@ -68,6 +68,8 @@ class Params:
     logprobs: int | None = None
     stop: list[str] | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -124,7 +126,11 @@ class Engine:
     def __init__(self, arguments: Any) -> None:
         self.arguments = arguments
         self.log_stats = not getattr(arguments, "disable_log_stats", False)
-        self.model_config = types.SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 300)
+        self.model_config = types.SimpleNamespace(
+            max_model_len=64,
+            get_vocab_size=lambda: 300,
+            get_diff_sampling_param=lambda: {"top_p": 0.9},
+        )
         self.added: list[Running] = []
         self.aborted: list[str] = []
         self.running: dict[str, Running] = {}
@@ -289,12 +295,15 @@ def test_wishes_go_to_vllm_by_its_own_names(vllm: Fake) -> None:
     wishes = {
         "max_tokens": 5, "temperature": 0.5, "top_k": 3, "stop": ["x"], "logit_bias": {"7": 1.5},
         "include_stop": True, "seed": -1, "constraint": {"choice": ["a", "b"]},
+        "allowed_token_ids": [7, 8], "bad_words": ["no"],
     }  # fmt: skip
     vllm.deltas(prompt="Hi", parameters=wishes)
     (sent,) = (running.params for running in vllm.engine.added)
     assert (sent.max_tokens, sent.temperature, sent.top_k) == (5, 0.5, 3)
     assert sent.seed == 2**63 - 1  # -1 would be none
     assert (sent.stop, sent.logit_bias) == (["x"], {7: 1.5})
+    assert (sent.allowed_token_ids, sent.bad_words) == ([7, 8], ["no"])
+    assert sent.top_p == 0.9  # the checkpoint's own
     assert sent.include_stop_str_in_output is True
     assert sent.structured_outputs == Structured(choice=["a", "b"])
     assert sent.output_kind is Kind.DELTA
@@ -327,7 +336,7 @@ def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
         ({"token_ids": [4] * 64}, "maximum context length is 64 tokens"),
         (
             {"messages": [{"role": "user", "content": "a"}], "template": {"chat_template": "x"}},
-            "not for a request to set",
+            "takes no template from a request",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
 from wherry.frontends.openai.errors import BadField, fail
-from wherry.frontends.openai.fields import EmbeddingRequest
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.spans import asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -92,7 +92,7 @@ class Embedding:
         tokens = int(sum(int(count) for count in counts))
         # Counted by models that have an output `tokens`.
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        about = {"object": "list", "model": self._wanted.model, "usage": usage}
+        about = {"object": "list", "model": self._loaded.name, "usage": usage}
         parts: list[Buffer] = [msgspec.json.encode(about)[:-1], b',"data":[']
         as_text = self._wanted.encoding_format == "base64"
         for index, vector in enumerate(vectors):

@@ -15,7 +15,8 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
 from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
-from wherry.frontends.openai.fields import Conversion, Request
+from wherry.frontends.openai.fields.conversion import Conversion
+from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
@@ -112,7 +113,7 @@ class Generation:
         try:
             piece = piece_of(self._loaded, response)
             index = number * self._per_prompt + piece.index
-            self._send(self._answer.add(replace(piece, index=index)), reply)
+            self._send(self._answer.take(replace(piece, index=index)), reply)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             self._failed = error
             self._cancel()
@@ -122,9 +123,7 @@ class Generation:
             if isinstance(reply, StreamReply):
                 reply.consumed()
             return
-        chunks = [
-            self._answer.chunk(choice, with_usage=self._wanted.include_usage) for choice in choices
-        ]
+        chunks = [self._answer.chunk(choice) for choice in choices]
         for chunk in chunks[:-1]:
             self._send_event(self._events, chunk)
         self._send_event(self._events, chunks[-1], reply)

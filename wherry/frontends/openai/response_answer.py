@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from wherry.frontends.openai.answers import ChatAnswer, ChoiceDelta, Json, OpenAIAnswer
+from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
+from wherry.frontends.openai.chat_answer import ChatAnswer
 
 
 class ResponseAnswer(OpenAIAnswer):
@@ -85,7 +86,7 @@ class ResponseAnswer(OpenAIAnswer):
             else None,
         }
 
-    def chunk(self, choice: Json, *, with_usage: bool) -> Json:
+    def chunk(self, choice: Json) -> Json:
         return choice
 
     def failure(self, error: Json) -> Json:

@@ -11,17 +11,12 @@ from typing import Any, ClassVar, Final, Literal
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields import (
-    ROLES,
-    ChatRequest,
-    FunctionSpec,
-    JsonSchema,
-    NamedFunction,
-    NamedTool,
-    ResponseFormat,
-    Tool,
-    Whole,
-)
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
+from wherry.frontends.openai.fields.kinds import Whole
+from wherry.frontends.openai.fields.messages import ROLES
+from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
+from wherry.frontends.openai.fields.tools import FunctionSpec, NamedFunction, NamedTool, Tool
 
 
 class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -62,7 +57,9 @@ class ToolByName(msgspec.Struct, kw_only=True, tag_field="type", tag="function")
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/responses."""
 
-    model: str
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_RESPONSES
+
+    model: str | None = None
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: Whole | None = None
@@ -97,6 +94,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
     include_usage: ClassVar[bool] = False
+    continuous_usage: ClassVar[bool] = False
 
     def chat(self) -> ChatRequest:
         """The chat that has the same answer."""

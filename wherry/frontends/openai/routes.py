@@ -17,27 +17,26 @@ import msgspec
 from wherry.frontends.http.answers import new_request_id, respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.answers import (
-    ChatAnswer,
-    OpenAIAnswer,
-    PromptAnswer,
-    TextAnswer,
-    TokensAnswer,
-)
+from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
+from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
-from wherry.frontends.openai.fields import (
-    ChatRequest,
-    CompletionRequest,
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.conversion import (
     Conversion,
     DetokenizeRequest,
-    EmbeddingRequest,
     TokenizeRequest,
-    decoded,
 )
+from wherry.frontends.openai.fields.decoding import Fields, decoded
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.ignored import told
 from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
+from wherry.frontends.openai.text_answer import TextAnswer
+from wherry.frontends.openai.token_answers import PromptAnswer, TokensAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.runtime.loaded_model import LoadedModel
@@ -46,6 +45,9 @@ from wherry.values.datatypes import Form
 from wherry.values.errors import ModelNotFound
 
 T = TypeVar("T")
+#: Decodes a body, and appends the names of the fields that it ignores to a list; None: there are
+#: none.
+Reader = Callable[[Buffer, list[str] | None], T]
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
@@ -64,8 +66,8 @@ class OpenAI:
         # /tokenize and /detokenize: where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
-        of_completions = partial(decoded, kind=CompletionRequest)
-        of_embeddings = partial(decoded, kind=EmbeddingRequest)
+        of_completions = partial(_read_fields, CompletionRequest)
+        of_embeddings = partial(_read_fields, EmbeddingRequest)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
         response = partial(self._read, _read_response, self._start_response)
         completion = partial(self._read, of_completions, self._start_completion)
@@ -97,7 +99,7 @@ class OpenAI:
 
     def _show(self, name: str, exchange: Exchange) -> None:
         try:
-            self._model(name)
+            self._named(name)
         except UnknownModel as error:
             fail(exchange, error)
         else:
@@ -106,43 +108,52 @@ class OpenAI:
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "wherry"}
 
-    def _model(self, name: str, ability: str = "") -> LoadedModel:
+    def _model(self, name: str | None, ability: str) -> LoadedModel:
+        """The model of this name, or without one the only model that has the ability."""
+        loaded = self._named(self._only(ability) if name is None else name)
+        if ability not in abilities(loaded):
+            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+        return loaded
+
+    def _named(self, name: str) -> LoadedModel:
         try:
-            loaded = self._entry.runtime.model(name)
+            return self._entry.runtime.model(name)
         except ModelNotFound:
             able = ", ".join(sorted({m.name for m in self._entry.runtime.models() if abilities(m)}))
             raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
-        if ability and ability not in abilities(loaded):
-            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
-        return loaded
 
     # Requests
 
     def _read(
-        self, read: Callable[[Buffer], T], start: Callable[[Exchange, T], None], exchange: Exchange
+        self, read: Reader[T], start: Callable[[Exchange, T], None], exchange: Exchange
     ) -> None:
         """Have `read` decode the body, here or in another thread, and then call `start` here."""
         entry = self._entry
+        ignored: list[str] | None = None if entry.common.strict_fields else []
 
         def read_large() -> T:
             body = entry.body(exchange)
             check_values(body)
-            return read(body)
+            return read(body, ignored)
+
+        def begin(wanted: T) -> None:
+            start(told(exchange, ignored) if ignored else exchange, wanted)
 
         try:
             entry.admission.check()
             body = entry.small_body(exchange)
             if body is not None:
-                start(exchange, read(body))
+                begin(read(body, ignored))
             else:
-                entry.off_loop(exchange, read_large, partial(start, exchange), fail, reads=True)
+                entry.off_loop(exchange, read_large, begin, fail, reads=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
             fail(exchange, error)
 
     def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
         wanted, inputs = read
         loaded = self._model(wanted.model, "chat")
-        answer = ChatAnswer(wanted.model, new_request_id(), *wanted.calls())
+        shown, echo = _shown(wanted), wanted.echoed()
+        answer = ChatAnswer(loaded.name, new_request_id(), *wanted.calls(), echo=echo, shown=shown)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_response(
@@ -150,13 +161,15 @@ class OpenAI:
     ) -> None:
         wanted, chat, inputs = read
         loaded, about = self._model(wanted.model, "chat"), wanted.repeated()
-        answer = ResponseAnswer(wanted.model, new_request_id(), about, *chat.calls())
+        answer = ResponseAnswer(loaded.name, new_request_id(), about, *chat.calls())
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
         loaded = self._model(wanted.model, "completions")
         prompts = wanted.prompts()
-        answer = TextAnswer(wanted.model, new_request_id(), wanted.echoes(), wanted.n or 1)
+        answer = TextAnswer(
+            loaded.name, new_request_id(), wanted.echoes(), wanted.n or 1, _shown(wanted)
+        )
         parameters = wanted.sampling()
         if loaded.signature.input("parameters"):
             parameters.setdefault("max_tokens", 16)  # OpenAI's own default
@@ -180,7 +193,7 @@ class OpenAI:
 
         def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
             wanted, inputs = read
-            loaded = self._model(wanted.model or self._only("tokens"), "tokens")
+            loaded = self._model(wanted.model, "tokens")
             answer = answers(loaded.name, new_request_id())
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
@@ -194,15 +207,32 @@ class OpenAI:
         raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
 
 
-def _read_response(body: Buffer) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
-    wanted = decoded(body, ResponsesRequest)
+def _read_response(
+    body: Buffer, ignored: list[str] | None
+) -> tuple[ResponsesRequest, ChatRequest, Inputs]:
+    wanted = decoded(body, ResponsesRequest, ignored)
     chat = wanted.chat()
     return wanted, chat, chat.inputs()
 
 
-def _read_inputs(kind: type[WithInputs], body: Buffer) -> tuple[WithInputs, Inputs]:
-    wanted = decoded(body, kind)
+def _read_inputs(
+    kind: type[WithInputs], body: Buffer, ignored: list[str] | None
+) -> tuple[WithInputs, Inputs]:
+    wanted = decoded(body, kind, ignored)
     return wanted, wanted.inputs()
+
+
+def _read_fields(kind: type[Fields], body: Buffer, ignored: list[str] | None) -> Fields:
+    return decoded(body, kind, ignored)
+
+
+def _shown(wanted: Request) -> AnswerParts:
+    return AnswerParts(
+        wanted.include_usage,
+        wanted.continuous_usage,
+        bool(wanted.return_token_ids),
+        bool(wanted.return_tokens_as_token_ids),
+    )
 
 
 def _missing(exchange: Exchange) -> None:

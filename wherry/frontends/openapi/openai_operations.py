@@ -7,14 +7,11 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from wherry.frontends.openai.fields import (
-    ROLES,
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    TokenizeRequest,
-)
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation, json_of
 from wherry.frontends.openapi.schemas import without_raw
@@ -177,7 +174,10 @@ SHARPER: Final[dict[str, dict[str, Json]]] = {
             "minItems": 1,
             "items": {
                 "type": "object",
-                "properties": {"role": {"type": "string", "enum": list(ROLES)}, "content": {}},
+                "properties": {
+                    "role": {"type": "string", "minLength": 1, "maxLength": MOST_ROLE_CHARS},
+                    "content": {},
+                },
                 "required": ["role"],
                 "anyOf": [
                     {"required": ["content"]},

@@ -68,7 +68,10 @@ def _renamed(value: Any) -> Any:
 
 
 def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The same Struct with any value where it keeps JSON as text, of which there is no schema."""
+    """The same Struct with any value where it keeps JSON as text, of which there is no schema.
+
+    It takes members that are not known: they are ignored and named in a header.
+    """
     given: list[Any] = []
     for member in msgspec.structs.fields(kind):
         if member.type is msgspec.Raw:
@@ -81,6 +84,5 @@ def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
         kind.__name__,
         given,
         kw_only=True,
-        forbid_unknown_fields=kind.__struct_config__.forbid_unknown_fields,
         namespace={"__doc__": kind.__doc__},
     )

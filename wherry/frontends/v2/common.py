@@ -34,6 +34,8 @@ class Common:
     forwarding: HeaderForwarding | None = None
     #: Whether a load request may bring the model's files; a server decides when it listens.
     allow_model_upload: bool = True
+    #: Whether a field of an OpenAI request that is not known is refused, not ignored.
+    strict_fields: bool = False
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     trace_settings: TraceSettings = field(default_factory=TraceSettings)
     log_settings: LogSettings = field(default_factory=LogSettings)

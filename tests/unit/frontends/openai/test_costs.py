@@ -6,7 +6,9 @@ import pytest
 
 from tests.costs import assert_linear
 from tests.unit.frontends.v2.http.test_costs import UNITS
-from wherry.frontends.openai.fields import ChatRequest, CompletionRequest, decoded
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.values.errors import WherryError
 
 pytestmark = pytest.mark.slow

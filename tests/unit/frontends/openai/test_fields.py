@@ -8,13 +8,11 @@ import msgspec
 import pytest
 
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields import (
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    conversation,
-    decoded,
-)
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.completion import CompletionRequest
+from wherry.frontends.openai.fields.decoding import decoded, header_of
+from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
+from wherry.frontends.openai.fields.messages import conversation
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -72,7 +70,7 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"response_format": {"type": "xml"}}, "response_format.type", "invalid enum"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "is missing"),
         ({"modality": "text"}, "modality", "did you mean 'modalities'"),
-        ({"audio": {}}, "audio", "is not a field that is known here$"),
+        ({"audio": {}}, "audio", "is not supported$"),
         ({"functions": []}, "functions", "send tools instead"),
         ({"seed": 2**70}, "seed", "expected int <="),
         ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
@@ -94,8 +92,51 @@ def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
 
 def test_a_field_that_is_not_known_may_be_null() -> None:
     assert chat(audio=None, guided_backend=None, n=2).n == 2
-    with pytest.raises(BadField, match="audio: is not a field"):
+    with pytest.raises(BadField, match="audio: is not supported"):
         chat(audio={"voice": None}, verbosity=None)
+
+
+def test_a_field_that_is_not_known_is_left_out_and_named() -> None:
+    ignored: list[str] = []
+    body = msgspec.json.encode(
+        {
+            "messages": HELLO,
+            "temprature": 1,
+            "n": 2,
+            "x\n,y": [],
+            "nothing": None,
+            "stream": True,
+            "stream_options": {"include_usage": True, "pace": 1},
+        }
+    )
+    wanted = decoded(body, ChatRequest, ignored)
+    assert (wanted.n, wanted.include_usage) == (2, True)
+    assert ignored == ["temprature", "x\n,y", "stream_options.pace"]
+    assert header_of(ignored) == "temprature, x??y, stream_options.pace"
+    many = header_of(["n" * 1000] * 100)
+    assert len(many) < 1500
+    assert many.endswith(", ...")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"use_beam_search": True}, "use_beam_search"),
+        ({"length_penalty": 2.0}, "length_penalty"),
+        ({"logits_processors": ["x"]}, "logits_processors"),
+        ({"cache_salt": "s"}, "cache_salt"),
+        ({"functions": []}, "functions"),
+    ],
+)
+def test_what_is_known_and_not_done_is_never_ignored(fields: dict[str, Any], field: str) -> None:
+    body = msgspec.json.encode({"messages": HELLO, **fields})
+    with pytest.raises(BadField, match="not supported") as refused:
+        decoded(body, ChatRequest, [])
+    assert refused.value.field == field
+
+
+def test_what_is_not_done_may_ask_for_nothing() -> None:
+    chat(use_beam_search=False, length_penalty=1, logits_processors=[], verbosity="medium")
 
 
 @pytest.mark.parametrize(
@@ -172,9 +213,65 @@ def test_special_tokens_are_the_chat_templates_affair() -> None:
     assert completion(add_special_tokens=True).sampling() == {}
 
 
-def test_a_missing_model_is_named() -> None:
-    with pytest.raises(BadField, match="model: is missing"):
-        decoded(b'{"messages": []}', ChatRequest)
+def test_a_model_may_be_left_out_and_messages_may_not() -> None:
+    assert decoded(b'{"messages": []}', ChatRequest).model is None
+    with pytest.raises(BadField, match="messages: is missing"):
+        decoded(b'{"model": "m"}', ChatRequest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"logprob_token_ids": [1]}, "logprob_token_ids"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_model_is_asked(
+    fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadField) as refused:
+        chat(**fields).inputs()
+    assert refused.value.field == field
+
+
+def test_the_fields_of_vllm_are_the_engines() -> None:
+    request = chat(
+        allowed_token_ids=[1],
+        bad_words=["no"],
+        truncate_prompt_tokens=-1,
+        prompt_logprobs=0,
+        return_token_ids=True,
+        continue_final_message=True,
+        chat_template="{{ x }}",
+        documents=[{"title": "t"}],
+    )
+    assert request.sampling() == {
+        "allowed_token_ids": [1],
+        "bad_words": ["no"],
+        "truncate_prompt": 0,
+        "prompt_logprobs": 0,
+        "report_prompt_tokens": True,
+    }
+    assert request.inputs()["template"] == {
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+        "chat_template": "{{ x }}",
+        "documents": [{"title": "t"}],
+    }
+    assert request.named("truncate_prompt") == "truncate_prompt_tokens"
+    assert request.named("report_prompt_tokens") == "return_token_ids"
+
+
+def test_an_echo_of_a_chat_is_the_message_that_goes_on() -> None:
+    last = {"role": "assistant", "content": "Once upon"}
+    assert chat(messages=[*HELLO, last], echo=True).echoed() == "Once upon"
+    assert chat(messages=[*HELLO, last]).echoed() == ""
+    assert chat(echo=True).echoed() == ""
 
 
 @pytest.mark.parametrize(
@@ -280,7 +377,9 @@ def test_a_conversation_is_what_a_chat_template_takes() -> None:
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        ({"role": "robot", "content": "x"}, "messages[0].role"),
+        ({"role": "", "content": "x"}, "messages[0].role"),
+        ({"role": "r" * 65, "content": "x"}, "messages[0].role"),
+        ({"role": ["user"], "content": "x"}, "messages[0].role"),
         ({"content": "x"}, "messages[0].role"),
         ({"role": "user"}, "messages[0].content"),
         ({"role": "user", "content": 1}, "messages[0].content"),

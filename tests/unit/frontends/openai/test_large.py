@@ -34,9 +34,9 @@ def complete(prompt: list[str]) -> list[str]:
 def test_a_long_chat_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def noted(kind: Any, body: Any) -> Any:
+    def noted(kind: Any, body: Any, ignored: Any) -> Any:
         threads.append(threading.current_thread().name)
-        return read(kind, body)
+        return read(kind, body, ignored)
 
     read = routes._read_inputs
     monkeypatch.setattr(routes, "_read_inputs", noted)
@@ -57,6 +57,22 @@ def test_a_bomb_of_values_is_refused_before_it_is_built(path: str) -> None:
 
 def test_what_is_wrong_in_a_long_chat_is_said_as_ever() -> None:
     with served(chat) as client:
+        answer = client.post("/v1/chat/completions", {**CHAT, "n": "two", "other": 1})
+    assert answer.status == 400
+    assert answer.json["error"]["param"] == "n"
+
+
+def test_fields_that_are_ignored_are_named_in_a_header() -> None:
+    hello = [{"role": "user", "content": "hi"}]
+    for body in (CHAT, {"model": "chat", "messages": hello}, {"messages": hello, "stream": True}):
+        with served(chat) as client:
+            answer = client.post("/v1/chat/completions", {**body, "wrong": 1, "other": None})
+        assert answer.status == 200
+        assert answer.headers["x-wherry-ignored"] == "wrong"
+
+
+def test_a_server_may_refuse_what_it_does_not_know() -> None:
+    with served(chat, strict_fields=True) as client:
         answer = client.post("/v1/chat/completions", {**CHAT, "wrong": 1})
     assert answer.status == 400
     assert answer.json["error"]["param"] == "wrong"

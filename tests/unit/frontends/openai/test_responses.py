@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from wherry.frontends.openai.errors import BadField
-from wherry.frontends.openai.fields import decoded
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.responses import ResponsesRequest
 
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object"}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wherry.frontends.openai.answers import ChoiceDelta, PromptAnswer, TokensAnswer
+from wherry.frontends.openai.answers import ChoiceDelta
+from wherry.frontends.openai.token_answers import PromptAnswer, TokensAnswer
 
 
 def test_tokens_come_with_their_number_and_the_room_there_is() -> None:

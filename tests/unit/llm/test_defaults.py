@@ -1,0 +1,44 @@
+"""What a checkpoint's author recommends holds where a request says nothing else."""
+
+from typing import Any
+
+import pytest
+
+from wherry.llm.defaults import defaults_of
+from wherry.llm.sampling import Parameters
+from wherry.values.errors import ConfigError
+
+QWEN = {
+    "do_sample": True,
+    "eos_token_id": [151645, 151643],
+    "temperature": 0.7,
+    "top_p": 0.8,
+    "top_k": 20,
+    "repetition_penalty": 1.05,
+    "transformers_version": "4.37.0",
+}
+
+
+def test_the_authors_parameters_hold_where_a_request_sets_none() -> None:
+    defaults = defaults_of(QWEN)
+    found = Parameters(top_k=0, seed=3).resolved(defaults)
+    assert (found.temperature, found.top_p, found.repetition_penalty) == (0.7, 0.8, 1.05)
+    assert (found.top_k, found.seed, found.min_p, found.max_tokens) == (0, 3, 0.0, None)
+    assert Parameters().resolved({}).temperature == 1.0
+    assert defaults_of({"max_new_tokens": 9}) == {"max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"temperature": "warm"},
+        {"top_k": 2.5},
+        {"top_p": True},
+        {"top_p": 0},
+        {"temperature": float("nan")},
+        {"max_new_tokens": 0},
+    ],
+)
+def test_a_parameter_that_is_none_is_refused_by_its_name(content: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"generation_config\.json"):
+        defaults_of(content)

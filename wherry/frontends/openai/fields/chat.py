@@ -1,0 +1,155 @@
+"""What may stand in a request to /v1/chat/completions, and which inputs has the model then?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final, Literal
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.generating import Request
+from wherry.frontends.openai.fields.kinds import Alternatives, Whole
+from wherry.frontends.openai.fields.messages import conversation
+from wherry.frontends.openai.fields.not_done import OF_CHATS, NotDone
+from wherry.frontends.openai.fields.tools import AllowedTools, NamedTool, Tool
+
+#: Fields that are variables of the chat template by the same name.
+VARIABLES: Final = (
+    "add_generation_prompt", "continue_final_message", "reasoning_effort", "chat_template",
+    "documents",
+)  # fmt: skip
+
+
+class ChatRequest(Request):
+    """POST /v1/chat/completions."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_CHATS
+
+    messages: list[dict[str, Any]]
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
+    logprobs: bool | None = None
+    top_logprobs: Alternatives | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: list[str] | None = None
+    #: A variable of the chat template; what it means is the model's affair.
+    reasoning_effort: str | None = None
+    # Beyond OpenAI, as vLLM names them. Variables of the chat template:
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    #: A template in place of the checkpoint's, where a model takes one from its callers.
+    chat_template: str | None = None
+    #: Texts that a template may quote.
+    documents: list[dict[str, Any]] | None = None
+
+    def sampling(self) -> dict[str, Any]:
+        sampling = super().sampling()
+        most = self.max_completion_tokens if self.max_completion_tokens is not None else (
+            self.max_tokens
+        )  # fmt: skip
+        if most is not None:
+            sampling["max_tokens"] = most
+        if self.top_logprobs is not None and not self.logprobs:
+            raise BadField("top_logprobs", "it needs logprobs: true")
+        if self.logprob_token_ids is not None and not self.logprobs:
+            raise BadField("logprob_token_ids", "it needs logprobs: true")
+        if self.logprobs:
+            sampling["logprobs"] = self.top_logprobs or 0
+        if self.add_special_tokens:
+            raise BadField("add_special_tokens", "the chat template has them already")
+        return sampling
+
+    def inputs(self) -> dict[str, Any]:
+        """The model's inputs: conversation, wishes, tools, variables of the template."""
+        if self.modalities not in (None, ["text"]):
+            raise BadField("modalities", "only ['text'] is supported")
+        inputs: dict[str, Any] = {
+            "messages": conversation(self.messages),
+            "parameters": self.sampling(),
+        }
+        if tools := self.callable_tools():
+            inputs["tools"] = [msgspec.to_builtins(tool) for tool in tools]
+        if template := self._template():
+            inputs["template"] = template
+        return inputs
+
+    def echoed(self) -> str:
+        """The text that stands in front of the answer: that of the message which goes on."""
+        last = conversation(self.messages)[-1] if self.echo else {}
+        return str(last["content"]) if last.get("role") == "assistant" else ""
+
+    def _template(self) -> dict[str, Any]:
+        """Variables of the chat template."""
+        if self.continue_final_message and self.add_generation_prompt:
+            problem = "the last message goes on, or another begins: leave one of the two out"
+            raise BadField("continue_final_message", problem)
+        template = dict(self.chat_template_kwargs or {})
+        if "chat_template" in template:
+            raise BadField("chat_template_kwargs.chat_template", "send it as chat_template")
+        if self.continue_final_message:
+            template["add_generation_prompt"] = False
+        for name in VARIABLES:
+            value = getattr(self, name)
+            if value is not None:
+                template[name] = value
+        return template
+
+    def named(self, blamed: str) -> str:
+        if blamed == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        names = {"prompt": "messages", "template": "chat_template_kwargs"}
+        return names.get(blamed) or super().named(blamed)
+
+    def callable_tools(self) -> list[Tool]:
+        """Those that the model is told of."""
+        tools, choice = self.tools or [], self.tool_choice
+        for i, tool in enumerate(tools):
+            if tool.type != "function" or tool.function is None:
+                raise BadField(f"tools[{i}].type", "only functions are supported")
+        if choice == "none":
+            return []
+        if isinstance(choice, AllowedTools):
+            names = choice.names()
+            return [t for t in tools if t.function is not None and t.function.name in names]
+        return tools
+
+    def calls(self) -> tuple[list[str], int | None]:
+        """Return the functions that may be called, and the most calls; None: any number."""
+        names = [tool.function.name for tool in self.callable_tools() if tool.function]
+        return names, 1 if self.parallel_tool_calls is False else None
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from super().forms()
+        yield from self._forced_calls()
+
+    def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A tool that must be called: the answer is the call and nothing else."""
+        choice = self.tool_choice
+        if isinstance(choice, AllowedTools):
+            choice = choice.allowed_tools.mode
+        if choice in (None, "none", "auto"):
+            return
+        functions = [tool.function for tool in self.callable_tools() if tool.function]
+        if isinstance(choice, NamedTool):
+            functions = [f for f in functions if f.name == choice.function.name]
+        if not functions:
+            raise BadField("tool_choice", "asks for a tool that is not among the tools")
+        calls = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": function.name},
+                    "arguments": function.parameters or {"type": "object"},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for function in functions
+        ]
+        schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        yield "tool_choice", {"json_schema": schema}

@@ -1,0 +1,105 @@
+"""How does a body become a request, and what of it is refused or ignored?"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Final, TypeVar, get_args
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.not_done import NotDone
+from wherry.values.buffer import Buffer
+
+Fields = TypeVar("Fields", bound=msgspec.Struct)
+
+#: Longest name of a field, in characters, that is compared with those that are known, or told.
+MAX_NAME_CHARS: Final = 64
+#: The most names in a header.
+MAX_NAMES: Final = 16
+#: What may not stand in a name of that list.
+_UNFIT: Final = re.compile(r"[^!-+\--~]")
+
+
+def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) -> Fields:
+    """A request's body; BadField names what is wrong in it.
+
+    A field that is not known is left out and its name appended to `ignored`; None: it is refused.
+    """
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            if not _is_unknown(str(error)):
+                raise
+            return msgspec.json.decode(_known(body, kind, ignored), type=kind)
+    except msgspec.ValidationError as error:
+        raise _named(str(error), kind) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise BadField(None, f"the body is not JSON: {error}") from None
+
+
+def header_of(ignored: Sequence[str]) -> str:
+    """The names of ignored fields as the value of a header: short, and nothing but ASCII."""
+    names = [_UNFIT.sub("?", name[:MAX_NAME_CHARS]) for name in ignored[:MAX_NAMES]]
+    return ", ".join([*names, "..."] if len(ignored) > MAX_NAMES else names)
+
+
+def _known(
+    body: Buffer, kind: type[msgspec.Struct], ignored: list[str] | None, where: str = ""
+) -> bytes:
+    """An object without nulls, which are "not given", and without what is not known."""
+    names, inner = frozenset(kind.__struct_fields__), _objects(kind)
+    not_done: Mapping[str, NotDone] = getattr(kind, "not_done", {})
+    kept: dict[str, msgspec.Raw] = {}
+    for name, value in msgspec.json.decode(body, type=dict[str, msgspec.Raw]).items():
+        text = bytes(value)
+        if text == b"null":
+            continue
+        if name in inner and text.startswith(b"{"):
+            value = msgspec.Raw(_known(text, inner[name], ignored, f"{where}{name}."))
+        elif name in not_done:
+            if not not_done[name].asks_nothing(text):
+                raise BadField(f"{where}{name}", f"is not supported{not_done[name].instead}")
+            continue
+        elif name not in names and ignored is not None:
+            ignored.append(f"{where}{name}")
+            continue
+        kept[name] = value
+    return msgspec.json.encode(kept)
+
+
+@cache
+def _objects(kind: type[msgspec.Struct]) -> dict[str, type[msgspec.Struct]]:
+    """The fields that are objects whose members are all known."""
+    found: dict[str, type[msgspec.Struct]] = {}
+    for field in msgspec.structs.fields(kind):
+        for part in get_args(field.type):
+            config = getattr(part, "__struct_config__", None)
+            if config is not None and config.forbid_unknown_fields:
+                found[field.name] = part
+    return found
+
+
+def _is_unknown(problem: str) -> bool:
+    return problem.startswith("Object contains unknown field")
+
+
+def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
+    """msgspec's words with the field's name in front, and for an unknown one what may be meant."""
+    text, _, place = problem.partition(" - at `$")
+    field = place.strip("`").lstrip(".")
+    if _is_unknown(text):
+        name = text.split("`")[1]
+        path = f"{field}.{name}" if field else name
+        near = kind.__struct_fields__ if len(name) <= MAX_NAME_CHARS else ()
+        close = difflib.get_close_matches(name, near, n=1, cutoff=0.75)
+        hint = f"; did you mean '{close[0]}'?" if close and not field else ""
+        return BadField(path, f"is not a field that is known here{hint}")
+    if text.startswith("Object missing required field"):
+        name = text.split("`")[1]
+        return BadField(f"{field}.{name}" if field else name, "is missing")
+    return BadField(field or None, text[0].lower() + text[1:].replace("`", ""))

@@ -1,0 +1,59 @@
+"""Which fields say what an answer must look like, and how does the engine call that?"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+
+
+class JsonSchema(msgspec.Struct, kw_only=True):
+    name: str = ""
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+Choices = Annotated[list[str], msgspec.Meta(min_length=1)]
+
+#: vLLM's words for what an answer must look like, and the engine's.
+FORMS: Final = {"json": "json_schema", "regex": "regex", "choice": "choice", "grammar": "grammar"}
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The form that the answer must have, in vLLM's field."""
+
+    json: dict[str, Any] | str | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    def constraint(self) -> dict[str, Any]:
+        where = "structured_outputs"
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {FORMS.get(n, n): v for n, v in values.items() if v not in (None, False)}
+        if len(given) != 1:
+            raise BadField(where, f"give exactly one of {', '.join(self.__struct_fields__)}")
+        if "json_schema" in given:
+            return {"json_schema": schema_of(given["json_schema"], f"{where}.json")}
+        return given
+
+
+def schema_of(given: Any, where: str) -> dict[str, Any]:
+    """A JSON schema, which vLLM takes as text, too."""
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except msgspec.DecodeError:
+            raise BadField(where, "is not JSON") from None
+    if not isinstance(given, dict):
+        raise BadField(where, "must be a JSON schema, an object")
+    return given

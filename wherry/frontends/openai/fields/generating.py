@@ -1,0 +1,186 @@
+"""Which fields do chats and completions share, and how does the engine call them?
+
+The fields beyond OpenAI's own are those that vLLM's users send as `extra_body`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.form import (
+    FORMS,
+    Choices,
+    ResponseFormat,
+    StructuredOutputs,
+    schema_of,
+)
+from wherry.frontends.openai.fields.kinds import Alternatives, Whole
+from wherry.frontends.openai.fields.not_done import OF_GENERATIONS, NotDone
+
+#: Fields that the engine calls by the same name.
+SAME: Final = (
+    "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
+    "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "truncation_side",
+)  # fmt: skip
+#: Fields that the engine calls by another name.
+RENAMED: Final = {
+    "include_stop_str_in_output": "include_stop",
+    "return_token_ids": "report_prompt_tokens",
+}
+#: What vLLM says for "as many as the model takes".
+ALL: Final = -1
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    include_usage: bool | None = None
+    #: Usage so far in each event, beside that at the end.
+    continuous_usage_stats: bool | None = None
+    #: Padding against guesses by the sizes of events: there is none here.
+    include_obfuscation: bool | None = None
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields that chat and completions share. None means "not given"."""
+
+    not_done: ClassVar[Mapping[str, NotDone]] = OF_GENERATIONS
+
+    #: None: the only one there is.
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Whole | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: str | list[str] | None = None
+    seed: Whole | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+
+    # Beyond OpenAI
+    top_k: Whole | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: Whole | None = None
+    stop_token_ids: list[Whole] | None = None
+    allowed_token_ids: Annotated[list[Whole], msgspec.Meta(min_length=1)] | None = None
+    bad_words: list[str] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    #: The tokenizers in use put none.
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    truncate_prompt_tokens: Whole | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    prompt_logprobs: Alternatives | None = None
+    logprob_token_ids: list[Whole] | None = None
+    echo: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    #: 1 runs first.
+    priority: Whole | None = None
+    #: What the answer must look like, as vLLM names it: now, and before.
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+
+    # Accepted: they say nothing about the answer.
+    user: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+    store: msgspec.Raw = msgspec.Raw()
+    service_tier: msgspec.Raw = msgspec.Raw()
+    safety_identifier: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+    prediction: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def include_usage(self) -> bool:
+        options = self.stream_options
+        return options is not None and bool(options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether each event of a stream has the usage so far."""
+        options = self.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
+
+    def sampling(self) -> dict[str, Any]:
+        """The fields of the engine's Sampling that are given."""
+        self._check_stream()
+        wanted: dict[str, Any] = {name: getattr(self, name) for name in SAME}
+        wanted |= {ours: getattr(self, name) for name, ours in RENAMED.items()}
+        wanted |= {
+            "top_k": None if self.top_k == ALL else self.top_k,
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "logit_bias": self._logit_bias(),
+            "truncate_prompt": 0 if self.truncate_prompt_tokens == ALL else self._kept(),
+        }
+        forms = list(self.forms())
+        if len(forms) > 1:
+            names = " and ".join(field for field, _ in forms)
+            raise BadField(forms[1][0], f"{names} ask for different answers; give one of them")
+        wanted["constraint"] = forms[0][1] if forms else None
+        return {name: value for name, value in wanted.items() if value is not None}
+
+    def named(self, blamed: str) -> str:
+        """Return the name that a field which the engine blames has in this request."""
+        if blamed == "constraint":
+            return next((field for field, _ in self.forms()), blamed)
+        names = {ours: name for name, ours in RENAMED.items()}
+        return {"truncate_prompt": "truncate_prompt_tokens", **names}.get(blamed, blamed)
+
+    # What the answer must look like: the field that asks for it, and the engine's constraint.
+
+    def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        yield from self._formats()
+        if self.structured_outputs is not None:
+            yield "structured_outputs", self.structured_outputs.constraint()
+        for field, name in FORMS.items():
+            value = getattr(self, f"guided_{field}")
+            if value is not None:
+                value = schema_of(value, f"guided_{field}") if field == "json" else value
+                yield f"guided_{field}", {name: value}
+
+    def _formats(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return
+        if wanted.type == "json_object":
+            yield "response_format", {"json_object": True}
+        elif wanted.json_schema is None or wanted.json_schema.schema is None:
+            raise BadField("response_format.json_schema.schema", "is missing")
+        else:
+            yield "response_format", {"json_schema": wanted.json_schema.schema}
+
+    def _kept(self) -> int | None:
+        most = self.truncate_prompt_tokens
+        if most is not None and most < 1:
+            raise BadField("truncate_prompt_tokens", "must be at least 1, or -1 for as many as fit")
+        return most
+
+    def _check_stream(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise BadField("stream_options", "only a stream has them: send stream: true")
+        if self.prompt_logprobs is not None and self.stream:
+            raise BadField("prompt_logprobs", "a stream does not have them; send stream: false")
+
+    def _logit_bias(self) -> dict[int, float] | None:
+        if self.logit_bias is None:
+            return None
+        wrong = [repr(token[:40]) for token in self.logit_bias if not _is_token(token)]
+        if wrong:
+            raise BadField("logit_bias", f"its keys must be token ids, not {', '.join(wrong[:5])}")
+        return {int(token): bias for token, bias in self.logit_bias.items()}
+
+
+def _is_token(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 19

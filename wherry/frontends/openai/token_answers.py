@@ -1,0 +1,43 @@
+"""How is a prompt answered with its tokens, or tokens with their text?"""
+
+from __future__ import annotations
+
+from wherry.frontends.openai.answers import ChoiceDelta, Json, OpenAIAnswer
+
+
+class TokensAnswer(OpenAIAnswer):
+    """The tokens of a prompt, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "tokenize"
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        tokens = [int(token) for token in piece.token_ids]
+        self._whole = {
+            "count": len(tokens),
+            "max_model_len": piece.usage.get("context_tokens"),
+            "tokens": tokens,
+            "token_strs": None,
+        }
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return self._whole
+
+
+class PromptAnswer(OpenAIAnswer):
+    """The text of tokens, in vLLM's form."""
+
+    kind = chunk_kind = prefix = "detokenize"
+
+    def add(self, piece: ChoiceDelta) -> list[Json]:
+        self._text = piece.text
+        return []
+
+    def end(self) -> list[Json]:
+        return []
+
+    def whole(self) -> Json:
+        return {"prompt": self._text}
