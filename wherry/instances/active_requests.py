@@ -72,6 +72,8 @@ class ActiveRequests:
         self._by_instance[instance][active.key] = self._by_request[request] = active
         if request.attempts:
             self._on_trial.add(request)
+        if request.trace is not None:
+            request.trace.enters(request, now, instance)
         return active
 
     def leave(self, request: InferRequest) -> Active | None:

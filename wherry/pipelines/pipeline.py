@@ -288,7 +288,7 @@ class PipelineRunner(Runner):
             span = Span(self.config.name, request.rows, self._clock())
         is_traced = request.trace is not None
         if is_traced:
-            enter(request.trace.enters(self._clock()))
+            enter(request.trace.enters(request, self._clock()))
         call = PipelineCall(self._caller, request.deadline, request.tenant, span, is_traced)
         current_call.set(call)
         started = perf_counter_ns()

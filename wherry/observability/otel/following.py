@@ -31,7 +31,7 @@ class FollowedRequest:
     is its trace that ends later."""
 
     __slots__ = (
-        "_lock", "_own_span", "_pipeline", "_was_sent", "model", "runs", "trace", "version",
+        "_alone", "_ended", "_lock", "_own_span", "_was_sent", "model", "runs", "trace", "version",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +42,10 @@ class FollowedRequest:
         self.version = version
         self._own_span = own_span
         self._was_sent = False
-        self._pipeline: tuple[TraceContext, float] | None = None
+        #: If it runs in no batch: the spans of that.
+        self._alone: list[SpanDraft] = []
+        #: The spans of batches that have ended, until it has its outcome.
+        self._ended: list[SpanDraft] = []
         #: The batches that have it, or parts of it, and have not ended.
         self.runs: dict[InferRequest, Run] = {}
         self._lock = threading.Lock()
@@ -54,10 +57,18 @@ class FollowedRequest:
         attributes["wherry.model"], attributes["wherry.version"] = self.model, self.version
         request.reply.first(lambda reply: self._settled(request, reply))
 
-    def enters(self, started: float) -> TraceContext:
-        """The request runs by itself, as a pipeline's does: the span that its calls are below."""
-        self._pipeline = self.trace.new_context(), started
-        return self._pipeline[0]
+    def enters(
+        self, request: InferRequest, started: float, place: Place | None = None
+    ) -> TraceContext:
+        """The request runs in no batch, but in steps on an instance, or by itself, as a pipeline's
+        does: the span that its calls are below."""
+        with self._lock:
+            context = self.trace.new_context()
+            self._alone = [] if place is None else [self._queued(request, started)]
+            ran = self.trace.child("execute", started, started, context=context)
+            ran.attributes = {"wherry.model": self.model, **({} if place is None else where(place))}
+            self._alone.append(ran)
+        return context
 
     def sent(self) -> dict[str, str]:
         """The request goes to another process: what that is told of the trace."""
@@ -82,18 +93,18 @@ class FollowedRequest:
             run.started = started
             self._ran(run, ended)
 
-    def _ran(self, run: Run, ended: float, error: str | None = None) -> None:
-        trace, request = self.trace, run.request
-        add = trace.tracing.add
+    def _queued(self, request: InferRequest, until: float) -> SpanDraft:
         attributes: dict[str, Any] = {"wherry.model": self.model}
-        add(trace.child("queue", request.enqueued_at, run.started, attributes=attributes))
-        executed = trace.child(
+        return self.trace.child("queue", request.enqueued_at, until, attributes=attributes)
+
+    def _ran(self, run: Run, ended: float, error: str | None = None) -> None:
+        executed = self.trace.child(
             "execute", run.started, ended, context=run.context, attributes=run.batch.attributes()
         )
-        executed.attributes["wherry.request.rows"] = request.rows
+        executed.attributes["wherry.request.rows"] = run.request.rows
         executed.links = [run.batch.draft.context]
         executed.error = error
-        add(executed)
+        self._ended += [self._queued(run.request, run.started), executed]
 
     def _settled(self, request: InferRequest, reply: Reply[InferResponse]) -> None:
         trace, outcome = self.trace, reply.outcome
@@ -102,15 +113,18 @@ class FollowedRequest:
         with self._lock:
             open_runs, self.runs = list(self.runs.values()), {}
         for run in open_runs:
-            self._ran(run, now, None if failed is None else str(failed))
-        if self._pipeline is not None:
-            context, started = self._pipeline
-            ran = trace.child("execute", started, now, context=context)
-            ran.attributes = {"wherry.model": self.model, "wherry.pipeline": True}
-            ran.error = None if failed is None else str(failed)
-            trace.tracing.add(ran)
+            self._ran(run, now)
+        if self._alone:
+            self._alone[-1].ended = now
         elif not open_runs and request.started_at is None and not self._was_sent:
-            self._never_ran(request, now, failed)
+            self._ended.append(self._queued(request, now))  # it never ran
+        parts = self._alone or self._ended
+        if failed is not None and parts:
+            parts[-1].error = str(failed)
+            parts[-1].attributes["error.type"] = type(failed).__name__
+        for part in parts:
+            trace.tracing.add(part)
+        self._alone = self._ended = []
         trace.settled_at = now
         if failed is not None:
             trace.error = failed
@@ -119,15 +133,6 @@ class FollowedRequest:
                 trace.draft.failed(failed, now)
             trace.settled_at = None
             trace.end()
-
-    def _never_ran(self, request: InferRequest, now: float, failed: Exception | None) -> None:
-        waited = self.trace.child(
-            "queue", request.enqueued_at, now, attributes={"wherry.model": self.model}
-        )
-        if failed is not None:
-            waited.error = str(failed)
-            waited.attributes["error.type"] = type(failed).__name__
-        self.trace.tracing.add(waited)
 
 
 class Run:
@@ -181,14 +186,7 @@ class BatchTrace:
 
     def attributes(self) -> dict[str, Any]:
         """Where it runs."""
-        place = self._place
-        told: dict[str, Any] = {
-            "wherry.instance": place.name,
-            "wherry.device": str(place.device),
-        }
-        if (pid := getattr(place, "pid", None)) is not None:
-            told["wherry.worker.pid"] = pid
-        return told
+        return where(self._place)
 
     def ended(self, started: float, ns: int) -> None:
         """It has run, from `started` on and so long."""
@@ -215,3 +213,11 @@ def begun(
     """The trace of a batch of which `requests` begin to run; None: none of them is traced."""
     followed = [request for request in requests if request.trace is not None]
     return BatchTrace(followed, batch, place, started) if followed else None
+
+
+def where(place: Place) -> dict[str, Any]:
+    """The attributes of what runs there."""
+    told: dict[str, Any] = {"wherry.instance": place.name, "wherry.device": str(place.device)}
+    if (pid := getattr(place, "pid", None)) is not None:
+        told["wherry.worker.pid"] = pid
+    return told
