@@ -89,8 +89,8 @@ def parrot(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 @wherry.model(max_batch_size=8, route="/turn")
 def turn(data: list[bytes], times: list[int] | None = None) -> list[bytes]:
-    """Turns files round."""
-    return [one[::-1] for one in data]
+    """Adds to files, which stay text if they are."""
+    return [one + b"!" for one in data]
 
 
 @wherry.model(max_batch_size=8, route="/people/greet", examples=[{"person": {"text": "Ann"}}])

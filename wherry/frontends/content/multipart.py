@@ -138,6 +138,8 @@ class PartReader:
             name = options[b"name"].decode()
         except UnicodeDecodeError:
             raise self._wrong("its name is not UTF-8 text") from None
+        if not name:  # which a body that is one file has
+            raise self._wrong("its name is empty")
         self.values.append(
             NamedValue(
                 name,

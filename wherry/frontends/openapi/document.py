@@ -84,12 +84,6 @@ PARAMETERS: Final[dict[str, Json]] = {
         "description": "Comes back with the answer.",
         "schema": {"type": "string"},
     },
-    "X-Request-Priority": {
-        "name": "X-Request-Priority",
-        "in": "header",
-        "description": "1 (first) to the model's number of levels; 0: the default one.",
-        "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"},
-    },
     "X-Tenant-Id": {
         "name": "X-Tenant-Id",
         "in": "header",
@@ -214,8 +208,9 @@ class OpenApiWriter:
         if operation.description:
             made["description"] = operation.description
         in_path = re.findall(r"{(\w+)}", path)
-        if names := [*in_path, *operation.reads]:
-            made["parameters"] = [self._parameter(name) for name in names]
+        named = [self._parameter(name) for name in (*in_path, *operation.reads)]
+        if parameters := [*named, *operation.parameters]:
+            made["parameters"] = parameters
         if operation.takes:
             made["requestBody"] = {
                 "required": not operation.may_be_empty,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from wherry.frontends.content.media_types import FORM, JSON_LINES
-from wherry.frontends.openapi.model_schemas import FILE, ModelSchemas
-from wherry.frontends.openapi.operation import BINARY, EVENTS, JSON, Operation, json_of
+from wherry.frontends.openapi.model_schemas import ModelSchemas
+from wherry.frontends.openapi.operation import BINARY, EVENTS, FILE, JSON, Operation, json_of
 from wherry.frontends.openapi.schemas import SchemaShelf
 from wherry.frontends.openapi.v2_operations import (
     GENERATE,
@@ -74,7 +74,8 @@ def _natural(loaded: LoadedModel, described: ModelSchemas, like: str) -> Operati
         gives={JSON: answer, **_file_answer(loaded)},
         examples=json_of(described.natural_examples()),
         errors=OF_NATURAL,
-        reads=(*READS, "X-Request-Priority"),
+        reads=READS,
+        parameters=(described.priority_header(),),
         id=loaded.name,
         like=like,
     )

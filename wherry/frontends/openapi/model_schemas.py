@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from wherry.frontends.json_text import encode_json
-from wherry.frontends.openapi.operation import BINARY, JSON, Json
+from wherry.frontends.openapi.operation import FILE, JSON, Json
 from wherry.frontends.openapi.schemas import SchemaShelf
 from wherry.frontends.openapi.v2_operations import INPUT_TENSOR, PARAMETER, TENSOR, WANTED
 from wherry.frontends.v2.http.form_codec import FormCodec
@@ -31,7 +31,6 @@ _IN_BASE64: Final[Json] = {
     "required": ["b64"],
     "additionalProperties": False,
 }
-FILE: Final[Json] = {"type": "string", "format": "binary", "contentMediaType": BINARY}
 
 
 class ModelSchemas:
@@ -44,7 +43,9 @@ class ModelSchemas:
         self._batched = loaded.config.max_batch_size > 0
         #: A stream is of one batch at most; other requests may be split.
         self._most_rows = loaded.config.max_batch_size if loaded.signature.streams else None
-        self._levels = loaded.config.priority_levels
+        levels = loaded.config.priority_levels
+        most = {"maximum": levels} if levels else {}
+        self._priority: Json = {"type": "integer", "minimum": 0, **most}
         self._samples = loaded.config.examples
         #: Outputs of a foreign model may be left out.
         self._gives_all = isinstance(loaded.model, FunctionModel)
@@ -66,6 +67,7 @@ class ModelSchemas:
 
     def generate_request(self) -> Json:
         """The inputs by name. Every other member is a parameter."""
+        inputs = {spec.name: self._value(spec) for spec in self.inputs}
         ours = {
             "id": {"type": "string"},
             "parameters": {"type": "object", "additionalProperties": PARAMETER},
@@ -74,7 +76,7 @@ class ModelSchemas:
         return {
             "title": f"{self._name}.Inputs",
             "type": "object",
-            "properties": {**ours, **{spec.name: self._value(spec) for spec in self.inputs}},
+            "properties": {**inputs, **{k: v for k, v in ours.items() if k not in inputs}},
             "required": [spec.name for spec in self.inputs if not spec.optional],
             "additionalProperties": PARAMETER,
         }
@@ -178,6 +180,15 @@ class ModelSchemas:
             "required": [spec.name for spec in self.inputs if not spec.optional],
         }
 
+    def priority_header(self) -> Json:
+        """What a body at the model's own route has no member for."""
+        return {
+            "name": "X-Request-Priority",
+            "in": "header",
+            "description": "1 is first; 0 is the model's default.",
+            "schema": self._priority,
+        }
+
     def _natural(self, spec: TensorSpec) -> Json:
         row = self._row(spec)
         return {"anyOf": [row, {"type": "null"}]} if spec.optional else row
@@ -190,7 +201,9 @@ class ModelSchemas:
     def _field(self, spec: TensorSpec) -> Json:
         if spec.form is Form.BYTES and not spec.shape:
             many = self._most_rows is None and self._batched
-            return {"anyOf": [FILE, {"type": "array", "items": FILE}]} if many else FILE
+            return (
+                {"anyOf": [FILE, {"type": "array", "items": FILE, "minItems": 1}]} if many else FILE
+            )
         if spec.form is Form.TEXT and not spec.shape:
             return {"type": "string"}
         return self._row(spec)
@@ -213,9 +226,8 @@ class ModelSchemas:
 
     def _parameters(self) -> Json:
         """The parameters that are the server's; any other is the model's."""
-        levels = {"maximum": self._levels} if self._levels else {}
         return {
-            "priority": {"type": "integer", "minimum": 0, **levels},
+            "priority": self._priority,
             "timeout": {"type": "integer", "minimum": 0, "description": "Microseconds."},
         }
 

@@ -14,6 +14,7 @@ EVENTS: Final = "text/event-stream"
 BINARY: Final = "application/octet-stream"
 
 #: Text of which nothing more is said, and none.
+FILE: Final[Json] = {"type": "string", "format": "binary", "contentMediaType": BINARY}
 ANY_TEXT: Final[Json] = {"type": "string"}
 NO_TEXT: Final[Json] = {"type": "string", "maxLength": 0}
 
@@ -36,6 +37,8 @@ class Operation:
     errors: tuple[int, ...] = ()
     #: Names of the parameters and headers that it reads, beside those in its path.
     reads: tuple[str, ...] = ()
+    #: Other parameters, as they are written.
+    parameters: tuple[Json, ...] = ()
     #: Examples of the body by media type, each with its name.
     examples: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Where the summary of the group does not say it: the part of the document that it belongs to.

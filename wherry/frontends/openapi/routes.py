@@ -15,11 +15,14 @@ from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange, RequestHead
 from wherry.frontends.http.route import Route
 from wherry.frontends.json_text import encode_json
+from wherry.frontends.openapi.page import docs_page
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.errors import InvalidRequest
 
 #: The document's path.
 OPENAPI: Final = "/openapi.json"
+#: The path of the page that shows it.
+DOCS: Final = "/docs"
 #: Models that one document may be asked to be about.
 MAX_NAMES: Final = 16
 #: Documents that are kept: that of all routes, that without the operators' own, and a few.
@@ -47,7 +50,11 @@ class OpenApiRoutes:
         self._made: dict[frozenset[str], tuple[int, bytes]] = {}
 
     def routes(self) -> dict[str, Route]:
-        return {OPENAPI: Route({"GET": self._answer}, "metadata")}
+        # The page holds nothing of this server: a browser cannot send a key before it has it.
+        return {
+            OPENAPI: Route({"GET": self._answer}, "metadata"),
+            DOCS: Route({"GET": docs_page}, "metadata", open=True),
+        }
 
     def _answer(self, exchange: Exchange) -> None:
         asked = parse_qs(exchange.request.query)

@@ -10,6 +10,7 @@ import msgspec
 from wherry.frontends.openapi.operation import Json
 
 _REF: Final = "#/components/schemas/"
+_JSON_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
 
 
 class SchemaShelf:
@@ -40,7 +41,8 @@ class SchemaShelf:
         except (TypeError, ValueError, RecursionError):
             return {}  # a type of the user's that JSON has no schema for
         for name, component in named.items():
-            self.schemas[_name(prefix + name)] = _renamed(component)
+            # Generators of clients name their classes by the title.
+            self.schemas[_name(prefix + name)] = {**_renamed(component), "title": prefix + name}
         whole: Json = _renamed(schema)
         return whole
 
@@ -57,9 +59,16 @@ def _name(text: str) -> str:
 
 
 def _renamed(value: Any) -> Any:
-    """A schema with references by the names that components may have."""
+    """A schema with references by the names that components may have, and with what generators of
+    clients ask for: the type of an enum, and no default that means "not given"."""
     if isinstance(value, dict):
-        return {key: _renamed(member) for key, member in value.items()}
+        made = {key: _renamed(member) for key, member in value.items()}
+        kinds = {type(one) for one in made.get("enum", ())}
+        if "type" not in made and len(kinds) == 1 and (kind := _JSON_TYPES.get(kinds.pop())):
+            made["type"] = kind
+        if "anyOf" in made and made.get("default", 0) is None:
+            del made["default"]
+        return made
     if isinstance(value, list):
         return [_renamed(element) for element in value]
     if isinstance(value, str) and value.startswith(_REF):

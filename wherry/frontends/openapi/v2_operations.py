@@ -13,6 +13,7 @@ from wherry.frontends.openapi.operation import (
     ANY_TEXT,
     BINARY,
     EVENTS,
+    FILE,
     JSON,
     NO_TEXT,
     TEXT,
@@ -138,7 +139,7 @@ TENSOR: Final[Json] = {
         "name": {"type": "string"},
         "datatype": {"type": "string"},
         "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-        "data": {"type": "array"},
+        "data": {"type": "array", "items": {}},
         "parameters": {"type": "object"},
     },
     "required": ["name", "datatype", "shape"],
@@ -210,8 +211,8 @@ INFER: Final = Operation(
         "JSON, or binary tensors behind the JSON; then Inference-Header-Content-Length says how"
         " long the JSON is."
     ),
-    takes={JSON: INFER_REQUEST, BINARY: {}},
-    gives={JSON: TENSORS, BINARY: {}},
+    takes={JSON: INFER_REQUEST, BINARY: FILE},
+    gives={JSON: TENSORS, BINARY: FILE},
     errors=OF_INFERENCE,
     reads=READS,
 )
@@ -321,6 +322,7 @@ V2_OPERATIONS: Final[dict[tuple[str, str], Operation]] = {
         errors=(404, 429),
         reads=("replica",),
     ),
+    ("GET", "/docs"): Operation(summary="This document as a page", gives={"text/html": ANY_TEXT}),
     ("GET", "/"): Operation(summary="The start page", gives={"text/html": ANY_TEXT}),
     ("GET", "/v2/health/live"): _LIVE,
     ("GET", "/livez"): _LIVE,

@@ -123,6 +123,11 @@ def test_a_body_that_is_wrong_is_refused_with_the_reason(text: bytes, told: str)
         read(text)
 
 
+def test_a_field_without_a_name_is_no_file() -> None:
+    with pytest.raises(InvalidRequest, match=r"part 1 .* its name is empty"):
+        read(body(part(b"7", b'Content-Disposition: form-data; name=""')))
+
+
 @pytest.mark.parametrize("boundary", ["", "x" * 71, "é", "a\nb", "\x00"])
 def test_a_boundary_that_cannot_be_one_is_refused(boundary: str) -> None:
     with pytest.raises(InvalidRequest, match="boundary of 1 to 70"):
