@@ -9,6 +9,7 @@ from typing import Any
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http.asgi import AsgiApp, Receive, Scope, Send, asgi_app
 from wherry.frontends.http_app import HttpApp
 from wherry.frontends.v2.common import Common
@@ -47,6 +48,7 @@ class Asgi:
             admission=Admission(self._options.capacity.max_in_flight),
             max_body_bytes=self._limits.max_body_bytes,
             strict_fields=self._options.protocols.strict_fields,
+            input_urls=InputUrls(self._options.access.input_urls),
         )
         self._application = HttpApp(self.runtime, common=common)
         self._app: AsgiApp = asgi_app(

@@ -138,6 +138,10 @@ class Access:
     cors_origins: tuple[str, ...] = option((),
         "let web pages of this origin call, as https://app.example.com; *: of any; may be "
         "repeated", "ORIGIN", key="cors_origin", separator=",")
+    input_urls: tuple[str, ...] = option((),
+        "fetch files for clients that name them by URL: data, http (public addresses), or an origin"
+        " as http://images.internal:9000; may be repeated",
+        "WHAT", key="input_url", separator=",")
     api_keys: tuple[str, ...] = option((),
         "a bearer key that clients must send, health excepted; may be repeated",
         "[NAME: ]KEY", key="api_key", separator=",")

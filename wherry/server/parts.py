@@ -13,6 +13,7 @@ from wherry.frontends.access.restricted import Restrictions
 from wherry.frontends.admission import Admission
 from wherry.frontends.connections.full_memory import MemoryPlan, memory_plan
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http_app import MANAGEMENT, HttpApp
 from wherry.frontends.offload import Offload
 from wherry.frontends.rows.listener import RowsListener
@@ -201,5 +202,6 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         strict_fields=options.protocols.strict_fields,
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),
+        input_urls=InputUrls(access.input_urls),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),
     )

@@ -27,7 +27,7 @@ from wherry.frontends.v2.json_elements import decoded_again
 from wherry.frontends.v2.json_files import rows_with_files
 from wherry.frontends.v2.long_arrays import check_values
 from wherry.frontends.v2.model_tensors import ModelTensors
-from wherry.frontends.v2.row_values import B64, kind_of
+from wherry.frontends.v2.row_values import in_base64, kind_of
 from wherry.models.signature import Signature
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import Form
@@ -46,6 +46,7 @@ class NaturalCodec:
         self._streams = signature.streams
         self._unnamed = signature.returns == "single"
         self._forms = FormCodec(tensors)
+        self.fetches = self._forms.fetches
         self._files = OutputFiles(tensors)
         inputs = signature.inputs
         #: The input whose row is the whole object.
@@ -82,7 +83,7 @@ class NaturalCodec:
     def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""
         if asked.file:
-            return self._files.answer(response.outputs)
+            return self._files.answer(response.outputs, asked)
         named = {
             name: self._rows(codec.spec.form, response.outputs[name])
             for name, codec in self._tensors.outputs.items()
@@ -181,5 +182,4 @@ def _base64(row: Any) -> Any:
         return None
     if isinstance(row, list):
         return [_base64(one) for one in row]
-    # encode_json writes bytes in base64
-    return {B64: row.encode() if isinstance(row, str) else row}
+    return in_base64(row)

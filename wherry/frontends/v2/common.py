@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Final
 
 import wherry
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.admission import Admission
 from wherry.frontends.connections.limits import Limits
+from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.offload import Offload
 from wherry.frontends.v2.parameters import HeaderForwarding
 from wherry.frontends.v2.settings import LogSettings, TraceSettings
@@ -16,6 +18,10 @@ from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.otel.tracing import Tracing
+
+#: Requests that wait for URLs at a time, and for how many more at most: each counts as 64 KiB.
+FETCHING_THREADS: Final = 8
+FETCHING_BYTES: Final = 128 * 2**16
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -40,6 +46,9 @@ class Common:
     trace_settings: TraceSettings = field(default_factory=TraceSettings)
     log_settings: LogSettings = field(default_factory=LogSettings)
     offload: Offload = field(default_factory=Offload)
+    #: Which URLs may stand for files, and who waits for them.
+    input_urls: InputUrls = field(default_factory=InputUrls)
+    fetching: Offload = field(default_factory=lambda: Offload(FETCHING_BYTES, FETCHING_THREADS))
     #: A server starts it with its loop.
     loop_stall: LoopStall = field(default_factory=LoopStall)
     #: See `terms_of`. All fronts of an owner have the owner's.

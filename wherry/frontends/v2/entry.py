@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from wherry.frontends.offload import Offload
 from wherry.frontends.terms import Terms, shorter_timeout, terms_of
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.decoded import DecodedRequest
@@ -47,8 +48,15 @@ class Entry:
 
     def tensors(self, loaded: LoadedModel) -> ModelTensors:
         """Return what the codecs of a model begin with."""
-        labels, shared_memory = loaded.model.output_labels, self.common.shared_memory
-        return ModelTensors(loaded.config, loaded.signature, labels, shared_memory)
+        labels, common = loaded.model.output_labels, self.common
+        return ModelTensors(
+            loaded.config,
+            loaded.signature,
+            labels,
+            common.shared_memory,
+            common.input_urls,
+            common.max_body_bytes,
+        )
 
     def reply(
         self,
@@ -190,10 +198,12 @@ class Beside:
         work: Callable[[], Any],
         done: Callable[[Any], None],
         nbytes: int = 0,
+        offload: Offload | None = None,
     ) -> None:
         self._admission = entry.admission
         self._done = done
-        self._job = entry.common.offload.submit(work, nbytes, entry.port(), self._ended)
+        offload = offload or entry.common.offload
+        self._job = offload.submit(work, nbytes, entry.port(), self._ended)
         self._admission.enter_body()
 
     def _ended(self, outcome: Any) -> None:

@@ -5,9 +5,11 @@ The same for every protocol, in Triton's words. Made once for each loaded model.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
+from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.v2.input_codec import InputCodec
 from wherry.frontends.v2.output_codec import OutputCodec
 from wherry.frontends.v2.parameters import Parameters
@@ -36,7 +38,12 @@ class ModelTensors:
         signature: Signature,
         labels: Mapping[str, Sequence[str]] | None = None,
         shared_memory: SharedMemory | None = None,
+        urls: InputUrls | None = None,
+        most_bytes: int = sys.maxsize,
     ) -> None:
+        """`most_bytes` may come from all URLs of a request."""
+        self.urls = urls or InputUrls()
+        self.most_bytes = most_bytes
         self.model = config.name
         self.version = config.version
         batched = self._batched = config.max_batch_size > 0

@@ -23,6 +23,7 @@ from wherry.frontends.offload import (
 )
 from wherry.frontends.v2.classification import best_classes, check_classifiable
 from wherry.frontends.v2.element_bytes import float32_to_bf16, pack_bytes
+from wherry.frontends.v2.row_values import in_base64
 from wherry.frontends.v2.wire_shape import wire_shape
 from wherry.values.buffer import Buffer
 from wherry.values.datatypes import BF16, BYTES, FP16, Form, TensorSpec
@@ -179,6 +180,8 @@ class OutputCodec:
             values = flat.ravel().tolist()
         elif self.spec.form is Form.JSON:
             values = flat
+        elif self.spec.media is not None:
+            values = [in_base64(value) for value in flat]
         elif self.spec.form is Form.BYTES:
             values = [text_or_base64(value) for value in flat]
         else:
@@ -276,7 +279,7 @@ def text_or_base64(value: Any) -> Any:
     try:
         return bytes(value).decode()
     except UnicodeDecodeError:
-        return {"b64": bytes(value)}  # encode_json writes bytes in base64
+        return in_base64(value)
 
 
 def joined(parts: Iterator[bytes]) -> Iterator[bytes]:

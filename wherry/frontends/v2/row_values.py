@@ -7,17 +7,20 @@ type that was expected and what came.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from wherry.frontends.content.base64_text import decoded
+from wherry.frontends.content.urls import InputUrls, is_url
 from wherry.frontends.v2.json_elements import NON_FINITE, element_type
 from wherry.frontends.v2.json_errors import explain
 from wherry.frontends.v2.wire_shape import dims_text
 from wherry.values.datatypes import Form, TensorSpec
 from wherry.values.errors import InvalidRequest
+from wherry.values.media import FileBytes, FileSpec
 from wherry.values.request import Array, Column, ShapedRow
 
 #: The only member of the object that stands for bytes in JSON.
@@ -27,8 +30,17 @@ B64: Final = "b64"
 class RowValues:
     """Reads the rows of one input of a model."""
 
-    def __init__(self, spec: TensorSpec, model: str) -> None:
+    def __init__(
+        self,
+        spec: TensorSpec,
+        model: str,
+        urls: InputUrls | None = None,
+        most_bytes: int = sys.maxsize,
+    ) -> None:
+        """`most_bytes` may come from all URLs of a request."""
         self.spec = spec
+        self._urls = urls or InputUrls()
+        self._most_bytes = most_bytes
         self.name = spec.name
         self._model = model
         self._is_json = spec.form is Form.JSON and spec.shape == ()
@@ -45,6 +57,13 @@ class RowValues:
             return rows
         if form is Form.TEXT:
             return [self._strings(row, self._text, index) for index, row in enumerate(rows)]
+        if form is Form.BYTES and self.spec.media is not None:
+            left = self._most_bytes
+            files: list[bytes] = []
+            for index, row in enumerate(rows):
+                files.append(self.file_of(row, f"[{index}]" if index else "", left))
+                left -= len(files[-1])
+            return files
         if form is Form.BYTES:
             return [self._strings(row, self.bytes_of, index) for index, row in enumerate(rows)]
         if form is Form.JSON:
@@ -105,6 +124,28 @@ class RowValues:
             return bytes(value)
         raise self.wrong(f'str, or object {{"{B64}": base64}}', value, place)
 
+    def file_of(self, value: Any, place: str = "", most: int | None = None) -> bytes:
+        """The bytes of an image, audio or file: given, in base64, or at a URL. Blocks if that is
+        somewhere else. InvalidRequest."""
+        if type(value) is str:
+            if not is_url(value):
+                raise self.wrong(f'a URL, or object {{"{B64}": base64}}', value, place)
+            try:
+                found = self._urls.fetch(value, self._most_bytes if most is None else most)
+            except InvalidRequest as error:
+                error.args = (str(self.invalid(str(error), place)),)
+                raise
+            return self.named_file(found.data, found.name, found.media_type)
+        return self.bytes_of(value, place)
+
+    def named_file(
+        self, data: bytes | bytearray | memoryview, name: str | None, media_type: str | None
+    ) -> bytes:
+        """A row that is a file, with what is said of it if the model is told."""
+        if isinstance(self.spec.media, FileSpec):
+            return FileBytes(data, name, media_type)
+        return data if isinstance(data, bytes) else bytes(data)
+
     def _numbers(self, rows: list[Any]) -> Column:
         dtype = self.spec.datatype.dtype
         try:
@@ -143,6 +184,12 @@ class RowValues:
             shape, got = dims_text(list(self.spec.shape)), dims_text(list(row.shape))
             raise self.invalid(f"a row has the shape {shape}, got {got}")
         return row
+
+
+def in_base64(row: Any) -> dict[str, Any]:
+    """Bytes as JSON has them."""
+    # encode_json writes the bytes of a view in base64, and no subclass of bytes.
+    return {B64: memoryview(row.encode() if isinstance(row, str) else row)}
 
 
 def with_non_finite(value: Any, depth: int) -> Any:

@@ -14,6 +14,8 @@ import pytest
 import wherry
 from tests.fakes import Gate, gated, until
 from tests.http_exchange import Client, served
+from tests.unit.frontends.content.test_urls import a_site
+from wherry.frontends.content.urls import InputUrls
 from wherry.frontends.http_app import HttpApp
 from wherry.frontends.natural.codec import NaturalCodec
 from wherry.models.natural_route import RESERVED
@@ -70,6 +72,16 @@ def add(x: Annotated[np.ndarray, wherry.FP32[-1]], on: list[bool]) -> Both:
     return {"total": x.sum(axis=1), "on": on}
 
 
+@wherry.model(max_batch_size=8, route="/upload")
+def upload(file: list[wherry.File]) -> list[str]:
+    return [f"{one.name} {one.media_type} {len(one.data)}" for one in file]
+
+
+@wherry.model(max_batch_size=8, route="/page")
+def page(title: list[str]) -> list[wherry.File]:
+    return [wherry.File(b"<script>", f"../{one}.html", "text/html") for one in title]
+
+
 @wherry.model(route="/count")
 def count(n: int) -> Iterator[int]:
     yield from range(n)
@@ -82,7 +94,7 @@ def bare(text: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with served(size, reverse, shout, greet, add, count, bare) as client:
+    with served(size, reverse, shout, greet, add, count, bare, upload, page) as client:
         yield client
 
 
@@ -212,6 +224,69 @@ def test_a_client_that_leaves_takes_its_request_along() -> None:
         client.call(exchange.leave)
         gate.open()
         until(lambda: client.app.admission.in_flight == 0)
+
+
+def test_a_file_comes_with_what_its_sender_says_of_it(client: Client) -> None:
+    assert client.post("/upload", form(("file", b"@abc"))).status == 400
+    assert client.post("/upload", form(("file", b"@abc")), FORM).json == "f.bin None 3"
+    assert client.post("/upload", b"abc", JPEG).json == "None image/jpeg 3"
+    assert client.post("/upload", {"file": {"b64": "YWJj"}}).json == "None None 3"
+    assert client.post("/v2/models/upload/generate", b"abc", JPEG).json["output"] == (
+        "None image/jpeg 3"
+    )
+
+
+def test_a_file_is_the_answer_by_default_and_no_browser_runs_it(client: Client) -> None:
+    for accept in ({}, {"accept": "*/*"}, {"accept": "text/html"}, {"accept": "text/*"}):
+        answer = client.post("/page", {"title": 'a"é'}, accept)
+        assert (answer.status, answer.body) == (200, b"<script>")
+        assert answer.content_type == "text/html"
+        assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+        assert answer.headers["content-disposition"] == (
+            "attachment; filename*=UTF-8''a%22%C3%A9.html"
+        )
+    assert client.post("/page", {"title": "a"}, {"accept": "application/json"}).json == {
+        "b64": "PHNjcmlwdD4="
+    }
+    refused = client.post("/page", {"title": "a"}, {"accept": "image/png"})
+    assert refused.status == 406
+    assert "text/html" in refused.error
+    assert client.post("/v2/models/page/generate", {"title": "a"}).json["output"] == {
+        "b64": "PHNjcmlwdD4="
+    }
+
+
+@pytest.mark.parametrize("path", ["/upload", "/v2/models/upload/generate"])
+def test_a_url_stands_for_a_file_where_the_operator_allows_it(path: str, client: Client) -> None:
+    answer = client.post(path, {"file": "data:image/png;base64,YWJj"})
+    assert answer.status == 400
+    assert "input 'file' of model 'upload': this server takes no data URLs" in answer.error
+    assert "expected a URL" in client.post(path, {"file": "abc"}).error
+    with served(upload, input_urls=InputUrls(["data"]), max_body_bytes=100) as allowed:
+        for body in (
+            {"file": "data:image/png;base64,YWJj"},
+            form(("file", b"data:image/png;base64,YWJj")),
+        ):
+            answer = allowed.post(path, body, FORM if isinstance(body, bytes) else {})
+            assert answer.status == 200
+            found = answer.json["output"] if "generate" in path else answer.json
+            assert found == "None image/png 3"
+
+
+def test_a_url_is_waited_for_in_a_thread_of_its_own_and_counts_against_the_bodys_limit() -> None:
+    with (
+        a_site() as site,
+        served(upload, input_urls=InputUrls([site]), max_body_bytes=5) as client,
+    ):
+        fetching = client.app._entry.common.fetching
+        assert client.post("/upload", {"file": f"{site}/cat.jpg"}).json == "cat.jpg image/jpeg 4"
+        two = [{"file": f"{site}/a.jpg"}, {"file": f"{site}/b.jpg"}]
+        refused = client.post("/upload", two)
+        assert refused.status == 413
+        assert "input 'file[1]' of model 'upload': the URL has more than the 1 bytes" in (
+            refused.error
+        )
+        until(lambda: not fetching.bytes_in_work)
 
 
 def test_several_rows_are_no_file(client: Client) -> None:

@@ -15,8 +15,10 @@ from wherry.values.errors import NotAcceptable
 class Asked(msgspec.Struct):
     """How a generate call, or one to a natural route, wants to be answered."""
 
-    #: The model's only file as itself, in place of JSON.
-    file: bool = False
+    #: The media type of the model's only file, sent as itself in place of JSON.
+    file: str | None = None
+    #: The Accept header, if there is a file.
+    accept: str | None = None
     #: Many values as lines of JSON, and not as events.
     lines: bool = False
     #: The request's id.
@@ -35,7 +37,7 @@ class Asked(msgspec.Struct):
                     f"the request has {request.rows} rows, and a file answers one; accept"
                     " application/json, or send each row for itself"
                 )
-            self.file = False
+            self.file = None
 
 
 class TypedAnswer(msgspec.Struct):

@@ -96,12 +96,13 @@ class HttpEntry(Entry):
         fail: Callable[[Exchange, Exception], None] = fail,
         *,
         reads: bool,
+        fetches: bool = False,
     ) -> None:
         """Have `work()` done by another thread, and then `done` called in the loop with its result.
 
         An error of either is the answer. The work of a client that leaves is cancelled. Work that
         `reads` the request is refused with ServerBusy if too much is being read; work that writes
-        the answer never is.
+        the answer never is. Work that `fetches` URLs waits in threads of its own.
         """
 
         def ended(outcome: Any) -> None:
@@ -116,7 +117,9 @@ class HttpEntry(Entry):
 
         # Also a small body may be much, once it is inflated.
         nbytes = max(len(exchange.request.body), LARGE_BYTES) if reads else 0
-        exchange.on_disconnect = Beside(self, work, ended, nbytes).cancel
+        exchange.on_disconnect = Beside(
+            self, work, ended, nbytes, self.common.fetching if fetches else None
+        ).cancel
 
     def members(self, exchange: Exchange) -> dict[str, Any]:
         """Return the members of the JSON object in the body; {} for an empty body."""

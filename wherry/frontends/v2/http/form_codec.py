@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from wherry.frontends.content.form_value import NamedValue
 from wherry.frontends.content.media_types import FORM, JSON, quoted
+from wherry.frontends.content.urls import is_url
 from wherry.frontends.offload import LARGE_BYTES
 from wherry.frontends.v2.decoded import DecodedRequest
 from wherry.frontends.v2.json_elements import parse_element
@@ -35,8 +36,13 @@ class FormCodec:
         self._tensors = tensors
         self._model = tensors.model
         self.rows = {
-            name: RowValues(codec.spec, tensors.model) for name, codec in tensors.inputs.items()
+            name: RowValues(codec.spec, tensors.model, tensors.urls, tensors.most_bytes)
+            for name, codec in tensors.inputs.items()
         }
+        #: Reading an input may take a connection to somewhere.
+        self.fetches = tensors.urls.fetches and any(
+            rows.spec.media is not None for rows in self.rows.values()
+        )
         files = [rows for rows in self.rows.values() if rows.spec.form is Form.BYTES]
         required = [rows for rows in files if not rows.spec.optional]
         #: The input that a body without a name is for.
@@ -114,6 +120,12 @@ class FormCodec:
         data, spec = value.data, reader.spec
         if spec.form is Form.TEXT and not spec.shape:
             return self._text(data, reader.name)
+        if spec.media is not None and (value.is_file or not is_url(_begin(data))):
+            if isinstance(data, str):
+                data = data.encode("utf-8", "surrogateescape")
+            return reader.named_file(data, value.filename, value.media_type)
+        if spec.media is not None:
+            return self._text(data, reader.name)
         if spec.form is Form.BYTES and not spec.shape:
             return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
         if spec.datatype is BOOL and str(data) in _BOOLS:
@@ -151,6 +163,11 @@ class FormCodec:
             f"model '{self._model}' has no single input that a body of type {value.media_type}"
             f" could be; its inputs are {takes}: send {JSON} or {FORM}"
         )
+
+
+def _begin(data: str | Buffer) -> str:
+    """The first characters, as far as they are text."""
+    return data[:16] if isinstance(data, str) else str(data[:16], "latin-1")
 
 
 def _holds_texts(json_type: object) -> bool:

@@ -24,6 +24,9 @@ from wherry.values.request import InferRequest, InferResponse
 class BodyCodec(Protocol):
     """The wire form of one model's requests and answers."""
 
+    #: Whether reading a request may take a connection to somewhere.
+    fetches: bool
+
     def asked(self, head: RequestHead) -> Asked: ...
     def read(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
     def read_large(self, head: RequestHead, body: Buffer) -> DecodedRequest: ...
@@ -65,7 +68,8 @@ class GenerateRequest(ABC):
         entry, exchange, codec = self.entry, self.exchange, self.codec
         head = exchange.request.head
         body = entry.small_body(exchange)
-        if body is not None:
+        fetches = codec.fetches and (body is None or b":" in bytes(body))
+        if body is not None and not fetches:
             self.submit(codec.read(head, body))
         else:
             entry.off_loop(
@@ -73,6 +77,7 @@ class GenerateRequest(ABC):
                 lambda: codec.read_large(head, entry.body(exchange)),
                 self.submit,
                 reads=True,
+                fetches=fetches,
             )
 
     def submit(self, decoded: DecodedRequest) -> None:

@@ -36,6 +36,7 @@ class GenerateCodec:
         self._tensors = tensors
         self._model = tensors.model
         self._forms = FormCodec(tensors)
+        self.fetches = self._forms.fetches
         self._files = OutputFiles(tensors)
         self._file_inputs = frozenset(
             name for name, codec in tensors.inputs.items() if codec.spec.form is Form.BYTES
@@ -58,7 +59,7 @@ class GenerateCodec:
     def answer(self, response: InferResponse, asked: Asked) -> TypedAnswer:
         """Encode one response. Raises what the model's output is to blame for."""
         if asked.file:
-            return self._files.answer(response.outputs)
+            return self._files.answer(response.outputs, asked)
         return TypedAnswer(self.encode(response.outputs, asked.id, response.parameters))
 
     def decode(self, body: Buffer) -> DecodedRequest:
@@ -95,7 +96,9 @@ class GenerateCodec:
                     f"input '{name}' of model '{self._model}' has {count} rows, others have {rows}"
                 )
             rows = count
-            if codec.spec.form is Form.BYTES and not {*map(type, elements)} <= {str}:
+            if codec.spec.media is not None:
+                columns[name] = self._forms.rows[name].column(elements)
+            elif codec.spec.form is Form.BYTES and not {*map(type, elements)} <= {str}:
                 files = [self._forms.rows[name].bytes_of(element) for element in elements]
                 columns[name] = codec.from_elements(files, count, shape)
             else:

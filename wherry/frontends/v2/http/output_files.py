@@ -17,6 +17,7 @@ from wherry.frontends.v2.http.answer_body import Asked, TypedAnswer
 from wherry.frontends.v2.model_tensors import ModelTensors
 from wherry.values.datatypes import Form
 from wherry.values.errors import NotAcceptable
+from wherry.values.media import FileBytes, FileSpec, media_type_of
 from wherry.values.request import Columns
 
 #: What a model gives is data: no browser runs it as a page of this server, or guesses its type.
@@ -37,7 +38,12 @@ class OutputFiles:
         ]
         #: The output that may be sent as a file.
         self.spec = files[0] if len(files) == 1 else None
-        self.only = self.spec is not None and len(tensors.outputs) == 1
+        media = None if self.spec is None else self.spec.media
+        self._type = media_type_of(media, None)
+        #: Rows say themselves what they are.
+        self._any_type = isinstance(media, FileSpec)
+        #: The answer is nothing but a file that has a type.
+        self._only = media is not None and len(tensors.outputs) == 1
 
     def asked(self, accept: str | None, *, natural: bool = False) -> Asked:
         """Choose by an Accept header. NotAcceptable if it takes nothing that there is.
@@ -47,26 +53,37 @@ class OutputFiles:
         """
         if self.spec is None and not natural:
             return Asked()
-        offers = [JSON]
-        if self.spec is not None and (file := self._offered(accept, natural)):
-            offers.insert(0, file)
+        offers = [*self._offered(accept, by_default=natural and self._only), JSON]
         found = preferred(accept, offers)
+        json = preferred(accept, [JSON]) is not None
+        if found is None and self._any_type:
+            found = self._type  # the row may be of a type that is accepted
         if found is None:
+            offers = offers if natural else [self._type, JSON]
             raise not_acceptable(self._model, accept or "", offers)
-        return Asked(file=found != JSON, json=preferred(accept, [JSON]) is not None)
+        if found == JSON:
+            return Asked()
+        return Asked(file=found, accept=accept, json=json)
 
-    def _offered(self, accept: str | None, natural: bool) -> str | None:
-        """The type of the file, if it may be the answer at all."""
-        file = OCTET_STREAM
-        return file if names_type(accept, file) else None
+    def _offered(self, accept: str | None, *, by_default: bool) -> list[str]:
+        """The types of the file, if it may be the answer at all."""
+        if self.spec is None:
+            return []
+        types = dict.fromkeys((self._type, OCTET_STREAM))
+        named = [one for one in types if names_type(accept, one)]
+        return named or ([self._type] if by_default else [])
 
-    def answer(self, outputs: Columns) -> TypedAnswer:
-        """The file of an answer of one row."""
+    def answer(self, outputs: Columns, asked: Asked) -> TypedAnswer:
+        """The file of an answer of one row. NotAcceptable if it is of a type that is not wanted."""
         assert self.spec is not None
-        row = outputs[self.spec.name][0]
-        content_type = OCTET_STREAM
-        body = row.encode() if isinstance(row, str) else bytes(row)
-        return TypedAnswer(body, content_type, (*SAFE, disposition(content_type, None)))
+        row, content_type = outputs[self.spec.name][0], asked.file or OCTET_STREAM
+        name = row.name if isinstance(row, FileBytes) else None
+        if content_type == self._type:
+            content_type = media_type_of(self.spec.media, row)
+            if content_type != self._type and preferred(asked.accept, [content_type]) is None:
+                raise not_acceptable(self._model, asked.accept or "", [content_type])
+        body = row.encode() if isinstance(row, str) else row
+        return TypedAnswer(body, content_type, (*SAFE, disposition(content_type, name)))
 
 
 def disposition(content_type: str, name: str | None) -> tuple[str, str]:
