@@ -106,10 +106,16 @@ def parser() -> argparse.ArgumentParser:
         "Each VALUE is one row of the model's only input; - reads a row from each line of stdin.",
     )
     call.add_argument("model", metavar="MODEL", help="name, or name:version")
-    call.add_argument("value", nargs="*", metavar="VALUE", help="a row: text, or JSON for numbers")
+    call.add_argument(
+        "value",
+        nargs="*",
+        metavar="VALUE",
+        help="a row: text, JSON for numbers, @FILE for bytes (@-: stdin); or NAME=@FILE",
+    )
     call.add_argument(
         "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"
     )
+    call.add_argument("--out", metavar="FILE", help="write the bytes that the model gives to FILE")
     call.add_argument("--stream", action="store_true", help="print responses as they come")
     call.add_argument("--json", action="store_true", help="one JSON value a line, always")
     call.add_argument("--timeout", type=float, metavar="SECONDS", help="timeout of the request")

@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,13 +24,14 @@ def call(args: argparse.Namespace) -> int:
     """Print one line for each row's result, or for each response of a stream."""
     with client_of(args) as client:
         described = client.describe(args.model)
+        _name_files(args, described)
         for row in _rows(args, described):
             placed, named = by_place(described, row)
             if args.stream or described.streams:
                 for response in client.stream(args.model, *placed, timeout=args.timeout, **named):
-                    _print(response, args.json)
+                    _tell(response, args)
             else:
-                _print(client.infer(args.model, *placed, timeout=args.timeout, **named), args.json)
+                _tell(client.infer(args.model, *placed, timeout=args.timeout, **named), args)
     return 0
 
 
@@ -68,12 +70,13 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
         tensor.name: tensor.datatype is BYTES and tensor.form is not Form.JSON
         for tensor in model.inputs
     }
+    files = _files_of(model)
     named: dict[str, Any] = {}
     for text in args.input:
         name, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"--input {text!r}: write NAME=VALUE")
-        named[name] = _value(value, text_wanted=kinds.get(name, True))
+        named[name] = _value(value, text_wanted=kinds.get(name, True), file=name in files)
     values = list(_values(args.value))
     if not values:
         if not named:
@@ -87,7 +90,7 @@ def _rows(args: argparse.Namespace, model: ModelDescription) -> Iterator[dict[st
     if not free or (len(free) > 1 and len(values) > 1):
         raise ConfigError(f"{args.model!r} has {len(kinds)} inputs; name each with --input")
     for value in values:
-        yield {**named, free[0]: _value(value, text_wanted=kinds[free[0]])}
+        yield {**named, free[0]: _value(value, text_wanted=kinds[free[0]], file=free[0] in files)}
 
 
 def _values(values: list[str]) -> Iterator[str]:
@@ -98,13 +101,82 @@ def _values(values: list[str]) -> Iterator[str]:
             yield value
 
 
-def _value(text: str, *, text_wanted: bool) -> Any:
+def _files_of(model: ModelDescription) -> set[str]:
+    """The inputs that @FILE may be given for."""
+    return {tensor.name for tensor in model.inputs if tensor.form is Form.BYTES}
+
+
+def _name_files(args: argparse.Namespace, model: ModelDescription) -> None:
+    """Take NAME=@FILE among the values as what --input says."""
+    files = _files_of(model)
+    named = [text for text in args.value if text.partition("=@")[0] in files and "=@" in text]
+    args.input = [*args.input, *named]
+    args.value = [text for text in args.value if text not in named]
+
+
+def _file(path: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"@{path}: {error.strerror}") from None
+
+
+def _value(text: str, *, text_wanted: bool, file: bool) -> Any:
+    if file and text.startswith("@"):
+        return text[1:] if text.startswith("@@") else _file(text[1:])
     if text_wanted:
         return text
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         raise ConfigError(f"{text!r} is no JSON; the input is no text") from None
+
+
+def _tell(result: Any, args: argparse.Namespace) -> None:
+    """Print a result, but for the bytes that go to a file."""
+    several = isinstance(result, dict)
+    files = (
+        {name: value for name, value in result.items() if isinstance(value, bytes)}
+        if several
+        else {"": result}
+        if isinstance(result, bytes)
+        else {}
+    )
+    if args.out is not None:
+        if len(files) != 1:
+            raise ConfigError(f"--out: the result has {len(files)} values of bytes, and not one")
+        _write(next(iter(files.values())), args.out)
+        rest = (
+            {name: value for name, value in result.items() if name not in files} if several else {}
+        )
+        if rest:
+            _print(rest, args.json)
+    elif not several and files and not args.json:
+        _write(result, None)
+    elif files:
+        told = {name: {"b64": value} for name, value in files.items()}
+        _print({**result, **told} if several else told[""], True)
+    else:
+        _print(result, args.json)
+
+
+def _write(data: bytes, path: str | None) -> None:
+    """Write bytes to a file, or to a stdout that is no terminal."""
+    if path is not None and path != "-":
+        Path(path).write_bytes(data)
+        return
+    if path is None and sys.stdout.isatty():
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = "\0"
+        if not text.replace("\n", "").replace("\t", "").isprintable():
+            raise ConfigError(
+                f"the result is {len(data)} bytes, no text; write them with --out FILE"
+            )
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _print(result: Any, json_wanted: bool) -> None:

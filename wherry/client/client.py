@@ -17,6 +17,7 @@ from wherry.client.wire import (
     ModelDescription,
     describe,
     error_of,
+    in_json,
     infer_body,
     outputs_of,
     row_of,
@@ -95,6 +96,8 @@ class Client:
         """Run one row. Returns the value, or a dict of several outputs. `timeout` in seconds.
         Blocks.
 
+        Bytes of a file may also be given as a pathlib.Path, or as a file opened with "rb".
+
         An input with the name of one of these arguments must be given by position.
         """
         model = _versioned(model, version)
@@ -129,8 +132,7 @@ class Client:
         model = _versioned(model, version)
         described = self.describe(model)
         body: dict[str, Any] = {
-            name: value.tolist() if hasattr(value, "tolist") else value
-            for name, value in _by_name(described, args, inputs).items()
+            name: in_json(value) for name, value in _by_name(described, args, inputs).items()
         }
         if timeout is not None:
             body["timeout"] = _microseconds(timeout)

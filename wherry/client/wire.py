@@ -6,11 +6,14 @@ server's code, so that a mistake in one shows in the tests of the other.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -192,11 +195,34 @@ def _shape(shape: list[int], model: ModelDescription) -> list[int]:
 
 
 def _element(value: Any, form: Form | None) -> str | bytes:
+    data = file_bytes(value)
+    if data is not None:
+        return data
     if isinstance(value, str) and form is not Form.JSON:
         return value
+    return msgspec.json.encode(value).decode()
+
+
+def file_bytes(value: Any) -> bytes | None:
+    """What a caller gives as a file: bytes, a Path, or an open file. None: it is something else.
+    Blocks while it reads."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    return msgspec.json.encode(value).decode()
+    if isinstance(value, os.PathLike):
+        return Path(value).read_bytes()
+    if isinstance(value, io.TextIOBase):
+        raise InvalidRequest(
+            f"open {getattr(value, 'name', 'the file')!r} as bytes, with mode 'rb'"
+        )
+    return bytes(data)
+
+
+def in_json(value: Any) -> Any:
+    """A row's value as generate takes it in JSON."""
+    data = file_bytes(value)
+    if data is not None:
+        return {"b64": memoryview(data)}  # written in base64
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def outputs_of(

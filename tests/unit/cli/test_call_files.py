@@ -1,0 +1,88 @@
+"""cli/call.py and client/: files in and out of a running server."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import wherry
+from wherry.cli import main
+from wherry.testing.servers import local_server
+from wherry.values.errors import InvalidRequest
+
+
+@wherry.model(max_batch_size=8)
+def reverse(data: list[bytes]) -> list[bytes]:
+    return [one[::-1] for one in data]
+
+
+@wherry.model(max_batch_size=8)
+def times(image: list[bytes], k: list[int]) -> list[int]:
+    return [len(one) * n for one, n in zip(image, k, strict=True)]
+
+
+@wherry.model
+def halves(data: bytes) -> Iterator[int]:
+    yield len(data) // 2
+    yield len(data) - len(data) // 2
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with local_server(reverse, times, halves) as server:
+        yield server.url
+
+
+@pytest.fixture
+def cat(tmp_path: Path) -> Path:
+    path = tmp_path / "cat.jpg"
+    path.write_bytes(b"\xff\xd8abc")
+    return path
+
+
+def call(url: str, *arguments: str) -> int:
+    return main(["call", *arguments, "--url", url])
+
+
+def test_a_file_goes_in_and_bytes_come_out(
+    url: str, cat: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call(url, "reverse", f"@{cat}") == 0
+    assert capfdbinary.readouterr().out == b"cba\xd8\xff"
+    out = tmp_path / "out.bin"
+    assert call(url, "reverse", f"@{cat}", "--out", str(out)) == 0
+    assert out.read_bytes() == b"cba\xd8\xff"
+    assert call(url, "reverse", f"@{cat}", "--json") == 0
+    assert call(url, "reverse", "@@me") == 0
+    assert capfdbinary.readouterr().out == b'{"b64":"Y2Jh2P8="}\nem@'
+
+
+def test_a_file_may_be_named_beside_other_inputs(
+    url: str, cat: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call(url, "times", f"image=@{cat}", "--input", "k=3") == 0
+    assert call(url, "times", "--input", f"image=@{cat}", "--input", "k=2") == 0
+    assert call(url, "halves", f"@{cat}") == 0
+    assert capfdbinary.readouterr().out == b"15\n10\n2\n3\n"
+
+
+def test_a_file_that_is_not_there_or_no_bytes_to_write_are_said(
+    url: str, cat: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call(url, "reverse", f"@{tmp_path}/none") != 0
+    assert call(url, "times", f"image=@{cat}", "--input", "k=3", "--out", str(tmp_path / "x")) != 0
+    told = capfdbinary.readouterr().err
+    assert b"No such file" in told
+    assert b"--out: the result has 0 values of bytes" in told
+
+
+def test_a_client_takes_paths_and_open_files(url: str, cat: Path) -> None:
+    with wherry.Client(url) as client:
+        assert client.infer("reverse", data=cat) == b"cba\xd8\xff"
+        with cat.open("rb") as opened:
+            assert client.infer("reverse", data=opened) == b"cba\xd8\xff"
+        assert client.infer("reverse", data=io.BytesIO(b"ab")) == b"ba"
+        assert list(client.stream("halves", data=cat)) == [2, 3]
+        with cat.open() as opened, pytest.raises(InvalidRequest, match="mode 'rb'"):
+            client.infer("reverse", data=opened)
