@@ -214,7 +214,7 @@ def file_bytes(value: Any) -> bytes | None:
         raise InvalidRequest(
             f"open {getattr(value, 'name', 'the file')!r} as bytes, with mode 'rb'"
         )
-    return bytes(data)
+    return bytes(value.read()) if hasattr(value, "read") else None
 
 
 def in_json(value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from wherry.models.row_types import plain
+
 
 def _plain(value: Any) -> Any:
     """Convert a numpy value, which models put into their JSON rows, to JSON's own types."""
@@ -14,7 +16,7 @@ def _plain(value: Any) -> Any:
         return value.item()
     if isinstance(value, np.ndarray):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    return plain(value)
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_plain)

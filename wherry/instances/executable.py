@@ -16,7 +16,6 @@ from time import perf_counter_ns
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from wherry.instances.async_calls import AsyncCalls
@@ -24,6 +23,7 @@ from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
 from wherry.models.model import Device, Model
+from wherry.models.row_types import WrongRow, converter
 from wherry.models.rows import as_array, columns_of_row, describe
 from wherry.models.signature import Signature
 from wherry.values.datatypes import Form, TensorSpec
@@ -503,20 +503,22 @@ def _ran_out_of_memory(failure: Failure) -> bool:
     return True
 
 
-def _input_converter(spec: TensorSpec) -> Callable[[Any], Any] | None:
+def _input_converter(spec: TensorSpec, model: str) -> Callable[[Any], Any] | None:
     """From a column as the core keeps it to what the annotation promises."""
     if spec.form is Form.SCALARS:
         return lambda column: column.tolist()
     if spec.form is Form.ARRAYS:
         return list
     if spec.form is Form.JSON and spec.json_type not in (dict, Mapping, list):
-        kind = spec.json_type
+        read = converter(spec.json_type)
 
         def convert(column: list[Any]) -> list[Any]:
             try:
-                return [msgspec.convert(row, kind, str_keys=True) for row in column]
-            except msgspec.ValidationError as error:
-                raise InvalidRequest(f"input {spec.name!r}: {error}") from None
+                return [read(row) for row in column]
+            except WrongRow as error:
+                raise InvalidRequest(
+                    f"input {spec.name!r} of model {model!r}: {error}", field=spec.name
+                ) from None
 
         return convert
     return None
@@ -529,7 +531,7 @@ def _caller(
     converters = [
         (spec.name, convert)
         for spec in signature.inputs
-        if (convert := _input_converter(spec)) is not None
+        if (convert := _input_converter(spec, config.name)) is not None
     ]
 
     def call_with_columns(columns: Columns) -> Any:

@@ -2,7 +2,7 @@
 
     list[str], list[bytes]                    BYTES
     list[int], list[float], list[bool]        INT64, FP64, BOOL
-    list[dict], list[SomeDataclass]           BYTES that hold JSON
+    list[dict], list[SomeDataclass]           BYTES that hold JSON (TypedDict, Struct, pydantic)
     Annotated[np.ndarray, wherry.FP32[3, 4]]  one array, batch first
     Annotated[list[np.ndarray], wherry.FP32[-1]]   arrays of different shapes
     list[wherry.Image], list[wherry.Audio], list[wherry.File]   BYTES, decoded for the code
@@ -36,6 +36,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import numpy as np
 
 from wherry.models.annotations import hints_of, without_aliases
+from wherry.models.row_types import is_pydantic
 from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.values.errors import ConfigError
 from wherry.values.media import Audio, AudioSpec, File, FileSpec, ImageSpec, MediaSpec
@@ -285,5 +286,8 @@ def _is_json(hint: Any) -> bool:
     if origin is dict or origin is Mapping or origin is list or origin is Sequence:
         return True
     return isinstance(hint, type) and (
-        typing.is_typeddict(hint) or is_dataclass(hint) or hasattr(hint, "__struct_fields__")
+        typing.is_typeddict(hint)
+        or is_dataclass(hint)
+        or hasattr(hint, "__struct_fields__")
+        or is_pydantic(hint)
     )

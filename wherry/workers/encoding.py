@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from wherry.models.row_types import is_pydantic
 from wherry.values.media import FileBytes
 from wherry.values.request import Array, Column
 from wherry.workers.frames import HAS_FILE, MAX_MESSAGE_BYTES, Garbage, header
@@ -269,6 +270,8 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, np.generic):
         return value.item()
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json")
     plain: Any
     for plain in (str, bytes, int, float):
         if isinstance(value, plain):  # a subclass
