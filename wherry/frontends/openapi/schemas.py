@@ -18,6 +18,8 @@ class SchemaShelf:
 
     def __init__(self) -> None:
         self.schemas: dict[str, Json] = {}
+        #: Of each type by its id, with the type, which keeps the id its own.
+        self._of_types: dict[tuple[int, str], tuple[Any, Json]] = {}
 
     def of(self, schema: Any, prefix: str = "") -> Json:
         """The schema of a type; one that is JSON already stays, and has its name from its title.
@@ -26,7 +28,10 @@ class SchemaShelf:
         the same name.
         """
         if not isinstance(schema, dict):
-            return self._of_type(schema, prefix)
+            key = id(schema), prefix
+            if key not in self._of_types:
+                self._of_types[key] = schema, self._of_type(schema, prefix)
+            return self._of_types[key][1]
         if "title" not in schema:
             return schema
         name = _name(schema["title"])
