@@ -1,5 +1,5 @@
 """Run the benchmarks that need nothing but wrk, and keep their figures: `make bench`, about twenty
-minutes. The others are commands of their own: adaptive, batching, faults, files, fronts,
+minutes. The others are commands of their own: adaptive, batching, dashboard, faults, files, fronts,
 full_batches, hostile, llm, llm_against, llm_engines, llm_first_token, llm_http, llm_memory,
 load_client, peers, ray, restarts, s2.
 """

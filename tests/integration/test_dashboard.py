@@ -202,7 +202,7 @@ def take_picture(page: Page, name: str, width: int) -> None:
     page.wait_for_timeout(40_000)
     page.set_viewport_size({"width": width, "height": 1300})
     page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
-    page.screenshot(path=Path(PICTURES) / name)
+    (Path(PICTURES) / name).write_bytes(page.screenshot())  # a path leaves a thread behind
 
 
 def check(page: Page) -> None:

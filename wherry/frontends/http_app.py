@@ -121,6 +121,11 @@ class HttpApp:
     def draining(self) -> bool:
         return self._draining
 
+    @property
+    def watchers(self) -> int:
+        """Clients that watch the numbers, each on a connection of its own."""
+        return self._dashboard.watchers + (0 if self._pass_on is None else self._pass_on.watchers)
+
     def drain(self) -> None:
         """Take readiness away, and end streams that have no end. In the loop."""
         self._draining = True

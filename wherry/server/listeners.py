@@ -149,6 +149,11 @@ class Listeners:
         return 0 if self._http is None else self._http.connections
 
     @property
+    def callers(self) -> int:
+        """Those of them that do more than watch the numbers."""
+        return max(0, self.connections - self._app.watchers)
+
+    @property
     def calls(self) -> int:
         """Open gRPC calls."""
         return 0 if self._grpc is None else self._grpc.calls

@@ -285,7 +285,7 @@ class Server:
 
     def _is_idle(self) -> bool:
         listeners, rows = self._listeners, self._rows
-        return not (listeners.connections or listeners.calls or (rows and rows.requests))
+        return not (listeners.callers or listeners.calls or (rows and rows.requests))
 
     async def _load(self) -> bool:
         """Load the models; False if the server is to stop before that is done."""

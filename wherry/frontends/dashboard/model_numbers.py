@@ -20,6 +20,9 @@ Json = dict[str, Any]
 #: Errors that are told of each model.
 MOST_ERRORS: Final = 16
 
+#: Seconds from one explanation of the batcher to the next: it is half of the work.
+EXPLAIN_EVERY: Final = 2.5
+
 #: Of what the batcher explains, what is told as it is.
 _EXPLAINED: Final = (
     "policy", "max_batch_rows", "fixed_seconds", "row_seconds", "predicted_wait_seconds",
@@ -37,6 +40,8 @@ class ModelNumbers:
         self._readings.begin(loaded.made_at)
         self._kind = _kind(loaded)
         self._text = b""
+        self._explained: Json = {}
+        self._explain_at = 0.0
         self._seen: tuple[object, ...] = ()
 
     def read(self, resident: Mapping[str, int], unix: float) -> bytes:
@@ -117,17 +122,21 @@ class ModelNumbers:
     def _batching(self, window: RateWindow) -> Json:
         if self._kind != "batches":
             return {}
+        if self._clock() < self._explain_at:
+            return self._explained
+        self._explain_at = self._clock() + EXPLAIN_EVERY
         told = self.loaded.runner.explain()
         curve = [
             [one["rows"], significant(one["seconds"]), significant(one["error_seconds"])]
             for one in told.get("curve", ())
         ]
-        return {
+        self._explained = {
             **{key: told[key] for key in _EXPLAINED if key in told},
             "curve": curve,
             "observed": window.observed(),
             "in_words": list(beliefs(told)),
         }
+        return self._explained
 
     def _instances(
         self, running: list[tuple[str, int, float]], resident: Mapping[str, int], unix: float

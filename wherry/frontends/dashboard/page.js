@@ -92,7 +92,7 @@ function bytes(value) {
   return Number(value.toPrecision(3)) + " " + units[at];
 }
 
-const percent = (value) => (known(value) ? Math.round(100 * value) + " %" : "–");
+const percent = (value) => (known(value) ? Number((100 * value).toPrecision(value < 0.1 ? 1 : 3)) + " %" : "–");
 const clock = (at) => new Date(at * 1000).toLocaleTimeString();
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 const shape = (dims) => "[" + dims.map((size) => (size === -1 ? "any" : size)).join(", ") + "]";
@@ -633,7 +633,7 @@ function modelPage(key, model) {
     if (!now.kind) return;
     const told = past.filter((one) => one.model.kind);
     for (const chart of drawn) chart.update(told);
-    const said = now.batching.in_words || [];
+    const said = now.batching.in_words || inWords(now.generation);
     fill(words, said.join("\n"), () => said.map((text) => make("li", {}, text)));
     showInstances(instances, now);
     showErrors(errors, now);
@@ -645,6 +645,12 @@ function modelPage(key, model) {
   }
   tellAbout();
   return { key, kind: model.kind, title, update, describe: tellAbout };
+}
+
+function inWords(generation) {
+  if (!known(generation?.kv_blocks)) return [];
+  const { kv_blocks: all, kv_blocks_used: used, preemptions } = generation;
+  return [`${number(used)} of ${number(all)} KV blocks are in use; sequences were preempted ${preemptions} times.`];
 }
 
 function chartsOf(model) {

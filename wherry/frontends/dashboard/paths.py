@@ -13,4 +13,4 @@ def replica_of(query: str) -> str:
     """The owner of a pool, HOST:PORT, whose numbers are asked for; "": those of the front."""
     if "replica=" not in query:
         return ""
-    return parse_qs(query, max_num_fields=16).get("replica", [""])[-1]
+    return parse_qs(query).get("replica", [""])[-1]

@@ -43,6 +43,10 @@ class Dashboard:
         """Tell of these fronts, too."""
         self._numbers.fronts = fronts
 
+    @property
+    def watchers(self) -> int:
+        return len(self._viewers)
+
     def drain(self) -> None:
         """End the streams: who watches must not keep a server from its end."""
         self._draining = True

@@ -40,6 +40,11 @@ class PassOn:
         """The owners of a pool; none: there is but one owner, this server's own."""
         return ()
 
+    @property
+    def watchers(self) -> int:
+        """Clients whose streams of events are passed on."""
+        return len(self._events)
+
     def drain(self) -> None:
         """End the streams that have no end of their own."""
         self._events.close()

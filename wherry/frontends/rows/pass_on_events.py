@@ -22,6 +22,9 @@ class EventsPassedOn:
         self._open: dict[Exchange, tuple[OwnerLink, int] | None] = {}
         self._closed = False
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def __call__(self, exchange: Exchange, link: OwnerLink | None) -> None:
         """Pass on what this owner tells."""
         if link is None:

@@ -236,6 +236,7 @@ def test_too_many_viewers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewers, "MOST_VIEWERS", 1)
     with served(shout) as client:
         first = watch(client)
+        assert client.app.watchers == 1
         second = watch(client)
         assert second.status == 429
         assert "no more may" in second.error
