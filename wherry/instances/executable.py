@@ -165,6 +165,8 @@ class Executable:
         self.decodes = self._media.has_inputs
         #: Does it take time to make columns of what the code returns?
         self.encodes = any(is_converted(spec.media) for spec in self.signature.outputs)
+        #: May rows of what the code returns be long bytes?
+        self.gives_bytes = any(spec.form is Form.BYTES for spec in self.signature.outputs)
         #: Does the code return one row, and not a column?
         self._returns_row = self.signature.row_wise or not config.max_batch_size
         #: The only output, if its rows are strings, and their type.

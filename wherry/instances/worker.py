@@ -174,7 +174,7 @@ def _execute(connection: MessageSocket, executable: Executable, batch: Execute) 
             parts = executable.run_again(columns, counts, outcome, infer_ns)
     if outcome is not None and not isinstance(outcome, Failure):
         try:
-            sent = with_blobs(outcome) if batch.slab else outcome
+            sent = with_blobs(outcome) if batch.slab and executable.gives_bytes else outcome
             connection.send(messages.Result(sent, started, infer_ns), slab=batch.slab)
         except UNSENDABLE:
             parts = BatchParts([SharedOutcome(outcome, counts)], infer_ns, [sum(counts)])

@@ -357,8 +357,9 @@ def _value(spec: TensorSpec, value: Any) -> Any:
     """A row as the caller has it."""
     if value is None:
         return None
-    if is_converted(spec.media):
+    media = spec.media
+    if media is not None and is_converted(media):
         if isinstance(value, list):
-            return [to_caller(one, spec.media) for one in value]
-        return to_caller(value, spec.media)
+            return [to_caller(one, media) for one in value]
+        return to_caller(value, media)
     return value.item() if spec.form is Form.SCALARS else value
