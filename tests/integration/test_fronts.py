@@ -309,3 +309,44 @@ def test_sigterm_ends_all_processes(tmp_path: Path) -> None:
         assert len(fronts) == 2
         assert running.stop(signal.SIGTERM) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in fronts)
+
+
+NATURAL = """
+from dataclasses import dataclass
+import wherry
+
+@dataclass
+class Person:
+    name: str
+
+@wherry.model(max_batch_size=8, route="/size")
+def size(image: list[bytes]) -> list[int]:
+    return [len(one) for one in image]
+
+@wherry.model(max_batch_size=8, route="/greet")
+def greet(person: list[Person]) -> list[str]:
+    return [f"hello {one.name}" for one in person]
+
+@wherry.model(max_batch_size=8, route="/upload")
+def upload(file: list[wherry.File]) -> list[wherry.File]:
+    return [wherry.File(one.data[::-1], one.name, one.media_type) for one in file]
+"""
+
+
+def test_models_have_their_routes_and_files_behind_fronts(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(NATURAL)
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n'
+        b"Content-Type: text/csv\r\n\r\nabc\r\n--b--\r\n"
+    )
+    with ServerProcess("app.py", "--fronts", "2", cwd=str(tmp_path)) as server:
+
+        def ask(path: str, body: bytes, kind: str) -> tuple[str, bytes]:
+            request = urllib.request.Request(server.url + path, body, {"Content-Type": kind})
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.headers["Content-Type"], answer.read()
+
+        for _ in range(4):  # either front
+            assert ask("/size", bytes(100_000), "image/jpeg") == ("application/json", b"100000")
+            assert ask("/greet", b'{"name": "Ann"}', "application/json")[1] == b'"hello Ann"'
+            assert ask("/upload", form, "multipart/form-data; boundary=b") == ("text/csv", b"cba")

@@ -43,6 +43,8 @@ MAX_VALUES: Final = 2**18
 #: "[" and "{" differ in one bit, and so do "]" and "}".
 OPENS, CLOSES, ONE_BIT = ord("{"), ord("}"), 0x20
 NOTHING: Final = b" \t\r\n"
+#: Bytes that are searched at once for letters that are rare, which takes 0.1 ms.
+_SEARCHED_BYTES: Final = 2**19
 
 
 class ArrayPiece(msgspec.Struct, gc=False):
@@ -125,7 +127,7 @@ def fold(body: Buffer, where: str) -> Folded:
 
 def check_values(body: Buffer) -> None:
     """RequestTooLarge for JSON that a parser would take too long to build whole."""
-    if len(body) <= MAX_VALUES or _is_long_strings(memoryview(body)):
+    if _is_long_strings(memoryview(body)):
         return
     values = 0
     for part in _parts(memoryview(body)):
@@ -138,18 +140,26 @@ def check_values(body: Buffer) -> None:
 
 
 def _is_long_strings(body: memoryview) -> bool:
-    """Whether it has so few commas and brackets, within strings and outside, that it need not be
-    known which are which: text, and files in base64."""
-    left = FEW
-    for start in range(0, len(body), SLICE_BYTES):
-        text = bytes(body[start : start + SLICE_BYTES])
+    """Whether it is nearly all within a few strings, which hold few commas and brackets: texts, and
+    files in base64. Nothing in these need be looked at."""
+    left, outside, in_string = FEW, 0, False
+    for start in range(0, len(body), _SEARCHED_BYTES):
+        text = bytes(body[start : start + _SEARCHED_BYTES])
+        if b"\\" in text:  # what ends a string is not to be seen at once
+            return False
+        # Finding a letter that is rare is many times faster than counting it.
         for letter in (b",", b"[", b"{"):
-            # Finding a letter that is rare is many times faster than counting it.
             position = text.find(letter)
             while position >= 0 and left:
                 left -= 1
                 position = text.find(letter, position + 1)
-        if not left:
+        begin = 0
+        while (quote := text.find(b'"', begin)) >= 0 and left:
+            left -= 1
+            outside += 0 if in_string else quote - begin
+            in_string, begin = not in_string, quote + 1
+        outside += 0 if in_string else len(text) - begin
+        if not left or outside > SLICE_BYTES:
             return False
         give_way()
     return True

@@ -82,7 +82,9 @@ class OutputFiles:
             content_type = media_type_of(self.spec.media, row)
             if content_type != self._type and preferred(asked.accept, [content_type]) is None:
                 raise not_acceptable(self._model, asked.accept or "", [content_type])
-        body = row.encode() if isinstance(row, str) else row
+        data = row.encode() if isinstance(row, str) else row
+        # A transport knows plain bytes alone, and views.
+        body = data if type(data) is bytes else [memoryview(data)]
         return TypedAnswer(body, content_type, (*SAFE, disposition(content_type, name)))
 
 
