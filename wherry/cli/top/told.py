@@ -216,9 +216,9 @@ def with_owners(model: ModelTold, owners: Iterable[NumbersTold]) -> ModelTold:
         return model
     sizes, reasons, failures = Counter[float](), Counter[str](), Counter[str]()
     for one in parts:
-        sizes.update(dict(one.batch_sizes))  # type: ignore[arg-type] # they need not be whole
-        reasons.update(one.cut_reasons)  # type: ignore[arg-type]
-        failures.update(one.totals.failures)  # type: ignore[arg-type]
+        sizes.update(dict(one.batch_sizes))
+        reasons.update(one.cut_reasons)
+        failures.update(one.totals.failures)
     totals = TotalsTold(
         requests=sum(one.totals.requests for one in parts),
         failures=dict(failures),

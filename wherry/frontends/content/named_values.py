@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -16,6 +17,8 @@ MAX_VALUES: Final = 1024
 #: Bytes of an urlencoded form: it grows several times while it is read. Files go another way.
 MAX_URLENCODED: Final = 2**20
 
+_OBJECTS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
+
 
 def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     """The values of a body by their names, and those of the query string that it has not itself;
@@ -28,7 +31,7 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     media = MediaType.parse(content_type)
     if media is None:
         raise UnsupportedMediaType(f"Content-Type {quoted(content_type)} is no media type")
-    if media.is_json or (media.name == URLENCODED and begins_object(body)):
+    if media.is_json or (media.name == URLENCODED and begins_json(body)):
         return None  # curl -d says that everything is a form
     values = _in_body(media, body)
     if not head.query:
@@ -73,6 +76,6 @@ def _text(name: str, where: str) -> str:
     return name
 
 
-def begins_object(body: Buffer) -> bool:
-    """Whether the first character that is no blank opens a JSON object."""
-    return bytes(body[:64]).lstrip()[:1] == b"{"
+def begins_json(body: Buffer) -> bool:
+    """Whether it begins with a JSON object, or with a list of them."""
+    return _OBJECTS.match(bytes(body[:64])) is not None

@@ -128,9 +128,8 @@ class SeriesPoints:
                          for labels, buckets, total in _series(family)]  # fmt: skip
                 data = Histogram(found, self._temporality) if found else None
             elif family.samples:
-                gauges = [NumberDataPoint(dict(s.labels), 0, now, float(s.value))
-                          for s in family.samples if s.value is not None]  # fmt: skip
-                data = Gauge(gauges) if gauges else None
+                data = Gauge([NumberDataPoint(dict(s.labels), 0, now, float(s.value))
+                              for s in family.samples])  # fmt: skip
             if data is not None:
                 yield Metric(family.name, family.documentation, _unit(family.name), data)
         self._before, self._last_at = seen, now

@@ -32,6 +32,7 @@ def told(values: list[NamedValue] | None) -> list[tuple[str, object]]:
 )
 def test_json_is_json_also_if_curl_calls_it_a_form(content_type: str | None) -> None:
     assert read(content_type, b' \n{"a": 1}', "b=2") is None
+    assert read(content_type, b'[ {"a": 1}, {"a": 2}]', "b=2") is None
 
 
 def test_an_urlencoded_form_has_its_values_and_those_of_the_query_string() -> None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wherry.frontends.content.named_values import begins_object, named_values
+from wherry.frontends.content.named_values import begins_json, named_values
 from wherry.frontends.http.exchange import RequestHead
 from wherry.frontends.json_text import encode_json
 from wherry.frontends.offload import LARGE_BYTES
@@ -51,7 +51,7 @@ class GenerateCodec:
         values = named_values(head, body)
         if values is None or (
             # Before there were files, JSON came with any type.
-            self._forms.file_input is None and values and not values[0].name and begins_object(body)
+            self._forms.file_input is None and values and not values[0].name and begins_json(body)
         ):
             return self.decode(body)
         return self._forms.decode(values)
