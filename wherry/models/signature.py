@@ -106,12 +106,12 @@ def read_signature(function: Callable[..., Any], model: str, *, returns: Any = N
             f"model {model!r}: some parameters are columns (list[...]) and some single values;"
             " make all of them columns, or none"
         )
+    by_row = row_wise == {True}
     if "return" not in hints:
         raise ConfigError(
             f"model {model!r}: {function.__qualname__} has no return annotation;"
-            " write for example -> list[str]"
+            f" write for example -> {_example_of_return(function, by_row)}"
         )
-    by_row = row_wise == {True}
     result, streams, is_async = _unwrap_stream(hints["return"])
     if inspect.isgeneratorfunction(function) and not streams:
         raise ConfigError(
@@ -140,6 +140,13 @@ def _unwrap_stream(hint: Any) -> tuple[Any, bool, bool]:
     if origin in STREAMS and get_args(hint):
         return get_args(hint)[0], True, origin in ASYNC_STREAMS
     return hint, False, False
+
+
+def _example_of_return(function: Callable[..., Any], row_wise: bool) -> str:
+    example = "str" if row_wise else "list[str]"
+    if inspect.isasyncgenfunction(function):
+        return f"AsyncIterator[{example}]"
+    return f"Iterator[{example}]" if inspect.isgeneratorfunction(function) else example
 
 
 def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, ...], str]:

@@ -243,6 +243,18 @@ def _no_return(x: list[str]):  # type: ignore[no-untyped-def] # the mistake
     ...
 
 
+def _no_return_of_rows(x: str):  # type: ignore[no-untyped-def] # the mistake
+    ...
+
+
+def _no_return_of_a_stream(x: str):  # type: ignore[no-untyped-def] # the mistake
+    yield x
+
+
+async def _no_return_of_an_async_stream(x: list[str]):  # type: ignore[no-untyped-def] # the mistake
+    yield x
+
+
 def _star(*x: list[str]) -> list[str]: ...
 
 
@@ -278,6 +290,9 @@ async def _awaits_an_iterator(x: list[str]) -> AsyncIterator[list[str]]:
     [
         (_no_annotation, "parameter 'x' has no annotation", "write for example list[str]"),
         (_no_return, "no return annotation", "write for example -> list[str]"),
+        (_no_return_of_rows, "no return annotation", "-> str"),
+        (_no_return_of_a_stream, "no return annotation", "-> Iterator[str]"),
+        (_no_return_of_an_async_stream, "no return annotation", "-> AsyncIterator[list[str]]"),
         (_star, "parameter 'x'", "name each input"),
         (_stars, "parameter 'x'", "name each input"),
         (_nothing, "_nothing has no parameters", ""),

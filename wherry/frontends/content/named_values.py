@@ -7,7 +7,14 @@ from typing import Final
 from urllib.parse import parse_qsl
 
 from wherry.frontends.content.form_value import NamedValue
-from wherry.frontends.content.media_types import FORM, JSON, URLENCODED, MediaType, quoted
+from wherry.frontends.content.media_types import (
+    FORM,
+    JSON,
+    OCTET_STREAM,
+    URLENCODED,
+    MediaType,
+    quoted,
+)
 from wherry.frontends.http.exchange import RequestHead
 from wherry.values.buffer import Buffer
 from wherry.values.errors import InvalidRequest, RequestTooLarge, UnsupportedMediaType
@@ -18,6 +25,11 @@ MAX_VALUES: Final = 1024
 MAX_URLENCODED: Final = 2**20
 
 _OBJECTS: Final = re.compile(rb"\s*(?:\[\s*)?\{")
+#: Bytes that are looked at to tell a file from text: the headers of most formats have a zero.
+_BEGINNING: Final = 512
+_SEND_FILES: Final = (
+    f"send a file with its own Content-Type (audio/wav, {OCTET_STREAM}), or as {FORM}"
+)
 
 
 def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
@@ -25,6 +37,10 @@ def named_values(head: RequestHead, body: Buffer) -> list[NamedValue] | None:
     None: the body is JSON. InvalidRequest, UnsupportedMediaType."""
     content_type = head.headers.get("content-type")
     if content_type is None or content_type == JSON:
+        if content_type is None and b"\0" in bytes(body[:_BEGINNING]):
+            raise InvalidRequest(
+                f"without a Content-Type the body is JSON, but it is none; {_SEND_FILES}"
+            )
         if len(body) or not head.query or content_type:
             return None
         return urlencoded(head.query, "the query string")
@@ -50,7 +66,12 @@ def _in_body(media: MediaType, body: Buffer) -> list[NamedValue]:
         if len(body) > MAX_URLENCODED:
             raise RequestTooLarge(
                 f"the urlencoded form has {len(body)} bytes, and such a form at most"
-                f" {MAX_URLENCODED}; send files and long texts as {FORM}"
+                f" {MAX_URLENCODED}; send long texts as {FORM}; {_SEND_FILES}"
+            )
+        if b"\0" in bytes(body[:_BEGINNING]).partition(b"=")[0]:
+            raise InvalidRequest(
+                f"the body is no form, though its Content-Type is {URLENCODED}, as curl says of"
+                f" everything; {_SEND_FILES}"
             )
         return urlencoded(bytes(body), "the form")
     if media.name.startswith("multipart/"):

@@ -102,9 +102,10 @@ class NaturalCodec:
     # The request
 
     def _of_values(self, values: list[NamedValue]) -> DecodedRequest:
-        columns, rows, others = self._forms.columns(values)
-        if others:
-            raise self._unknown(sorted({value.name for value in others}))
+        unknown = {value.name for value in values if value.name} - self._tensors.inputs.keys()
+        if unknown:  # told before what is missing, which may be the same under a wrong name
+            raise self._unknown(sorted(unknown))
+        columns, rows, _ = self._forms.columns(values)
         return DecodedRequest(columns, rows, "", {}, several=rows > 1)
 
     def _of_json(self, body: Buffer) -> DecodedRequest:

@@ -54,9 +54,10 @@ def test_no_body_at_all_is_the_query_string() -> None:
 
 
 def test_bytes_that_are_no_text_stay_what_they_are() -> None:
-    ((_, data),) = told(read(URLENCODED, b"a=%FF"))
-    assert isinstance(data, str)
-    assert data.encode("utf-8", "surrogateescape") == b"\xff"
+    for sent in (b"a=%FF%00", b"a=\xff\0"):
+        ((_, data),) = told(read(URLENCODED, sent))
+        assert isinstance(data, str)
+        assert data.encode("utf-8", "surrogateescape") == b"\xff\0"
 
 
 @pytest.mark.parametrize(
@@ -69,10 +70,13 @@ def test_bytes_that_are_no_text_stay_what_they_are() -> None:
         (URLENCODED, b"a&" * MAX_VALUES, "", InvalidRequest, f"more than {MAX_VALUES} values"),
         ("image/png", b"", "a&" * MAX_VALUES, InvalidRequest, "the query string has more than"),
         (URLENCODED, b"%FF=1", "", InvalidRequest, "not UTF-8"),
+        (URLENCODED, b"fLaC\0\0=", "", InvalidRequest, "is no form.*its own Content-Type"),
+        (None, b"\x89PNG\r\n\x1a\n\0", "", InvalidRequest, "is none; send a file with its own"),
+        (None, b"RIFF\x24\0", "a=1", InvalidRequest, "is none; send a file with its own"),
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    content_type: str, body: bytes, query: str, error: type[InvalidRequest], why: str
+    content_type: str | None, body: bytes, query: str, error: type[InvalidRequest], why: str
 ) -> None:
     with pytest.raises(error, match=why):
         read(content_type, body, query)

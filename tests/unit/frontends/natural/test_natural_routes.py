@@ -358,6 +358,7 @@ def test_what_a_client_gets_wrong_is_named(
             "'times' of model 'size'",
         ),
         ("/v/size", FORM, form(("image", b"@a"), ("nope", b"1")), 400, "no input 'nope'"),
+        ("/v/size", FORM, form(("file", b"@a")), 400, "no input 'file'; its inputs are 'image',"),
         ("/v/size", FORM, form(("times", b"1")), 400, "image"),
         (
             "/v/size",
