@@ -115,8 +115,8 @@ def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | No
     keep = parameters.truncate_prompt
     if keep is not None and not 0 <= keep < context:
         raise InvalidRequest(
-            f"model {model!r}: truncate_prompt must be between 1 and {context - 1}, or 0 for as"
-            f" many as there is room for; it is {keep}",
+            f"model {model!r}: truncate_prompt must be at most {context - 1}, which leaves room for"
+            f" one token; it is {keep}",
             field="truncate_prompt",
         )
     return max(1, context - (parameters.max_tokens or 1)) if keep == 0 else keep

@@ -81,7 +81,10 @@ def described(
     message = msgspec.json.decode(body)["error"]
     param = error.field if isinstance(error, InvalidRequest) else None
     if param is not None and not isinstance(error, BadField):
-        param = named(param)
+        name = named(param)
+        for rule in (" must ", ": "):  # the engine's words begin with the model's name
+            message = message.replace(f": {param}{rule}", f": {name}{rule}", 1)
+        param = name
     return status, error_object(error, status, message, param), list(headers)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from functools import cache
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 
@@ -81,22 +83,32 @@ def _renamed(value: Any) -> Any:
     return value
 
 
+@cache
 def without_raw(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The same Struct with any value where it keeps JSON as text, of which there is no schema.
 
-    It takes members that are not known: they are ignored and named in a header.
+    It takes members that are not known, and so do the Structs in it: they are ignored and named in
+    a header.
     """
     given: list[Any] = []
     for member in msgspec.structs.fields(kind):
         if member.type is msgspec.Raw:
             given.append((member.encode_name, Any, None))
         elif member.required:
-            given.append((member.encode_name, member.type))
+            given.append((member.encode_name, _open(member.type)))
         else:
-            given.append((member.encode_name, member.type, member.default))
+            given.append((member.encode_name, _open(member.type), member.default))
     return msgspec.defstruct(
         kind.__name__,
         given,
         kw_only=True,
         namespace={"__doc__": kind.__doc__},
     )
+
+
+def _open(kind: Any) -> Any:
+    """The type of a member, with Structs that take members which are not known."""
+    if get_origin(kind) in (Union, UnionType):
+        return Union[tuple(map(_open, get_args(kind)))]  # noqa: UP007 - of a number of types
+    config = getattr(kind, "__struct_config__", None)
+    return without_raw(kind) if config is not None and config.forbid_unknown_fields else kind

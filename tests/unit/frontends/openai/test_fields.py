@@ -7,12 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from wherry.frontends.openai.errors import BadField
+from tests.http_exchange import MemoryExchange
+from wherry.frontends.http.exchange import HttpRequest, RequestHead
+from wherry.frontends.openai.errors import BadField, described
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.decoding import decoded, header_of
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.messages import conversation
+from wherry.values.errors import InvalidRequest
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -133,6 +136,12 @@ def test_what_is_known_and_not_done_is_never_ignored(fields: dict[str, Any], fie
     with pytest.raises(BadField, match="not supported") as refused:
         decoded(body, ChatRequest, [])
     assert refused.value.field == field
+
+
+def test_what_is_not_done_and_no_number_of_python_is_refused_by_its_name() -> None:
+    with pytest.raises(BadField, match="not supported") as refused:
+        decoded(b'{"messages": [], "length_penalty": 1e999}', ChatRequest, [])
+    assert refused.value.field == "length_penalty"
 
 
 def test_what_is_not_done_may_ask_for_nothing() -> None:
@@ -313,6 +322,7 @@ def test_what_completions_do_not_do_is_refused_by_name(
         ({"echo": True, "prompt": [[1], [2]]}, [], True),
         ({"echo": True, "logprobs": 0}, [], True),
         ({"echo": True, "max_tokens": 0}, [], True),
+        ({"echo": True, "truncate_prompt_tokens": 2}, [], True),
     ],
 )
 def test_an_echo_that_needs_the_model_is_asked_of_it(
@@ -453,3 +463,17 @@ def test_constraints_that_cannot_be_met_are_refused(fields: dict[str, Any], fiel
     with pytest.raises(BadField) as error:
         chat(**fields).sampling()
     assert error.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("truncate_prompt must be less", "model 'm': truncate_prompt_tokens must be less"),
+        ("the truncate_prompt is odd", "model 'm': the truncate_prompt is odd"),
+    ],
+)
+def test_what_the_engine_blames_is_told_by_the_requests_name(words: str, told: str) -> None:
+    error = InvalidRequest(f"model 'm': {words}", field="truncate_prompt")
+    exchange = MemoryExchange(HttpRequest(RequestHead("POST", "/")))
+    status, body, _ = described(exchange, error, chat().named)
+    assert (status, msgspec.json.decode(body)["error"]["message"]) == (400, told)

@@ -121,6 +121,11 @@ def schema(told: Any, name: str) -> Any:
     return told["components"]["schemas"][name]
 
 
+def names_in(part: Any) -> set[str]:
+    """The schemas to which a part of a document refers."""
+    return set(re.findall(r"#/components/schemas/([\w.-]+)", json.dumps(part)))
+
+
 @pytest.mark.slow
 def test_it_is_valid_with_all_that_may_be_in_it() -> None:
     common = Common(keys=ApiKeys([KEY]), shared_memory=SharedMemory(allowed=True))
@@ -224,6 +229,19 @@ def test_openai_is_there_if_a_model_answers_it(told: Any) -> None:
         paths = document_of(client)["paths"]
     assert {"/v1/models", "/v1/chat/completions", "/v1/responses", "/v1/completions"} <= set(paths)
     assert "/v1/embeddings" not in paths
+
+
+def test_members_that_openais_routes_ignore_are_not_forbidden() -> None:
+    with served(parrot) as client:
+        document = document_of(client)
+    for path in ("chat/completions", "completions", "responses"):
+        seen: set[str] = set()
+        left = names_in(document["paths"][f"/v1/{path}"]["post"]["requestBody"])
+        while left:
+            seen |= left
+            assert not [n for n in left if schema(document, n).get("additionalProperties") is False]
+            left = set().union(*(names_in(schema(document, name)) for name in left)) - seen
+        assert len(seen) > 3, path
 
 
 def test_without_keys_nothing_is_said_of_them(told: Any) -> None:

@@ -10,7 +10,6 @@ from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 
 #: Each is a request of its own to the model.
 MAX_PROMPTS: Final = 1024
-#: Longest name of a field, in characters, that is compared with those that are known.
 
 
 class CompletionRequest(Request):
@@ -56,7 +55,7 @@ class CompletionRequest(Request):
 
     def echoes(self) -> list[str]:
         """The prompts, if that is all there is to an echo; else it is the model's to make: of
-        tokens, with log probabilities, or without an answer."""
+        tokens, with log probabilities, of what truncation leaves, or without an answer."""
         texts = [prompt for prompt in self.prompts() if isinstance(prompt, str)]
-        plain = texts and self.logprobs is None and self.max_tokens != 0
-        return texts if self.echo and plain else []
+        simple = (self.logprobs, self.truncate_prompt_tokens) == (None, None)
+        return texts if self.echo and simple and self.max_tokens != 0 else []
