@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -31,6 +32,7 @@ from wherry.values.errors import ConfigError, InvalidRequest, PromptTooLong
 if TYPE_CHECKING:  # imports torch, which only the model's own process needs
     from wherry.llm.engine import Engine, Event
 
+log = logging.getLogger("wherry")
 
 #: Iterations (40 ns each) for which an idle OpenMP thread spins before it sleeps.
 SPINS = "2000"
@@ -201,7 +203,7 @@ class LLM(StepModel):
             self.source, name, str(for_torch(device, name)), **self._options
         )
         self.tokenizer.trusts_templates = self._trusts_templates
-        self.defaults = _defaults(self.source) if self._uses_defaults else {}
+        self.defaults = _defaults(name, self.source) if self._uses_defaults else {}
         self._reports = Reports(self.tokenizer)
         self._prompts = PromptReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
@@ -412,11 +414,15 @@ class LLM(StepModel):
         answer.pending_text, answer.pending_tokens, answer.pending_logprobs = "", [], []
 
 
-def _defaults(source: str) -> Mapping[str, Any]:
-    """The sampling parameters that a checkpoint's author recommends. Reads a file."""
+def _defaults(name: str, source: str) -> Mapping[str, Any]:
+    """The sampling parameters that a checkpoint's author recommends, which are logged: they change
+    what every request gives that sets none. Reads a file."""
     from wherry.llm.checkpoint import Checkpoint
 
-    return defaults_of(Checkpoint.find(source).generation_config())
+    found = defaults_of(Checkpoint.find(source).generation_config())
+    if found:
+        log.info("defaults of generation_config.json", extra={"model": name, **found})
+    return found
 
 
 def _form_error(model: str, sequence: Generation) -> InvalidRequest | None:

@@ -1,10 +1,14 @@
 """What a checkpoint's author recommends holds where a request says nothing else."""
 
+import json
+import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wherry.llm.defaults import defaults_of
+from wherry.llm.llm import _defaults
 from wherry.llm.sampling import Parameters
 from wherry.values.errors import ConfigError
 
@@ -42,3 +46,18 @@ def test_the_authors_parameters_hold_where_a_request_sets_none() -> None:
 def test_a_parameter_that_is_none_is_refused_by_its_name(content: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
         defaults_of(content)
+
+
+def test_the_authors_parameters_are_logged_and_nothing_else_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = tmp_path / "generation_config.json"
+    with caplog.at_level(logging.INFO, "wherry"):
+        assert _defaults("m", str(tmp_path)) == {}
+        assert not caplog.records
+        config.write_text(json.dumps(QWEN))
+        _defaults("m", str(tmp_path))
+    (told,) = (vars(record) for record in caplog.records)
+    assert (told["model"], told["temperature"], told["top_k"]) == ("m", 0.7, 20)
+    assert "eos_token_id" not in told
