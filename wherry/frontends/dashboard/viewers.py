@@ -1,7 +1,7 @@
-"""How do all who watch get the numbers, each second, at the cost of one?
+"""How do all viewers get the numbers, each second, at the cost of one?
 
-What has changed is encoded once for all. Who has not taken the last event gets none until it has,
-and then everything. Without viewers nothing is read.
+What has changed is encoded once for all. A viewer that has not taken the last event gets none until
+it has, and then everything. Without viewers nothing is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Viewers:
     def __init__(self, numbers: ServerNumbers) -> None:
         self._numbers = numbers
         numbers.viewers = self.__len__
-        #: Who watches, and whether it needs everything.
+        #: The viewers, and whether each needs everything.
         self._open: dict[Exchange, bool] = {}
         self._last = Sample()
         self._timer: asyncio.TimerHandle | None = None
