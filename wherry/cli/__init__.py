@@ -110,7 +110,8 @@ def parser() -> argparse.ArgumentParser:
         "value",
         nargs="*",
         metavar="VALUE",
-        help="a row: text, JSON for numbers, @FILE for bytes (@-: stdin); or NAME=@FILE",
+        help="a row: text, JSON for numbers, @FILE for bytes (@-: stdin); NAME=VALUE if there are"
+        " several inputs",
     )
     call.add_argument(
         "--input", action="append", default=[], metavar="NAME=VALUE", help="an input by its name"

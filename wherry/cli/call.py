@@ -24,7 +24,7 @@ def call(args: argparse.Namespace) -> int:
     """Print one line for each row's result, or for each response of a stream."""
     with client_of(args) as client:
         described = client.describe(args.model)
-        _name_files(args, described)
+        _take_named(args, described)
         for row in _rows(args, described):
             placed, named = by_place(described, row)
             if args.stream or described.streams:
@@ -106,10 +106,13 @@ def _files_of(model: ModelDescription) -> set[str]:
     return {tensor.name for tensor in model.inputs if tensor.form is Form.BYTES}
 
 
-def _name_files(args: argparse.Namespace, model: ModelDescription) -> None:
-    """Take NAME=@FILE among the values as what --input says."""
-    files = _files_of(model)
-    named = [text for text in args.value if text.partition("=@")[0] in files and "=@" in text]
+def _take_named(args: argparse.Namespace, model: ModelDescription) -> None:
+    """Take NAME=VALUE among the values as what --input says; of the only input just NAME=@FILE,
+    as its text may begin so."""
+    names, mark = {tensor.name for tensor in model.inputs}, "="
+    if len(names) == 1:
+        names, mark = _files_of(model), "=@"
+    named = [text for text in args.value if mark in text and text.partition(mark)[0] in names]
     args.input = [*args.input, *named]
     args.value = [text for text in args.value if text not in named]
 

@@ -63,8 +63,16 @@ def test_a_file_may_be_named_beside_other_inputs(
 ) -> None:
     assert call(url, "times", f"image=@{cat}", "--input", "k=3") == 0
     assert call(url, "times", "--input", f"image=@{cat}", "--input", "k=2") == 0
+    assert call(url, "times", f"image=@{cat}", "k=4") == 0
     assert call(url, "halves", f"@{cat}") == 0
-    assert capfdbinary.readouterr().out == b"15\n10\n2\n3\n"
+    assert capfdbinary.readouterr().out == b"15\n10\n20\n2\n3\n"
+
+
+def test_the_text_of_an_only_input_may_look_like_a_name(
+    url: str, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call(url, "reverse", "data=ab") == 0
+    assert capfdbinary.readouterr().out == b"ba=atad"
 
 
 def test_a_file_that_is_not_there_or_no_bytes_to_write_are_said(
