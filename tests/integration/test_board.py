@@ -163,6 +163,7 @@ def seen(prometheus: Prometheus, rounds: int) -> bool:
         'wherry_poisoned_requests_total{model="fragile"}': (1, 3),  # by the last request
         "wherry_requests_refused_total": (1, 1),
         'wherry_request_seconds_count{model="known"}': (len(known_latencies()), 1),
+        'wherry_worker_rss_bytes{model="fragile"}': (1, 3),  # its worker is back
     }
     return all(
         sum(one.value >= many * rounds for one in prometheus.query(expr)) >= jobs

@@ -147,7 +147,7 @@ def test_the_page_shows_what_happens_under_load(browser: Browser, server: str) -
         wait(page, "parseFloat(document.querySelector('#tiles dd').textContent) > 5")
         page.wait_for_selector("figure:has-text('Batch sizes') .columns li")
         page.wait_for_selector("figure:has-text('Why batches left') .bars tr")
-        wait(page, "document.querySelector('.plot path.dots').getAttribute('d').length > 5")
+        wait(page, "document.querySelector('.plot path.dots')?.getAttribute('d')?.length > 5")
         throughput = page.locator("figure", has_text="Throughput")
         assert float(throughput.locator(".legend b").first.inner_text().replace("k", "")) > 0
         throughput.get_by_text("As a table").click()
