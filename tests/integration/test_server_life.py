@@ -451,14 +451,19 @@ def test_tls_and_clients_with_a_certificate(tmp_path: Path) -> None:
             assert not client.ready()
 
 
-def test_an_api_key_covers_everything_but_health(tmp_path: Path) -> None:
+def test_an_api_key_covers_everything_but_health_and_empty_pages(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     one, two = "one-" + 20 * "1", "two-" + 20 * "2"
     keys.write_text(f"# ops team\n{one}\nours: {two}\n")
     with server(f"{MODELS}:echo", "--api-key-file", str(keys), "--access-log") as running:
         assert get(f"{running.url}/v2/health/live")[0] == 200
         assert get(f"{running.url}/v2/health/ready")[0] == 200
-        for path in ("/", "/metrics", "/v2", "/v2/models", "/v2/models/echo", "/nothing"):
+        for page in ("/", "/docs"):  # which ask for a key, and hold nothing of the server
+            status, body = get(running.url + page)[:2]
+            assert status == 200
+            assert "echo" not in str(body)
+        told = ("/dashboard/numbers", "/dashboard/events", "/openapi.json", "/metrics")
+        for path in (*told, "/v2", "/v2/models", "/v2/models/echo", "/nothing"):
             assert get(running.url + path)[0] == 401, path
             for wrong in ("three", "ops", "team", "#", "ours:", "ours"):
                 assert get(running.url + path, Authorization=f"Bearer {wrong}")[0] == 401, path

@@ -73,11 +73,13 @@ class LoopCalls:
         self._awake = False
         calls = self._calls
         try:
-            while calls:
+            # Not what comes meanwhile: threads that answer each call with the next one would keep
+            # the loop from all else, as from telling them that their client has left.
+            for _ in range(len(calls)):
                 callback, argument = calls.popleft()
                 callback(argument)
         finally:
-            if calls:  # one raised: the others must be called all the same
+            if calls and not self._awake:  # one raised: the others must be called all the same
                 self.loop.call_soon(self._drain)
         for call in self.after:
             call()

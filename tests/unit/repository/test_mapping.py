@@ -311,6 +311,7 @@ OTHERS: dict[str, Any] = {
     "max_restart_delay": 1.0,
     "sequence": SequenceBatching(),
     "max_unread_responses": 1,
+    "route": "/predict",
     "warmup": ({"x": 1},),
     "examples": ({"x": 1},),
 }
