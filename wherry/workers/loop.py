@@ -7,7 +7,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
+
+#: Calls in one turn: threads that answer each with the next one would keep the loop from all else,
+#: as from telling them that their client has left.
+MOST_CALLS: Final = 256
 
 
 class LoopCalls:
@@ -73,13 +77,13 @@ class LoopCalls:
         self._awake = False
         calls = self._calls
         try:
-            # Not what comes meanwhile: threads that answer each call with the next one would keep
-            # the loop from all else, as from telling them that their client has left.
-            for _ in range(len(calls)):
+            for _ in range(MOST_CALLS):
+                if not calls:
+                    break
                 callback, argument = calls.popleft()
                 callback(argument)
         finally:
-            if calls and not self._awake:  # one raised: the others must be called all the same
+            if calls:  # too many, or one raised: the others must be called all the same
                 self.loop.call_soon(self._drain)
         for call in self.after:
             call()
