@@ -83,7 +83,7 @@ class LoopCalls:
                 callback, argument = calls.popleft()
                 callback(argument)
         finally:
-            if calls:  # too many, or one raised: the others must be called all the same
+            if calls and not self._awake:  # too many, or one raised: the others are called, too
                 self.loop.call_soon(self._drain)
         for call in self.after:
             call()
