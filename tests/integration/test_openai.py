@@ -48,6 +48,8 @@ def parrot(
             raise ValueError("broke")
         if word == "surrogate":
             word = "\ud83d"
+        if word == "large-surrogate":  # encoded beside the loop, where it crosses a link
+            word = "\ud83d" + "x" * (2 << 20)
         last = place + 1 == min(len(words), most)
         reason = ("stop" if len(words) <= most else "length") if last else ""
         for index in range(n):
@@ -267,10 +269,11 @@ def test_an_error_in_the_middle_is_the_last_event(client: openai.OpenAI) -> None
     assert seen == ["", "a"]
 
 
-def test_text_that_is_no_unicode_ends_its_stream_with_an_error(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(
-        model="parrot", messages=user("a surrogate"), stream=True
-    )
+@pytest.mark.parametrize("text", ["a surrogate", "a surrogate b", "a large-surrogate"])
+def test_text_that_is_no_unicode_ends_its_stream_with_an_error(
+    client: openai.OpenAI, text: str
+) -> None:
+    stream = client.chat.completions.create(model="parrot", messages=user(text), stream=True)
     # Where it crosses a link to a front, the owner cannot encode it either.
     with pytest.raises(openai.APIError, match=r"internal error|cannot be sent"):
         list(stream)

@@ -73,10 +73,11 @@ class WorkerLink:
 
     `receive(messages)` is called with those that came together, in order; if it raises Garbage, the
     link ends. `refused(message, error)` is called, later, for a message that was added and cannot
-    be encoded. `ended(error, read)` is called once, when the worker is gone or has sent garbage,
-    after all that it had sent was received; `read`: it had read all that was sent to it. After that
-    both sockets are closed and nothing is called any more. `aside(job)` has a job done in another
-    thread.
+    be encoded; `instead(message, error)` returns what is sent in its place, or None, and may be
+    called in another thread. `ended(error, read)` is called once, when the worker is gone or has
+    sent garbage, after all that it had sent was received; `read`: it had read all that was sent to
+    it. After that both sockets are closed and nothing is called any more. `aside(job)` has a job
+    done in another thread.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class WorkerLink:
         refused: Callable[[Any, Exception], None],
         ended: Callable[[Exception, bool], None],
         aside: Callable[[Callable[[], None]], None],
+        instead: Callable[[Any, Exception], Any] = lambda *_: None,
     ) -> None:
         self._loop = loop
         self._messages = messages
@@ -95,6 +97,7 @@ class WorkerLink:
         self._refused = refused
         self._ended = ended
         self._aside = aside
+        self._instead = instead
         #: Messages behind one that is encoded aside: whether each may use the slab and is large.
         self._waiting: deque[tuple[Any, bool, bool]] = deque()
         #: A message is being encoded, or decoded, aside.
@@ -169,6 +172,8 @@ class WorkerLink:
             self._messages.add(message, slab=slab)
         except Exception as error:  # noqa: BLE001 - UNSENDABLE, or what this process is short of
             self._loop.call(partial(self._refused, message), error)
+            if (instead := self._instead(message, error)) is not None:
+                self._messages.add(instead)
 
     def _encode_aside(self, message: Any, slab: bool) -> None:
         """In another thread."""

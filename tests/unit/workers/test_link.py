@@ -33,7 +33,7 @@ class FakeSocket:
 
     def add(self, message: Any, *, slab: bool = False) -> None:
         if "bad" in message:
-            raise TypeError("bad")
+            raise TypeError("again")
         self.encoded.append(message)
 
     def write(self) -> bool:
@@ -90,7 +90,7 @@ class FakeSocket:
 class World:
     """A link, with everything around it in the test's hands."""
 
-    def __init__(self) -> None:
+    def __init__(self, instead: Callable[[Any, Exception], Any] = lambda *_: None) -> None:
         self.socket = FakeSocket()
         self.calls: deque[tuple[Callable[[Any], None], Any]] = deque()
         self.readers: dict[int, Callable[[], object]] = {}
@@ -106,6 +106,7 @@ class World:
             refused=lambda message, _: self.refused.append(message),
             ended=lambda error, read: self.ends.append((type(error), read)),
             aside=self.aside,
+            instead=instead,
         )
         #: How many messages came together.
         self.together: list[int] = []
@@ -333,6 +334,16 @@ def test_messages_that_are_added_go_with_one_write(world: World) -> None:
     world.link.write()
 
     assert world.socket.sent == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["bad", "large bad"])
+def test_what_is_sent_instead_of_a_message_has_its_place(kind: str) -> None:
+    world = World(instead=lambda message, error: f"refusal: {error}")
+    world.send("a", kind, "b")
+    world.settle()
+
+    assert world.socket.sent == ["a", "refusal: again", "b"]
+    assert world.refused == [kind]
 
 
 def test_nothing_is_watched_or_unwatched_for_one_large_message(world: World) -> None:

@@ -112,6 +112,7 @@ class FrontConnection:
             refused=self._unsent,
             ended=self._lost,
             aside=aside,
+            instead=_instead,
         )
         self._out = AnswerBox(self._wire)
         port.after.append(self._tell)
@@ -319,14 +320,11 @@ class FrontConnection:
         self._wire.write()
 
     def _unsent(self, message: Any, error: Exception) -> None:
-        """An answer could not be encoded."""
-        if isinstance(message, RowAnswers | Response):
-            ids = ids_of(message)
-        else:
+        """A message could not be encoded: a stream of responses that it belongs to is over."""
+        if isinstance(message, Response):
+            self._cancel(CancelRows(message.model, [message.id]))
+        elif not isinstance(message, RowAnswers):
             log.error("a message could not be sent", extra={"why": str(error)})
-            return
-        failed = BadModelOutput(f"an output of the model cannot be sent: {error}")
-        self._refuse(message.model, ids, failed)
 
     def _lost(self, error: Exception, _: bool) -> None:
         self.is_open = False
@@ -357,6 +355,14 @@ _RECEIVE: Final[dict[type, Callable[[FrontConnection, Any], None]]] = {
     Seen: FrontConnection._seen,
     FrontMeasured: lambda connection, message: connection.on_measured(message),
 }
+
+
+def _instead(message: Any, error: Exception) -> LinkMessage | None:
+    """What a front gets in place of answers that cannot be encoded, and before all that follows."""
+    if not isinstance(message, RowAnswers | Response):
+        return None
+    failed = BadModelOutput(f"an output of the model cannot be sent: {error}")
+    return refused(message.model, ids_of(message), failed)
 
 
 def _check(columns: dict[str, Any], rows: int) -> None:
