@@ -1,5 +1,6 @@
 """Models that the dashboard's tests show, some of them with words that must never be executed."""
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypedDict
@@ -16,7 +17,7 @@ class Turn(TypedDict):
 @wherry.model(max_batch_size=16, isolation="process", examples=[{"text": "a lovely day"}])
 def sentiment(text: list[str]) -> list[str]:
     """Says whether a sentence is friendly."""
-    time.sleep(0.002 + 0.0005 * len(text))
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10_000 + 2_500 * len(text))  # some milliseconds
     if "boom" in text:
         raise ValueError(f"{MARKUP} \u202edesrever " + "x" * 5000)
     return ["friendly" if "love" in one else "neutral" for one in text]
