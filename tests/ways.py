@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -9,13 +10,15 @@ from typing import Any
 import pytest
 
 import wherry
+from tests.fakes import until
 
-#: Parameters of a fixture that gives each to `served`.
+#: Parameters of a fixture that gives each to `served`. Where every server of the tests has fronts,
+#: there is one way.
 WAYS: Sequence[Any] = (
     "one process",
     pytest.param("two fronts", marks=pytest.mark.slow),
     pytest.param("two owners", marks=pytest.mark.slow),
-)
+)[: 1 if os.environ.get("WHERRY_FRONTS") else None]
 
 
 @contextmanager
@@ -36,6 +39,11 @@ def served(
 
         if way == "two owners":
             owners = [started(*models(), rows_port=0) for _ in range(2)]
-            yield started(replicas=",".join(owner.rows_address for owner in owners))
+            front = started(replicas=",".join(owner.rows_address for owner in owners))
+            pool = front.pool
+            assert pool is not None
+            # It is ready with its first owner: a later link would be a socket that a test made.
+            until(lambda: all(one.state == "ready" for one in pool.replicas()))
+            yield front
         else:
             yield started(*models(), fronts=2 if way == "two fronts" else 0)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import wherry
+from tests.fakes import until
 from tests.otlp import Collector, collector
 from tests.unit.server.asking import get
 from wherry.server.server import Server
@@ -68,8 +69,9 @@ def test_a_span_has_failed_if_the_server_is_to_blame(
 
 
 def test_a_client_that_leaves_and_one_that_is_too_late_have_failed_spans(
-    collected: Collector,
+    collected: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")  # milliseconds
     gated = GatedModel()
     with local_server(gated) as server:
         host, _, port = server.url.removeprefix("http://").rpartition(":")
@@ -81,6 +83,7 @@ def test_a_client_that_leaves_and_one_that_is_too_late_have_failed_spans(
         )
         assert late == 504
         connection.close()
+        until(lambda: any("client left" in one.attributes.values() for one in collected.spans))
         gated.let_finish(2)
     kinds = {one.attributes["error.type"]: one for one in collected.spans if one.raw.kind == 2}
     assert sorted(kinds) == ["DeadlineExceeded", "client left"]
