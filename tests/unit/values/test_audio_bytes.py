@@ -104,6 +104,21 @@ def test_arrays_are_the_samples_alone() -> None:
         (saved(np.array([0.0, np.nan]), subtype="FLOAT"), "samples that are no numbers"),
         (saved(np.array([np.inf, 0.0]), subtype="FLOAT"), "samples that are no numbers"),
     ],
+    # Names of their own, as a file of floats holds the time at which it was written, and two
+    # processes of pytest must collect the same names.
+    ids=[
+        "empty",
+        "png",
+        "html",
+        "flac",
+        "ogg",
+        "wav",
+        "mp3-tag",
+        "mp3-frame",
+        "no-samples",
+        "not-a-number",
+        "infinite",
+    ],
 )
 def test_what_is_no_audio_is_refused(data: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
