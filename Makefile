@@ -98,10 +98,17 @@ lint: $(VENV)/.stamp-dev
 
 # The lint runs beside the tests and tells its result in one piece; pytest has the last word.
 # Files go to the processes in order: those of minutes, which come first, are not left for the end.
+# A test that failed beside others is run once more, alone, and has failed if it does so again. One
+# that then passes is named: it waits for too little, and is mended.
 define tests_beside_lint
 	@( told=$$($(MAKE) --no-print-directory lint 2>&1); lint=$$?; echo; echo "$$told"; exit $$lint ) & \
 	  echo "==> $(1), $(JOBS) processes"; \
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(2); tests=$$?; \
+	  if [ $$tests = 1 ]; then \
+	    echo "==> those that failed once more, alone"; \
+	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none \
+	      --maxfail 3 $(2) -r pf; tests=$$?; \
+	  fi; \
 	  wait $$!; lint=$$?; [ $$lint = 0 ] || echo "==> the lint has failed, see above"; \
 	  [ $$tests = 0 ] && exit $$lint || exit $$tests
 endef
