@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from wherry.frontends.openai.errors import ErrorForm, error_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.request import InferResponse
 
@@ -91,10 +92,13 @@ class OpenAIAnswer(ABC):
     prefix: str
     #: What ends a stream of them.
     last: bytes | None = b"[DONE]"
+    #: How its protocol writes an error.
+    error_form: ErrorForm = staticmethod(error_object)
 
     def __init__(self, model: str, request_id: str, shown: AnswerParts = AnswerParts()) -> None:
         self.model = model
         self.shown = shown
+        self.request_id = request_id
         self.id = f"{self.prefix}-{request_id}"
         self.created = int(time.time())
         self.usage = Usage()

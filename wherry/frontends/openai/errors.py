@@ -52,9 +52,15 @@ CODES = {
 }
 
 
+#: Makes a protocol's JSON of an error: the error, its status, what is said of it, the field that is
+#: to blame, and the request's id.
+ErrorForm = Callable[[Exception | None, int, str, str | None, str], bytes]
+
+
 def error_object(
-    error: Exception | None, status: int, message: str, param: str | None = None
+    error: Exception | None, status: int, message: str, param: str | None = None, _id: str = ""
 ) -> bytes:
+    """OpenAI's form, which has no place for the request's id."""
     code = next((code for cls, code in CODES.items() if isinstance(error, cls)), None)
     if isinstance(error, WherryError) and status == 429:
         code = "rate_limit_exceeded"
@@ -71,7 +77,10 @@ def error_object(
 
 
 def described(
-    exchange: Exchange, error: Exception, named: Callable[[str], str] = str
+    exchange: Exchange,
+    error: Exception,
+    named: Callable[[str], str] = str,
+    form: ErrorForm = error_object,
 ) -> tuple[int, bytes, list[tuple[str, str]]]:
     """Status, body and headers of an error; a bug of ours is logged and not shown.
 
@@ -85,9 +94,15 @@ def described(
         for rule in (" must ", ": "):  # the engine's words begin with the model's name
             message = message.replace(f": {param}{rule}", f": {name}{rule}", 1)
         param = name
-    return status, error_object(error, status, message, param), list(headers)
+    request_id = dict(headers)["X-Request-Id"]
+    return status, form(error, status, message, param, request_id), list(headers)
 
 
-def fail(exchange: Exchange, error: Exception, named: Callable[[str], str] = str) -> None:
-    status, body, headers = described(exchange, error, named)
+def fail(
+    exchange: Exchange,
+    error: Exception,
+    named: Callable[[str], str] = str,
+    form: ErrorForm = error_object,
+) -> None:
+    status, body, headers = described(exchange, error, named, form)
     exchange.respond(status, body, headers=headers)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -15,9 +15,6 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
 from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
 from wherry.frontends.openai.errors import BadField, described, fail
-from wherry.frontends.openai.fields.conversion import Conversion
-from wherry.frontends.openai.fields.generating import Request
-from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
 from wherry.frontends.v2.http.entry import HttpEntry
@@ -28,6 +25,21 @@ from wherry.values.reply import Reply, StreamReply
 from wherry.values.request import InferRequest, InferResponse
 
 
+class Wanted(Protocol):
+    """What a request says of its generation, in whatever protocol it came."""
+
+    @property
+    def stream(self) -> bool | None: ...
+    @property
+    def n(self) -> int | None: ...
+    @property
+    def priority(self) -> int | None: ...
+    @property
+    def include_usage(self) -> bool: ...
+    def named(self, blamed: str) -> str:
+        """Return the name that a field which the engine blames has in this request."""
+
+
 class Generation:
     """Submits a generation, and answers in one piece or chunk by chunk as the client reads."""
 
@@ -36,7 +48,7 @@ class Generation:
         entry: HttpEntry,
         exchange: Exchange,
         loaded: LoadedModel,
-        wanted: Request | Conversion | ResponsesRequest,
+        wanted: Wanted,
         answer: OpenAIAnswer,
     ) -> None:
         self._entry = entry
@@ -184,12 +196,13 @@ class Generation:
 
     def _fail(self, error: Exception) -> None:
         """Answer with the error's status if nothing was sent yet, else end the stream with it."""
+        form = self._answer.error_form
         if self._events is None or not self._events.started:
             if self._events is not None:
                 self._events.abandon()
-            fail(self._exchange, error, self._wanted.named)
+            fail(self._exchange, error, self._wanted.named, form)
             return
-        _, body, _ = described(self._exchange, error, self._wanted.named)
+        _, body, _ = described(self._exchange, error, self._wanted.named, form)
         self._send_event(self._events, self._answer.failure(msgspec.json.decode(body)))
         self._events.end()
 

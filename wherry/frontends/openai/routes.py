@@ -8,7 +8,6 @@ for; of a plain model a request may ask what it has inputs for, and is refused o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -20,7 +19,7 @@ from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.embedding import Embedding
-from wherry.frontends.openai.errors import BadField, UnknownModel, UnknownRoute, fail
+from wherry.frontends.openai.errors import UnknownModel, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import (
@@ -32,22 +31,16 @@ from wherry.frontends.openai.fields.decoding import Fields, decoded
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
-from wherry.frontends.openai.ignored import told
+from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.reading import Reader, Start, read_and_start
 from wherry.frontends.openai.response_answer import ResponseAnswer
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.text_answer import TextAnswer
 from wherry.frontends.openai.token_answers import PromptAnswer, TokensAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.long_arrays import check_values
-from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
-from wherry.values.datatypes import Form
-from wherry.values.errors import ModelNotFound
 
 T = TypeVar("T")
-#: Decodes a body, and appends the names of the fields that it ignores to a list; None: there are
-#: none.
-Reader = Callable[[Buffer, list[str] | None], T]
 WithInputs = TypeVar("WithInputs", ChatRequest, Conversion)
 #: The model's inputs for one row.
 Inputs = dict[str, Any]
@@ -60,6 +53,7 @@ class OpenAI:
 
     def __init__(self, entry: HttpEntry) -> None:
         self._entry = entry
+        self._models = AbleModels(entry.runtime)
         self._created = int(time.time())
 
     def routes(self) -> dict[str, Route]:
@@ -93,13 +87,12 @@ class OpenAI:
     # Models
 
     def _list(self, exchange: Exchange) -> None:
-        names = sorted({m.name for m in self._entry.runtime.models() if abilities(m)})
-        data = [self._described(name) for name in names]
+        data = [self._described(name) for name in self._models.names()]
         respond(exchange, msgspec.json.encode({"object": "list", "data": data}))
 
     def _show(self, name: str, exchange: Exchange) -> None:
         try:
-            self._named(name)
+            self._models.named(name)
         except UnknownModel as error:
             fail(exchange, error)
         else:
@@ -108,50 +101,14 @@ class OpenAI:
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "wherry"}
 
-    def _model(self, name: str | None, ability: str) -> LoadedModel:
-        """The model of this name, or without one the only model that has the ability."""
-        loaded = self._named(self._only(ability) if name is None else name)
-        if ability not in abilities(loaded):
-            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
-        return loaded
-
-    def _named(self, name: str) -> LoadedModel:
-        try:
-            return self._entry.runtime.model(name)
-        except ModelNotFound:
-            able = ", ".join(sorted({m.name for m in self._entry.runtime.models() if abilities(m)}))
-            raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
-
     # Requests
 
-    def _read(
-        self, read: Reader[T], start: Callable[[Exchange, T], None], exchange: Exchange
-    ) -> None:
-        """Have `read` decode the body, here or in another thread, and then call `start` here."""
-        entry = self._entry
-        ignored: list[str] | None = None if entry.common.strict_fields else []
-
-        def read_large() -> T:
-            body = entry.body(exchange)
-            check_values(body)
-            return read(body, ignored)
-
-        def begin(wanted: T) -> None:
-            start(told(exchange, ignored) if ignored else exchange, wanted)
-
-        try:
-            entry.admission.check()
-            body = entry.small_body(exchange)
-            if body is not None:
-                begin(read(body, ignored))
-            else:
-                entry.off_loop(exchange, read_large, begin, fail, reads=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(exchange, error)
+    def _read(self, read: Reader[T], start: Start[T], exchange: Exchange) -> None:
+        read_and_start(self._entry, read, start, exchange)
 
     def _start_chat(self, exchange: Exchange, read: tuple[ChatRequest, Inputs]) -> None:
         wanted, inputs = read
-        loaded = self._model(wanted.model, "chat")
+        loaded = self._models.able(wanted.model, "chat")
         shown, echo = _shown(wanted), wanted.echoed()
         answer = ChatAnswer(loaded.name, new_request_id(), *wanted.calls(), echo=echo, shown=shown)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
@@ -160,12 +117,13 @@ class OpenAI:
         self, exchange: Exchange, read: tuple[ResponsesRequest, ChatRequest, Inputs]
     ) -> None:
         wanted, chat, inputs = read
-        loaded, about = self._model(wanted.model, "chat"), wanted.repeated()
-        answer = ResponseAnswer(loaded.name, new_request_id(), about, *chat.calls())
+        loaded, about = self._models.able(wanted.model, "chat"), wanted.repeated()
+        spoken = ChatAnswer(loaded.name, new_request_id(), *chat.calls())
+        answer = ResponseAnswer(spoken, about)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_completion(self, exchange: Exchange, wanted: CompletionRequest) -> None:
-        loaded = self._model(wanted.model, "completions")
+        loaded = self._models.able(wanted.model, "completions")
         prompts = wanted.prompts()
         answer = TextAnswer(
             loaded.name, new_request_id(), wanted.echoes(), wanted.n or 1, _shown(wanted)
@@ -180,7 +138,7 @@ class OpenAI:
         Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
 
     def _start_embedding(self, exchange: Exchange, wanted: EmbeddingRequest) -> None:
-        loaded = self._model(wanted.model, "embeddings")
+        loaded = self._models.able(wanted.model, "embeddings")
         Embedding(self._entry, exchange, loaded, wanted).submit()
 
     def _convert(
@@ -193,18 +151,11 @@ class OpenAI:
 
         def start(exchange: Exchange, read: tuple[Conversion, Inputs]) -> None:
             wanted, inputs = read
-            loaded = self._model(wanted.model, "tokens")
+            loaded = self._models.able(wanted.model, "tokens")
             answer = answers(loaded.name, new_request_id())
             Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
         self._read(partial(_read_inputs, fields), start, exchange)
-
-    def _only(self, ability: str) -> str:
-        """Return the only model that has this ability; BadField if there are more or none."""
-        able = {m.name for m in self._entry.runtime.models() if ability in abilities(m)}
-        if len(able) == 1:
-            return able.pop()
-        raise BadField("model", f"is missing; there are: {', '.join(sorted(able)) or 'none'}")
 
 
 def _read_response(
@@ -239,29 +190,3 @@ def _missing(exchange: Exchange) -> None:
     path = exchange.request.path
     instead = "; responses are not kept here" if path.startswith("/v1/responses") else ""
     fail(exchange, UnknownRoute(f"{path} is not among the routes of this server{instead}"))
-
-
-NEEDS: Final = {
-    "chat": "it has no input 'messages' and text as its output",
-    "completions": "it has no input 'prompt' and text as its output",
-    "embeddings": "it does not make one vector of one text",
-    "tokens": "it has no input 'task'",
-}
-
-
-def abilities(loaded: LoadedModel) -> set[str]:
-    """Return the parts of OpenAI's API that a model can answer, by its signature."""
-    signature = loaded.signature
-    inputs = {spec.name for spec in signature.inputs}
-    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
-    able: set[str] = set()
-    if texts and (len(signature.outputs) == 1 or signature.output("text")):
-        by_input = {"messages": "chat", "prompt": "completions"}
-        able = {ability for name, ability in by_input.items() if name in inputs}
-        if "task" in inputs and signature.output("token_ids"):
-            able.add("tokens")
-    if not signature.streams and len(inputs) == 1 and signature.inputs[0].form is Form.TEXT:
-        vector = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
-        if len(vector) == 1 and vector[0].datatype.dtype.kind == "f":
-            able.add("embeddings")
-    return able

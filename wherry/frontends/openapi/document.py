@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from wherry.frontends.access.restricted import GROUPS, Restrictions
 from wherry.frontends.http.route import Route
-from wherry.frontends.openai.routes import abilities
+from wherry.frontends.openai.models import abilities
 from wherry.frontends.openapi.answers import Error, NotReady
 from wherry.frontends.openapi.model_operations import model_operations
 from wherry.frontends.openapi.openai_operations import (

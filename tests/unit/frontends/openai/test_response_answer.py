@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from wherry.frontends.openai.answers import ChoiceDelta
+from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.response_answer import ResponseAnswer
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
@@ -16,7 +17,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
 
 
 def test_a_text_is_a_message_with_one_part_that_grows() -> None:
-    answer = ResponseAnswer("m", "abc-1", {"instructions": "be brief"})
+    answer = ResponseAnswer(ChatAnswer("m", "abc-1"), {"instructions": "be brief"})
     events = answer.add(ChoiceDelta(0, "Hel"))
     events += answer.add(ChoiceDelta(0, "lo", "stop", usage=USAGE))
     events += answer.end()
@@ -47,7 +48,7 @@ def test_a_text_is_a_message_with_one_part_that_grows() -> None:
 
 
 def test_what_was_cut_off_is_incomplete() -> None:
-    answer = ResponseAnswer("m", "x", {})
+    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
     answer.add(ChoiceDelta(0, "Hel", "length", usage=USAGE))
     assert kinds(answer.end())[-1] == "incomplete"
     whole = answer.whole()
@@ -56,7 +57,7 @@ def test_what_was_cut_off_is_incomplete() -> None:
 
 
 def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
-    answer = ResponseAnswer("m", "x", {}, {"add"})
+    answer = ResponseAnswer(ChatAnswer("m", "x", {"add"}), {})
     events = answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL))
     events += answer.add(ChoiceDelta(0, " so", "stop"))
     events += answer.end()
@@ -79,7 +80,7 @@ def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
 
 
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
-    answer = ResponseAnswer("m", "x", {}, {"add"}, 1)
+    answer = ResponseAnswer(ChatAnswer("m", "x", {"add"}, 1), {})
     answer.add(ChoiceDelta(0, CALL + CALL, "stop"))
     answer.end()
     assert [item["type"] for item in answer.whole()["output"]] == ["function_call"]
@@ -87,7 +88,7 @@ def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
 
 def test_an_answer_without_a_word_is_an_empty_message() -> None:
     for pieces in ([], [ChoiceDelta(0, "", "stop")]):
-        answer = ResponseAnswer("m", "x", {})
+        answer = ResponseAnswer(ChatAnswer("m", "x"), {})
         events = [event for piece in pieces for event in answer.add(piece)]
         events += answer.end()
         assert kinds(events)[0] == "created"
@@ -97,7 +98,7 @@ def test_an_answer_without_a_word_is_an_empty_message() -> None:
 
 
 def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
-    answer = ResponseAnswer("m", "x", {})
+    answer = ResponseAnswer(ChatAnswer("m", "x"), {})
     answer.add(ChoiceDelta(0, "a"))
     error = {"message": "broke", "type": "server_error", "param": None, "code": None}
     event = answer.failure({"error": error})

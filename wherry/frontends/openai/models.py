@@ -1,0 +1,70 @@
+"""Which models can answer what the routes of language models ask, by their inputs and outputs?"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wherry.frontends.openai.errors import BadField, UnknownModel
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.runtime import Runtime
+from wherry.values.datatypes import Form
+from wherry.values.errors import ModelNotFound
+
+NEEDS: Final = {
+    "chat": "it has no input 'messages' and text as its output",
+    "completions": "it has no input 'prompt' and text as its output",
+    "embeddings": "it does not make one vector of one text",
+    "tokens": "it has no input 'task'",
+}
+
+
+class AbleModels:
+    """The models of one server that can answer such requests."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def names(self, ability: str | None = None) -> list[str]:
+        """Those with this ability; None: with any."""
+        models = self._runtime.models()
+        return sorted({m.name for m in models if (a := abilities(m)) and ability in (None, *a)})
+
+    def named(self, name: str) -> LoadedModel:
+        """The model of this name, whatever it can. UnknownModel."""
+        try:
+            return self._runtime.model(name)
+        except ModelNotFound:
+            able = ", ".join(self.names())
+            raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
+
+    def able(self, name: str | None, ability: str) -> LoadedModel:
+        """The model of this name, or without one the only model that has the ability."""
+        loaded = self.named(self._only(ability) if name is None else name)
+        if ability not in abilities(loaded):
+            raise UnknownModel(f"the model '{name}' is none for {ability}: {NEEDS[ability]}")
+        return loaded
+
+    def _only(self, ability: str) -> str:
+        """Return the only model that has this ability; BadField if there are more or none."""
+        able = self.names(ability)
+        if len(able) == 1:
+            return able.pop()
+        raise BadField("model", f"is missing; there are: {', '.join(able) or 'none'}")
+
+
+def abilities(loaded: LoadedModel) -> set[str]:
+    """Return the parts of OpenAI's API that a model can answer, by its signature."""
+    signature = loaded.signature
+    inputs = {spec.name for spec in signature.inputs}
+    texts = [spec for spec in signature.outputs if spec.form is Form.TEXT]
+    able: set[str] = set()
+    if texts and (len(signature.outputs) == 1 or signature.output("text")):
+        by_input = {"messages": "chat", "prompt": "completions"}
+        able = {ability for name, ability in by_input.items() if name in inputs}
+        if "task" in inputs and signature.output("token_ids"):
+            able.add("tokens")
+    if not signature.streams and len(inputs) == 1 and signature.inputs[0].form is Form.TEXT:
+        vector = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
+        if len(vector) == 1 and vector[0].datatype.dtype.kind == "f":
+            able.add("embeddings")
+    return able
