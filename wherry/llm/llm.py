@@ -18,6 +18,7 @@ from wherry.llm.constraint import Matcher
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
+from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
 from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, tokens_to_keep
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
@@ -60,6 +61,8 @@ class _Answer:
     sequence: Generation
     text: Detokenizer
     stops: StopTexts
+    #: Tokens whose text is left out.
+    hidden: frozenset[int] = frozenset()
     done: bool = False
     pending_text: str = ""
     pending_tokens: list[int] = field(default_factory=list)
@@ -74,7 +77,7 @@ class _Answer:
         ended_by_token = reason == "stop"
         text = ""
         if not ended_by_token or (sampling.include_stop and token in sampling.stop_token_ids):
-            text = self.text.push(token)
+            text = "" if token in self.hidden else self.text.push(token)
         if reason:
             text += self.text.flush()
         shown = self.stops.push(text) if text else ""
@@ -86,6 +89,20 @@ class _Answer:
             shown += self.stops.flush()
         self.pending_text += shown
         return reason
+
+    def delta(self, reason: str, usage: dict[str, int], details: dict[str, Any]) -> Delta:
+        """What was not sent yet, which is sent with this."""
+        delta = Delta(
+            self.sequence.index,
+            self.pending_text,
+            self.pending_tokens,
+            reason,
+            self.pending_logprobs,
+            usage,
+            details,
+        )
+        self.pending_text, self.pending_tokens, self.pending_logprobs = "", [], []
+        return delta
 
     def stop_reason(self, finish_reason: str) -> str | int | None:
         """The stop text or the stop token of the request that has ended the answer."""
@@ -103,6 +120,11 @@ class _EngineRequest:
     prompt: str
     #: The request is for the tokens of the prompt only.
     only_count: bool = False
+    #: Of a chat whose answer has no form of its own: how it writes calls and thoughts, and
+    #: whether it may call.
+    has_style: bool = False
+    may_call: bool = False
+    style: dict[str, Any] = field(default_factory=dict)
     #: None until the prompt is tokenized.
     answers: list[_Answer] | None = None
     reading: Future[TokenizedPrompt] | None = None
@@ -116,6 +138,17 @@ class _EngineRequest:
     def prompt_report(self) -> list[Sampled]:
         """Log probabilities of the prompt's tokens from the second on, if they are requested."""
         return self.answers[0].sequence.prompt_report if self.answers else []
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The tokens of the prompt and of all answers."""
+        assert self.answers
+        first = self.answers[0].sequence
+        return {
+            "prompt_tokens": first.prompt_tokens,
+            "completion_tokens": sum(a.sequence.generated_tokens for a in self.answers),
+            "cached_tokens": first.cached_tokens,
+        }
 
     @property
     def done(self) -> bool:
@@ -140,6 +173,10 @@ class LLM(StepModel):
     Parameters that a request does not set are those of the checkpoint's generation_config.json;
     with `generation_config` "none" they have no effect. With `trust_request_templates` a request
     may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
+
+    `tool_parser` and `reasoning_parser` name the families by whose marks calls of tools and
+    thoughts are told from an answer's text (docs/reference/openai.md); "auto": those that the chat
+    template shows, "none": none.
     """
 
     max_batch_size = 64
@@ -162,6 +199,8 @@ class LLM(StepModel):
         threads: int | None = None,
         generation_config: str = "auto",
         trust_request_templates: bool = False,
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
         **settings: Any,
     ) -> None:
         self.source = str(source)
@@ -169,6 +208,10 @@ class LLM(StepModel):
             raise ConfigError(f"llm {self.source}: generation_config must be 'auto' or 'none'")
         self._uses_defaults = generation_config == "auto"
         self._trusts_templates = trust_request_templates
+        self._parsers = {
+            "tools": checked("tool_parser", tool_parser),
+            "thoughts": checked("reasoning_parser", reasoning_parser),
+        }
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "quantization": quantization,
@@ -205,6 +248,9 @@ class LLM(StepModel):
         self.tokenizer.trusts_templates = self._trusts_templates
         self.defaults = _defaults(name, self.source) if self._uses_defaults else {}
         self._reports = Reports(self.tokenizer)
+        self.style = ModelStyle(
+            self.tokenizer.chat_template, self.tokenizer.special_tokens(), **self._parsers
+        )
         self._prompts = PromptReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
@@ -216,6 +262,8 @@ class LLM(StepModel):
 
     engine: Engine
     tokenizer: Tokenizer
+    #: How the model writes calls and thoughts.
+    style: ModelStyle
     #: Sampling parameters that hold where a request does not set them.
     defaults: Mapping[str, Any]
 
@@ -255,7 +303,14 @@ class LLM(StepModel):
         sampling = parameters.resolved(self.defaults)
         if task == "generate":
             sampling.checked(self.engine.name, self.engine.vocabulary)
-        request = _EngineRequest(sampling, stream, prompt, only_count=task == "tokenize")
+        request = _EngineRequest(
+            sampling,
+            stream,
+            prompt,
+            only_count=task == "tokenize",
+            has_style=bool(messages) and parameters.constraint is None,
+            may_call=bool(tools),
+        )
         if given.is_short:
             self._begin(request, self._prompts.read(given))
         else:
@@ -328,9 +383,15 @@ class LLM(StepModel):
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
         sequences = self.engine.add(request.tokens, sampling, constraints=constraints)
-        decode = partial(self.tokenizer.decode, skip_special=sampling.skip_special_tokens)
+        skips, hidden = sampling.skip_special_tokens, frozenset[int]()
+        if request.has_style:
+            end = self.tokenizer.decode(request.tokens[-END_TOKENS:], skip_special=False)
+            request.style = self.style.of_answer(end)
+            found = self.style.hidden(calls=request.may_call) if skips else None
+            skips, hidden = (skips, hidden) if found is None else (False, found)
+        decode = partial(self.tokenizer.decode, skip_special=skips)
         request.answers = [
-            _Answer(s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop))
+            _Answer(s, Detokenizer(decode, request.tokens), StopTexts(sampling.stop), hidden)
             for s in sequences
         ]
         for answer in request.answers:
@@ -384,34 +445,16 @@ class LLM(StepModel):
             answer.pending_logprobs = self._reports.echo(tokens, request.prompt_report, most)
 
     def _send(self, request: _EngineRequest, answer: _Answer, reason: str) -> None:
-        usage: dict[str, int] = {}
         details: dict[str, Any] = {}
         if not request.begun:
             request.begun = True
             report = request.prompt_report
             details = self._reports.prompt(request.tokens, report, request.sampling)
+            if request.style:
+                details["style"] = request.style
         if (stop := answer.stop_reason(reason)) is not None:
             details["stop_reason"] = stop
-        if request.done:
-            assert request.answers is not None
-            first = request.answers[0].sequence
-            usage = {
-                "prompt_tokens": first.prompt_tokens,
-                "completion_tokens": sum(a.sequence.generated_tokens for a in request.answers),
-                "cached_tokens": first.cached_tokens,
-            }
-        request.deltas.append(
-            Delta(
-                answer.sequence.index,
-                answer.pending_text,
-                answer.pending_tokens,
-                reason,
-                answer.pending_logprobs,
-                usage,
-                details,
-            )
-        )
-        answer.pending_text, answer.pending_tokens, answer.pending_logprobs = "", [], []
+        request.deltas.append(answer.delta(reason, request.usage if request.done else {}, details))
 
 
 def _defaults(name: str, source: str) -> Mapping[str, Any]:

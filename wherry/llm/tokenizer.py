@@ -95,6 +95,17 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self.inner.chat_template)
 
+    @property
+    def chat_template(self) -> str:
+        """The chat templates' text; "" if there is none."""
+        template = self.inner.chat_template or ""
+        return "\n".join(template.values()) if isinstance(template, dict) else template
+
+    def special_tokens(self) -> dict[str, int]:
+        """The tokens that an answer's text leaves out, by their own texts."""
+        added = self.inner.added_tokens_decoder
+        return {token.content: number for number, token in added.items() if token.special}
+
     def encode(
         self, text: str, *, special: bool = True, keep: int | None = None, side: str = "left"
     ) -> list[int]:

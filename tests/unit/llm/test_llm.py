@@ -1,5 +1,7 @@
 """Text or messages in, pieces of text out, many callers at once."""
 
+import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,3 +269,57 @@ def test_threads_spin_for_a_moment_unless_the_environment_says_how_they_wait(
     _wait_briefly(environment)
     assert environment.get("OMP_WAIT_POLICY") == policy
     assert environment.get("GOMP_SPINCOUNT") == spins
+
+
+# Calls and thoughts
+
+
+@pytest.fixture(scope="module")
+def thinking(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint whose marks of thoughts are special tokens, and whose template may open them."""
+    made = tmp_path_factory.mktemp("thinking")
+    shutil.copytree(folder, made, dirs_exist_ok=True)
+    text = (made / "tokenizer.json").read_text()
+    for word, mark in ((" word0", "<think>"), (" word1", "</think>")):
+        text = text.replace(f'"{word}"', f'"{mark}"')
+    tokenizer = json.loads(text)
+    for token in tokenizer["added_tokens"]:
+        token["special"] = token["special"] or "think" in token["content"]
+    (made / "tokenizer.json").write_text(json.dumps(tokenizer))
+    template = tiny.TEMPLATE + "{% if opens %}<think>\n{% endif %}"
+    for file in ("tokenizer_config.json", "chat_template.jinja"):
+        if (made / file).is_file():
+            old = (made / file).read_text()
+            plain, new = (
+                json.dumps(t)[1:-1] if "json" in file else t for t in (tiny.TEMPLATE, template)
+            )
+            (made / file).write_text(old.replace(plain, new))
+    return made
+
+
+def test_marks_of_thoughts_stay_in_the_text_and_other_special_tokens_do_not(
+    thinking: Path,
+) -> None:
+    mark = Tokenizer.load(thinking).special_tokens()["<think>"]
+    greedy = {**GREEDY, "max_tokens": 2}
+    messages = [{"role": "user", "content": "Hi"}]
+    with wherry.Runtime(LLM(thinking, name="tiny", cache_gb=0.01, threads=1)) as runtime:
+
+        def said(token: int, **inputs: Any) -> tuple[str, dict[str, Any]]:
+            parameters = {**greedy, "allowed_token_ids": [token], **inputs.pop("parameters", {})}
+            deltas = list(runtime.stream("tiny", parameters=parameters, **inputs))
+            return text(deltas), deltas[0]["details"].get("style", {})
+
+        style = {"tools": "hermes", "thoughts": "think", "opened": False}
+        assert said(mark, messages=messages) == ("<think><think>", style)
+        assert said(tiny.USER, messages=messages) == ("", style)
+        opened = {**style, "opened": True}
+        assert said(mark, messages=messages, template={"opens": True})[1] == opened
+        all_ = {"skip_special_tokens": False}
+        assert said(tiny.USER, messages=messages, parameters=all_)[0] == "<|user|><|user|>"
+        # Neither a text to be continued nor an answer with a form of its own is a chat.
+        assert said(mark, prompt="Hi") == ("", {})
+        assert (
+            said(ord("a"), messages=messages, parameters={"constraint": {"choice": ["aa"]}})[1]
+            == {}
+        )

@@ -39,6 +39,7 @@ class AnswerParts:
     token_ids: bool = False
     #: Tokens of log probabilities by their numbers: `token_id:N`.
     tokens_as_ids: bool = False
+    thoughts: bool = True
 
 
 def piece_of(loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
-from wherry.frontends.openai.tool_calls import ToolCall, ToolText, call_id
+from wherry.frontends.openai.tool_calls import AllowedCalls, call_id
+from wherry.llm.formats.answer_text import AnswerStyle, AnswerText, Said
+from wherry.llm.formats.calls import ToolCall
 
 
 class ChatAnswer(OpenAIAnswer):
-    """Messages of the assistant; with `tools`, calls of them are taken out of the text.
+    """Messages of the assistant; thoughts and calls are taken out of the text.
 
-    `most_calls`: what goes beyond is left out, for callers that can do with one only. `echo` stands
-    in front of each text.
+    How a model writes these it says with its first piece (`details["style"]`, an `AnswerStyle`).
+    `echo` stands in front of each text.
     """
 
     kind, chunk_kind, prefix = "chat.completion", "chat.completion.chunk", "chatcmpl"
@@ -22,8 +24,7 @@ class ChatAnswer(OpenAIAnswer):
         self,
         model: str,
         request_id: str,
-        tools: Collection[str] = (),
-        most_calls: int | None = None,
+        calls: AllowedCalls = AllowedCalls(),  # noqa: B008 - frozen
         *,
         echo: str = "",
         shown: AnswerParts = AnswerParts(),  # noqa: B008 - frozen
@@ -32,27 +33,17 @@ class ChatAnswer(OpenAIAnswer):
         self._echo = echo
         #: Of the prompt: its tokens, and their log probabilities.
         self._prompt: Json = {"prompt_token_ids": None, "prompt_logprobs": None}
-        self._tools = tools
-        self._most_calls = most_calls
-        self._texts: dict[int, ToolText] = {}
+        self._calls = calls
+        self._style = AnswerStyle()
+        self._texts: dict[int, AnswerText] = {}
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
         chunks: list[Json] = []
         choice = self.choices.get(piece.index)
         if choice is None:
-            choice = self.choices[piece.index] = {
-                "index": piece.index,
-                "message": {"role": "assistant", "content": ""},
-                "logprobs": None,
-                "finish_reason": None,
-                "stop_reason": None,
-                "token_ids": [] if self.shown.token_ids else None,
-            }
-            if self._tools:
-                self._texts[piece.index] = ToolText(self._tools)
+            choice = self.choices[piece.index] = self._begun(piece)
             chunks.append(_delta(piece.index, {"role": "assistant", "content": ""}))
             if self._echo:
-                choice["message"]["content"] = self._echo
                 chunks.append(_delta(piece.index, {"content": self._echo}))
         self.usage.add(piece.usage)
         self._prompt |= {n: piece.details[n] for n in self._prompt if n in piece.details}
@@ -61,35 +52,74 @@ class ChatAnswer(OpenAIAnswer):
             gathered = choice["logprobs"] or {"content": [], "refusal": None}
             gathered["content"] += logprobs["content"]
             choice["logprobs"] = gathered
-        text, calls = piece.text, list[ToolCall]()
-        if splitter := self._texts.get(piece.index):
-            text, calls = splitter.feed(text)
-            if piece.finish_reason:
-                rest, more = splitter.end()
-                text, calls = text + rest, calls + more
-        message = choice["message"]
-        if text or logprobs is not None:
-            message["content"] += text
-            chunks.append(_delta(piece.index, {"content": text}, logprobs))
-        for call in calls:
-            made = message.setdefault("tool_calls", [])
-            number = len(made)
-            if number == self._most_calls:
-                break
-            made.append(
-                {
-                    "id": call_id(f"{self.id}{piece.index}", number),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-            )
-            chunks.append(_delta(piece.index, {"tool_calls": [{"index": number, **made[-1]}]}))
+        for said in self._said(piece):
+            chunks += self._text(choice, said)
+            chunks += self._called(choice, said.calls)
+        if logprobs is not None:  # with the first text of the piece
+            if not any("role" not in chunk["delta"] for chunk in chunks):
+                chunks.append(_delta(piece.index, {"content": ""}))
+            first = next(chunk for chunk in chunks if "role" not in chunk["delta"])
+            first["logprobs"] = logprobs
         if piece.finish_reason:
             self._finish(choice, piece, chunks)
         if self.shown.token_ids and piece.token_ids:
             choice["token_ids"] += piece.token_ids
             chunks = chunks or [_delta(piece.index, {})]
             chunks[-1]["token_ids"] = list(piece.token_ids)
+        return chunks
+
+    def _begun(self, piece: ChoiceDelta) -> Json:
+        if style := piece.details.get("style"):
+            self._style = AnswerStyle(**style)
+        style = AnswerStyle() if self._calls.forced else self._style
+        if self._calls.functions or style.thoughts != "none" or style.tools == "harmony":
+            self._texts[piece.index] = AnswerText(style, self._calls.functions)
+        return {
+            "index": piece.index,
+            "message": {"role": "assistant", "content": self._echo},
+            "logprobs": None,
+            "finish_reason": None,
+            "stop_reason": None,
+            "token_ids": [] if self.shown.token_ids else None,
+        }
+
+    def _said(self, piece: ChoiceDelta) -> list[Said]:
+        """What the piece has of thoughts, text and calls."""
+        text = self._texts.get(piece.index)
+        if text is None:
+            return [Said(text=piece.text)]
+        said = [text.feed(piece.text)]
+        return [*said, text.end()] if piece.finish_reason else said
+
+    def _text(self, choice: Json, said: Said) -> list[Json]:
+        """Add what is thought, and what is answered, to the message."""
+        message, chunks = choice["message"], list[Json]()
+        if said.thoughts and self.shown.thoughts:
+            both = {"reasoning_content": said.thoughts, "reasoning": said.thoughts}
+            for name, thoughts in both.items():
+                message[name] = message.get(name, "") + thoughts
+            chunks.append(_delta(choice["index"], both))
+        if said.text:
+            message["content"] += said.text
+            chunks.append(_delta(choice["index"], {"content": said.text}))
+        return chunks
+
+    def _called(self, choice: Json, calls: Sequence[ToolCall]) -> list[Json]:
+        """Add calls to the message, as far as there may be more of them."""
+        chunks: list[Json] = []
+        for call in calls:
+            made = choice["message"].setdefault("tool_calls", [])
+            number = len(made)
+            if number == self._calls.most:
+                break
+            made.append(
+                {
+                    "id": call_id(f"{self.id}{choice['index']}", number),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+            )
+            chunks.append(_delta(choice["index"], {"tool_calls": [{"index": number, **made[-1]}]}))
         return chunks
 
     def end(self) -> list[Json]:
@@ -112,8 +142,9 @@ class ChatAnswer(OpenAIAnswer):
     def _finish(self, choice: Json, piece: ChoiceDelta, chunks: list[Json]) -> None:
         """Note the end, and say it with the last text, or in a chunk of its own."""
         message, reason = choice["message"], piece.finish_reason
-        if "tool_calls" in message:
+        if "tool_calls" in message or "reasoning" in message:
             message["content"] = message["content"] or None
+        if "tool_calls" in message:
             reason = "tool_calls" if reason == "stop" else reason
         choice["finish_reason"] = reason
         if not chunks or chunks[-1]["delta"].keys() != {"content"}:

@@ -110,7 +110,7 @@ class OpenAI:
         wanted, inputs = read
         loaded = self._models.able(wanted.model, "chat")
         shown, echo = _shown(wanted), wanted.echoed()
-        answer = ChatAnswer(loaded.name, new_request_id(), *wanted.calls(), echo=echo, shown=shown)
+        answer = ChatAnswer(loaded.name, new_request_id(), wanted.calls(), echo=echo, shown=shown)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
     def _start_response(
@@ -118,7 +118,7 @@ class OpenAI:
     ) -> None:
         wanted, chat, inputs = read
         loaded, about = self._models.able(wanted.model, "chat"), wanted.repeated()
-        spoken = ChatAnswer(loaded.name, new_request_id(), *chat.calls())
+        spoken = ChatAnswer(loaded.name, new_request_id(), chat.calls())
         answer = ResponseAnswer(spoken, about)
         Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
 
@@ -183,6 +183,7 @@ def _shown(wanted: Request) -> AnswerParts:
         wanted.continuous_usage,
         bool(wanted.return_token_ids),
         bool(wanted.return_tokens_as_token_ids),
+        wanted.shows_thoughts(),
     )
 
 

@@ -9,8 +9,13 @@ import pytest
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.text_answer import TextAnswer
+from wherry.frontends.openai.tool_calls import AllowedCalls
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
+
+
+#: A function, with no schema.
+ADD: dict[str, dict[str, object]] = {"add": {}}
 
 
 def token(text: str, logprob: float) -> dict[str, Any]:
@@ -52,14 +57,14 @@ def test_several_choices_come_as_they_come_and_stand_in_order() -> None:
 
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-    answer = ChatAnswer("m", "x", {"add"}, most_calls=1)
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD, most=1))
     chunks = answer.add(ChoiceDelta(0, call + call, "stop"))
     assert len([chunk for chunk in chunks if "tool_calls" in chunk["delta"]]) == 1
     assert len(answer.whole()["choices"][0]["message"]["tool_calls"]) == 1
 
 
 def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
-    answer = ChatAnswer("m", "x", {"add"})
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     chunks = answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "argum'))
     chunks += answer.add(ChoiceDelta(0, 'ents": {}}</tool_call>', "stop"))
 
@@ -73,7 +78,7 @@ def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
 
 
 def test_two_calls_have_two_ids() -> None:
-    answer = ChatAnswer("m", "x", {"add"})
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
     call = '<tool_call>{"name": "add"}</tool_call>'
     answer.add(ChoiceDelta(0, call + call, "stop"))
     ids = [made["id"] for made in answer.whole()["choices"][0]["message"]["tool_calls"]]
@@ -208,3 +213,51 @@ def test_an_echo_stands_in_front_of_a_chats_answer() -> None:
     chunks = answer.add(ChoiceDelta(0, " a time", "stop"))
     assert "".join(chunk["delta"]["content"] for chunk in chunks) == "Once upon a time"
     assert answer.whole()["choices"][0]["message"]["content"] == "Once upon a time"
+
+
+# Thoughts
+
+THINKS = {"style": {"tools": "hermes", "thoughts": "think", "opened": True}}
+
+
+def test_thoughts_stand_beside_the_content_under_both_names() -> None:
+    answer = ChatAnswer("m", "x")
+    chunks = answer.add(ChoiceDelta(0, "Hm.</th", details=THINKS))
+    chunks += answer.add(ChoiceDelta(0, "ink>\n\nYes.", "stop"))
+    both = {"reasoning_content": "Hm.", "reasoning": "Hm."}
+    assert [chunk["delta"] for chunk in chunks[1:]] == [both, {"content": "Yes."}]
+    message = answer.whole()["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": "Yes.", **both}
+
+
+def test_of_an_answer_cut_off_while_it_thinks_there_is_no_content() -> None:
+    answer = ChatAnswer("m", "x")
+    answer.add(ChoiceDelta(0, "Hm", "length", details=THINKS))
+    choice = answer.whole()["choices"][0]
+    assert (choice["message"]["content"], choice["message"]["reasoning"]) == (None, "Hm")
+    assert choice["finish_reason"] == "length"
+
+
+def test_thoughts_are_left_out_where_they_are_not_wanted() -> None:
+    answer = ChatAnswer("m", "x", shown=AnswerParts(thoughts=False))
+    chunks = answer.add(ChoiceDelta(0, "Hm.</think>Yes.", "stop", details=THINKS))
+    assert [chunk["delta"] for chunk in chunks[1:]] == [{"content": "Yes."}]
+    assert "reasoning" not in answer.whole()["choices"][0]["message"]
+
+
+def test_log_probabilities_come_once_with_the_first_part_of_a_piece() -> None:
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
+    text = 'Hm.</think>Yes.<tool_call>{"name": "add"}</tool_call>'
+    piece = ChoiceDelta(0, text, "stop", [token("a", -1.0)], details=THINKS)
+    chunks = answer.add(piece)
+    assert [chunk["logprobs"] is not None for chunk in chunks] == [False, True] + [False] * 3
+    assert [*chunks[-2]["delta"]] == ["tool_calls"]
+    assert chunks[-1]["finish_reason"] == "tool_calls"
+
+
+def test_a_forced_call_is_json_whatever_the_model_s_form_is() -> None:
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD, forced=True))
+    style = {"style": {"tools": "glm", "thoughts": "think", "opened": True}}
+    answer.add(ChoiceDelta(0, '{"name": "add", "arguments": {"a": 1}}', "stop", details=style))
+    (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}

@@ -7,6 +7,7 @@ from typing import Any
 from wherry.frontends.openai.answers import ChoiceDelta
 from wherry.frontends.openai.chat_answer import ChatAnswer
 from wherry.frontends.openai.response_answer import ResponseAnswer
+from wherry.frontends.openai.tool_calls import AllowedCalls
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
@@ -57,7 +58,7 @@ def test_what_was_cut_off_is_incomplete() -> None:
 
 
 def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x", {"add"}), {})
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}})), {})
     events = answer.add(ChoiceDelta(0, "Let me see" + CALL + CALL))
     events += answer.add(ChoiceDelta(0, " so", "stop"))
     events += answer.end()
@@ -65,7 +66,7 @@ def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
     types = [item["type"] for item in items]
     assert types == ["message", "function_call", "function_call", "message"]
     assert items[0]["content"][0]["text"] == "Let me see"
-    assert (items[1]["name"], items[1]["arguments"]) == ("add", '{"a":1}')
+    assert (items[1]["name"], items[1]["arguments"]) == ("add", '{"a": 1}')
     assert len({item["id"] for item in items}) == 4
     assert items[1]["call_id"] != items[2]["call_id"]
     added = [event for event in events if event["type"] == "response.output_item.added"]
@@ -80,7 +81,7 @@ def test_calls_are_items_of_their_own_in_the_order_of_the_text() -> None:
 
 
 def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
-    answer = ResponseAnswer(ChatAnswer("m", "x", {"add"}, 1), {})
+    answer = ResponseAnswer(ChatAnswer("m", "x", AllowedCalls({"add": {}}, 1)), {})
     answer.add(ChoiceDelta(0, CALL + CALL, "stop"))
     answer.end()
     assert [item["type"] for item in answer.whole()["output"]] == ["function_call"]

@@ -13,6 +13,7 @@ from wherry.frontends.openai.fields.kinds import Alternatives, Whole
 from wherry.frontends.openai.fields.messages import conversation
 from wherry.frontends.openai.fields.not_done import OF_CHATS, NotDone
 from wherry.frontends.openai.fields.tools import AllowedTools, NamedTool, Tool
+from wherry.frontends.openai.tool_calls import AllowedCalls
 
 #: Fields that are variables of the chat template by the same name.
 VARIABLES: Final = (
@@ -37,6 +38,8 @@ class ChatRequest(Request):
     modalities: list[str] | None = None
     #: A variable of the chat template; what it means is the model's affair.
     reasoning_effort: str | None = None
+    #: Whether the answer has the model's thoughts.
+    include_reasoning: bool | None = None
     # Beyond OpenAI, as vLLM names them. Variables of the chat template:
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
@@ -78,6 +81,9 @@ class ChatRequest(Request):
             inputs["template"] = template
         return inputs
 
+    def shows_thoughts(self) -> bool:
+        return self.include_reasoning is not False
+
     def echoed(self) -> str:
         """The text that stands in front of the answer: that of the message which goes on."""
         last = conversation(self.messages)[-1] if self.echo else {}
@@ -118,10 +124,15 @@ class ChatRequest(Request):
             return [t for t in tools if t.function is not None and t.function.name in names]
         return tools
 
-    def calls(self) -> tuple[list[str], int | None]:
-        """Return the functions that may be called, and the most calls; None: any number."""
-        names = [tool.function.name for tool in self.callable_tools() if tool.function]
-        return names, 1 if self.parallel_tool_calls is False else None
+    def calls(self) -> AllowedCalls:
+        """What the answer may call."""
+        functions = {
+            tool.function.name: tool.function.parameters or {}
+            for tool in self.callable_tools()
+            if tool.function
+        }
+        most = 1 if self.parallel_tool_calls is False else None
+        return AllowedCalls(functions, most, forced=any(self._forced_calls()))
 
     def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from super().forms()

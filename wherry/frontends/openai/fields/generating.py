@@ -138,6 +138,10 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         names = {ours: name for name, ours in RENAMED.items()}
         return {"truncate_prompt": "truncate_prompt_tokens", **names}.get(blamed, blamed)
 
+    def shows_thoughts(self) -> bool:
+        """Whether the answer has what the model thought."""
+        return True
+
     # What the answer must look like: the field that asks for it, and the engine's constraint.
 
     def forms(self) -> Iterator[tuple[str, dict[str, Any]]]:

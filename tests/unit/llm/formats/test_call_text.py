@@ -6,16 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.frontends.openai.tool_calls import ToolCall, ToolText
+from wherry.llm.formats.call_text import CallText
+from wherry.llm.formats.calls import ToolCall
+from wherry.llm.formats.families import TOOL_FAMILIES
 
-NAMES = {"add", "weather"}
-ADD = ToolCall("add", '{"a":1}')
+FUNCTIONS: dict[str, dict[str, object]] = {"add": {}, "weather": {}}
+ADD = ToolCall("add", '{"a": 1}')
+ESCAPED = ToolCall("add", '{"a":1}')
 ADD_TEXT = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+def hermes() -> CallText:
+    format_ = TOOL_FAMILIES["hermes"].format
+    assert format_ is not None
+    return CallText(format_, FUNCTIONS)
 
 
 def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
     """The whole text fed in pieces."""
-    splitter = ToolText(NAMES)
+    splitter = hermes()
     shown, calls = "", list[ToolCall]()
     size = size or max(1, len(text))
     for start in range(0, len(text), size):
@@ -40,7 +49,17 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
             [ADD, ToolCall("weather", "{}")],
         ),
         ('{"name": "add", "parameters": {"a": 1}}', "", [ADD]),
-        ('{"name": "add", "arguments": "{\\"a\\":1}"}', "", [ADD]),
+        ('{"name": "add", "arguments": "{\\"a\\":1}"}', "", [ESCAPED]),
+        # An end within a string is none, whatever the string has beside it.
+        (
+            '<tool_call>{"name": "add", "arguments": {"a": "</tool_call>\\""}}</tool_call>!',
+            "!",
+            [ToolCall("add", '{"a": "</tool_call>\\""}')],
+        ),
+        ('{"a": 1} and ' + ADD_TEXT, '{"a": 1} and ', [ADD]),
+        ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', None, []),
+        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', None, []),
+        ("<tool_call>" + "[" * 100_000 + "</tool_call>", None, []),
         # No calls: the caller is shown what the model wrote.
         ('{"city": "Paris"}', '{"city": "Paris"}', []),
         ("<tool_call>nonsense</tool_call>", "<tool_call>nonsense</tool_call>", []),
@@ -56,13 +75,13 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
     ],
 )
 def test_calls_are_taken_out_however_the_text_is_cut(
-    text: str, shown: str, calls: list[ToolCall], size: int
+    text: str, shown: str | None, calls: list[ToolCall], size: int
 ) -> None:
-    assert split(text, size=size) == (shown, calls)
+    assert split(text, size=size) == (text if shown is None else shown, calls)
 
 
 def test_text_before_a_call_is_shown_as_it_comes() -> None:
-    splitter = ToolText(NAMES)
+    splitter = hermes()
     assert splitter.feed("Let me ") == ("Let me ", [])
     assert splitter.feed("see <to") == ("see ", [])
     assert splitter.feed("day>") == ("<today>", [])

@@ -1,0 +1,400 @@
+"""llm/formats/families.py: each family's own examples, cut anywhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wherry.llm.formats.answer_text import AnswerStyle, AnswerText, Said
+from wherry.llm.formats.families import (
+    THOUGHT_FAMILIES,
+    TOOL_FAMILIES,
+    thought_family_of,
+    tool_family_of,
+)
+
+B = "\uff5c"
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "days": {"type": "integer"},
+        "detailed": {"type": "boolean"},
+        "places": {"type": "array"},
+    },
+}
+FUNCTIONS = {"get_weather": WEATHER, "get_time": {}}
+PARIS = ("get_weather", {"city": "Paris", "days": 3})
+TIME: tuple[str, dict[str, object]] = ("get_time", {})
+OBJECT = '{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}'
+PARAMETERS = OBJECT.replace("arguments", "parameters")
+TIME_OBJECT = '{"name": "get_time", "arguments": {}}'
+ARGUMENTS = '{"city": "Paris", "days": 3}'
+
+#: The text, and what is called in it.
+EXAMPLES = {
+    "hermes": (
+        f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>\n{TIME_OBJECT}\n</tool_call>",
+        [PARIS, TIME],
+    ),
+    "qwen3_coder": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+        "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+        [PARIS],
+    ),
+    "seed_oss": (
+        "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>",
+        [PARIS],
+    ),
+    "glm": (
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n"
+        "<tool_call>get_time\n</tool_call>",
+        [PARIS, TIME],
+    ),
+    "minimax_m2": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>'
+        '\n<parameter name="days">3</parameter>\n</invoke>\n<invoke name="get_time">\n</invoke>\n'
+        "</minimax:tool_call>",
+        [PARIS, TIME],
+    ),
+    "deepseek": (
+        f"<{B}tool▁calls▁begin{B}><{B}tool▁call▁begin{B}>function<{B}tool▁sep{B}>get_weather\n"
+        f"```json\n{ARGUMENTS}\n```<{B}tool▁call▁end{B}>\n<{B}tool▁call▁begin{B}>get_time"
+        f"<{B}tool▁sep{B}>{{}}<{B}tool▁call▁end{B}><{B}tool▁calls▁end{B}>",
+        [PARIS, TIME],
+    ),
+    "deepseek_v32": (
+        f'<{B}DSML{B}function_calls>\n<{B}DSML{B}invoke name="get_weather">\n'
+        f'<{B}DSML{B}parameter name="city" string="true">Paris</{B}DSML{B}parameter>\n'
+        f'<{B}DSML{B}parameter name="days" string="false">3</{B}DSML{B}parameter>\n'
+        f"</{B}DSML{B}invoke>\n</{B}DSML{B}function_calls>",
+        [PARIS],
+    ),
+    "step3": (
+        f"<{B}tool_calls_begin{B}>\n<{B}tool_call_begin{B}>function<{B}tool_sep{B}>"
+        '<steptml:invoke name="get_weather"><steptml:parameter name="city">Paris'
+        '</steptml:parameter><steptml:parameter name="days">3</steptml:parameter>'
+        f"</steptml:invoke><{B}tool_call_end{B}>\n<{B}tool_calls_end{B}>",
+        [PARIS],
+    ),
+    "kimi_k2": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        f"<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|><|tool_call_begin|>"
+        "functions.get_time:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+        "<|tool_calls_section_end|>",
+        [PARIS, TIME],
+    ),
+    "mistral": (f"[TOOL_CALLS][{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
+    "mistral: names": (
+        f"[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}[TOOL_CALLS]get_time[CALL_ID]a1[ARGS]{{}}",
+        [PARIS, TIME],
+    ),
+    "cohere": (
+        '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "get_weather", "parameters": '
+        f"{ARGUMENTS}}}]<|END_ACTION|>",
+        [PARIS],
+    ),
+    "command_r": (
+        f'Action: ```json\n[{{"tool_name": "get_weather", "parameters": {ARGUMENTS}}}]\n```',
+        [PARIS],
+    ),
+    "internlm": (f"<|action_start|><|plugin|>\n{PARAMETERS}<|action_end|>", [PARIS]),
+    "apertus": (
+        f'<|tools_prefix|>[{{"get_weather": {ARGUMENTS}}}, {{"get_time": {{}}}}]<|tools_suffix|>',
+        [PARIS, TIME],
+    ),
+    "lfm2": (
+        '<|tool_call_start|>[get_weather(city="Paris", days=3), get_time()]<|tool_call_end|>',
+        [PARIS, TIME],
+    ),
+    "longcat": (f"<longcat_tool_call>\n{OBJECT}\n</longcat_tool_call>", [PARIS]),
+    "nemotron": (f"<TOOLCALL>[{OBJECT}, {TIME_OBJECT}]</TOOLCALL>", [PARIS, TIME]),
+    "functiongemma": (
+        "<start_function_call>call:get_weather{city:<escape>Paris<escape>,days:3}"
+        "<end_function_call>",
+        [PARIS],
+    ),
+    "gemma4": ('<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>', [PARIS]),
+    "olmo3": (
+        '<function_calls>\nget_weather(city="Paris", days=3)\nget_time()\n</function_calls>',
+        [PARIS, TIME],
+    ),
+    "phi4_mini": (f"<|tool_call|>[{OBJECT}]<|/tool_call|>", [PARIS]),
+    "phi4_mini: functools": (f"functools[{OBJECT}]", [PARIS]),
+    "granite": (f"<|tool_call|>[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
+    "granite_20b": (f"<function_call> {OBJECT}\n<function_call> {TIME_OBJECT}", [PARIS, TIME]),
+    "minimax_m1": (f"<tool_calls>\n{OBJECT}\n{TIME_OBJECT}\n</tool_calls>", [PARIS, TIME]),
+    "minimax_m1: jamba": (f"<tool_calls>[\n{OBJECT}\n]</tool_calls>", [PARIS]),
+    "llama4": ('[get_weather(city="Paris", days=3), get_time()]', [PARIS, TIME]),
+    "llama4: marked": (
+        '<|python_start|>[get_weather(city="Paris", days=3)]<|python_end|>',
+        [PARIS],
+    ),
+    "llama4: json": (PARAMETERS, [PARIS]),
+    "pythonic": ("[get_weather(city='Paris', days=3), get_time()]", [PARIS, TIME]),
+    "pythonic: fence": ("```tool_code\nprint(get_weather(city='Paris', days=3))\n```", [PARIS]),
+    "llama3": (f"<|python_tag|>{PARAMETERS}; {TIME_OBJECT}", [PARIS, TIME]),
+    "llama3: bare": (PARAMETERS, [PARIS]),
+    "xlam": (f"[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
+    "harmony": (
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        f"{ARGUMENTS}<|call|>",
+        [PARIS],
+    ),
+}  # fmt: skip
+
+
+def read(style: AnswerStyle, *pieces: str) -> Said:
+    text, whole = AnswerText(style, FUNCTIONS), Said()
+    for said in [*map(text.feed, pieces), text.end()]:
+        whole.thoughts += said.thoughts
+        whole.text += said.text
+        whole.calls += said.calls
+    return whole
+
+
+def called(said: Said) -> list[tuple[str, object]]:
+    return [(call.name, json.loads(call.arguments)) for call in said.calls]
+
+
+def style_of(example: str) -> AnswerStyle:
+    return AnswerStyle(tools=example.partition(":")[0])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_family_s_calls_are_read(example: str) -> None:
+    text, calls = EXAMPLES[example]
+    said = read(style_of(example), text)
+    assert (called(said), said.text.strip()) == (calls, "")
+    assert read(style_of(example), *text) == said
+
+
+def test_each_family_has_an_example_and_each_sign_leads_to_it() -> None:
+    assert TOOL_FAMILIES.keys() == {style_of(example).tools for example in EXAMPLES}
+    for name, family in TOOL_FAMILIES.items():
+        for signs in family.signs:
+            assert tool_family_of("\n".join(signs)) == name
+    for name, thoughts in THOUGHT_FAMILIES.items():
+        for signs in thoughts.signs:
+            assert thought_family_of("\n".join(signs)) == name
+
+
+#: What a model may write that is no call, or not one of these functions.
+STRANGE = [
+    "",
+    "{",
+    "[",
+    '{"a": 1}',
+    "get_rich()",
+    '"',
+    "\\",
+    "<",
+    "<|",
+    "```",
+    "é\U0001f600",
+    "\n",
+    " ",
+]
+
+
+@given(
+    st.sampled_from(sorted(EXAMPLES)),
+    st.lists(st.sampled_from(STRANGE), max_size=3),
+    st.lists(st.sampled_from(STRANGE), max_size=3),
+    st.lists(st.integers(0, 400), max_size=12),
+)
+def test_the_result_does_not_depend_on_the_cuts(
+    example: str, before: list[str], after: list[str], cuts: list[int]
+) -> None:
+    text = "".join(before) + EXAMPLES[example][0] + "".join(after)
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in itertools.pairwise(bounds)]
+    for thoughts in ("none", "think"):
+        style = AnswerStyle(style_of(example).tools, thoughts)
+        assert read(style, *pieces) == read(style, text)
+
+
+@given(st.sampled_from(sorted(EXAMPLES)), st.integers(0, 400), st.integers(0, 400))
+def test_a_part_of_an_example_is_read_without_an_error(example: str, one: int, two: int) -> None:
+    text = EXAMPLES[example][0]
+    left, right = sorted((min(one, len(text)), min(two, len(text))))
+    style = style_of(example)
+    assert read(style, text[left:right]) == read(style, *text[left:right])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_call_of_an_unknown_function_is_shown(example: str) -> None:
+    text = EXAMPLES[example][0].replace("get_weather", "get_rich").replace("get_time", "get_old")
+    said = read(style_of(example), text)
+    assert not said.calls
+    assert "get_rich" in said.text or "harmony" in example
+
+
+@pytest.mark.parametrize(
+    ("value", "argument"),
+    [
+        ("Paris", "Paris"),
+        ("3", "3"),  # a text, as its schema says
+        ("\nline 1\nline 2\n", "line 1\nline 2"),
+        ("a </tool_call> b", "a </tool_call> b"),
+        ("a <tool_call> b", "a <tool_call> b"),
+        ("a </function> b", "a </function> b"),
+        ('say "hi" \\ {', 'say "hi" \\ {'),
+        ("é\U0001f600", "é\U0001f600"),
+        ("", ""),
+    ],
+)
+def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
+    text = (
+        "<tool_call><function=get_weather><parameter=city>" + value + "</parameter></function>"
+        "</tool_call>"
+    )
+    said = read(AnswerStyle("qwen3_coder"), text)
+    assert called(said) == [("get_weather", {"city": argument})]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "argument"),
+    [
+        ("detailed", "True", True),
+        ("detailed", "false", False),
+        ("days", " 3 ", 3),
+        ("days", "three", "three"),
+        ("places", '["a", {"b": null}]', ["a", {"b": None}]),
+        ("unknown", "[1]", [1]),
+        ("unknown", "None", None),
+        ("unknown", "[1", "[1"),
+    ],
+)
+def test_other_values_in_tags_are_json_if_they_are(name: str, value: str, argument: object) -> None:
+    text = (
+        f"<tool_call>get_weather<arg_key>{name}</arg_key><arg_value>{value}</arg_value></tool_call>"
+    )
+    assert called(read(AnswerStyle("glm"), text)) == [("get_weather", {name: argument})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[get_weather('Paris')]",
+        "[get_weather(**{})]",
+        "[get_weather(city=open('x'))]",
+        "[get_weather(city=1j)]",
+        "[get_weather(days=float('nan'))]",
+        "[get_weather(city={'a': {1, 2}})]",
+        "[get_weather(city=b'a')]",
+        "[import os]",
+        "[" * 5000,
+        "[get_weather(days=" + "-" * 5000 + "1)]",
+        "[get_weather(days=" + "1" * 5000 + ")]",
+        "[get_weather(city='a\0b')]",
+        "[get_weather(city='\\ud800')]",
+        "[" + "get_time()," * 20_000 + "]",
+    ],
+)  # fmt: skip
+def test_python_that_is_no_call_with_literals_is_shown(text: str) -> None:
+    said = read(AnswerStyle("pythonic"), text)
+    assert not said.calls or "ud800" in text
+    assert said.text == ("" if said.calls else text)
+
+
+def test_arguments_are_the_model_s_own_json() -> None:
+    arguments = r'{"x": 1.0, "y": 123456789012345678901234567890, "z": "\n é"}'
+    text = f'<tool_call>{{"name": "get_time", "arguments": {arguments}}}</tool_call>'
+    assert read(AnswerStyle(), text).calls[0].arguments == arguments
+
+
+def test_a_long_call_in_small_pieces_is_searched_once() -> None:
+    """Were it searched again with each piece, this would take minutes."""
+    long = "x" * 1_000_000
+    text = f'<tool_call>{{"name": "get_time", "arguments": {{"a": "{long}"}}}}</tool_call>'
+    pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
+    assert len(read(AnswerStyle(), *pieces).calls[0].arguments) > 1_000_000
+
+
+# Thoughts
+
+
+@pytest.mark.parametrize(
+    ("family", "opened", "text", "thoughts", "answer"),
+    [
+        ("think", False, "<think>\nHm.\n</think>\n\nYes.", "Hm.\n", "Yes."),
+        ("think", True, "Hm.\n</think>\n\nYes.", "Hm.\n", "Yes."),
+        ("think", True, "<think>\nHm.</think>Yes.", "Hm.", "Yes."),
+        ("think", False, "Yes, <think>.", "", "Yes, <think>."),
+        ("think", False, "  Yes.", "", "  Yes."),
+        ("think", False, "<think>\n\n</think>\n\nYes.", "", "Yes."),
+        ("think", True, "Hm", "Hm", ""),
+        ("think", True, "Hm </thin", "Hm </thin", ""),
+        ("think", False, "<thin", "", "<thin"),
+        ("think", False, "<think>", "", ""),
+        ("think", False, "", "", ""),
+        ("mistral", False, "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
+        ("cohere", False, "<|START_THINKING|>Hm.<|END_THINKING|>Yes.", "Hm.", "Yes."),
+        ("seed_oss", False, "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
+        (
+            "granite",
+            False,
+            "Here is my thought process:\nHm.\nHere is my response: Yes.",
+            "Hm.\n",
+            "Yes.",
+        ),
+    ],
+)
+def test_thoughts_are_told_from_the_answer(
+    family: str, opened: bool, text: str, thoughts: str, answer: str
+) -> None:
+    style = AnswerStyle("hermes", family, opened)
+    for pieces in ([text], list(text), re.findall(r"(?s).{1,4}", text)):
+        said = read(style, *pieces)
+        assert (said.thoughts, said.text) == (thoughts, answer)
+
+
+def test_calls_follow_thoughts_and_none_are_within() -> None:
+    call = f"<tool_call>{TIME_OBJECT}</tool_call>"
+    said = read(AnswerStyle("hermes", "think"), f"<think>{call}</think>Well. {call}")
+    assert (said.thoughts, said.text, called(said)) == (call, "Well. ", [TIME])
+
+
+@pytest.mark.parametrize(
+    ("text", "thoughts", "answer", "calls"),
+    [
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
+            "Yes.<|return|>",
+            "Hm.", "Yes.", [],
+        ),
+        (
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary"
+            f"<|message|>Wait.<|end|><|start|>assistant to=functions.get_weather<|channel|>"
+            f"commentary json<|message|>{ARGUMENTS}",
+            "Hm.", "Wait.", [PARIS],
+        ),
+        ("<|channel|>final<|message|>Yes", "", "Yes", []),
+        ("<|channel|>final", "", "", []),
+        ('{"a": 1}', "", '{"a": 1}', []),
+        ("assistants help", "", "assistants help", []),
+    ],
+)  # fmt: skip
+def test_channels_of_harmony(
+    text: str, thoughts: str, answer: str, calls: list[tuple[str, object]]
+) -> None:
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle("harmony"), *pieces)
+        assert (said.thoughts, said.text, called(said)) == (thoughts, answer, calls)
+
+
+def test_the_documentation_has_each_family() -> None:
+    page = Path("docs/reference/openai.md").read_text()
+    for name, family in TOOL_FAMILIES.items():
+        assert f"| `{name}` | {family.models} |" in page
+    for name, thoughts in THOUGHT_FAMILIES.items():
+        assert f"| `{name}` | {thoughts.models} |" in page

@@ -1,0 +1,154 @@
+"""Which part of an answer's text is a call of a tool?"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from wherry.llm.formats.calls import CallReader, Functions, ToolCall
+from wherry.llm.formats.marks import partial
+
+#: What begins, ends or escapes within a JSON string.
+QUOTES: Final = re.compile(r'\\.|(?P<toggle>")', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """How a family of models writes calls."""
+
+    read: CallReader
+    #: What begins and ends a text that is read; an end of "" is the answer's end.
+    marks: tuple[tuple[str, str], ...] = ()
+    #: What an answer begins with that is nothing but calls, without marks.
+    bare: tuple[str, ...] = ()
+    #: Within which values an end is none: groups `open`, `close` or `toggle`.
+    values: re.Pattern[str] | None = QUOTES
+
+
+class CallText:
+    """Splits one answer, as it comes, into what is shown and what is called.
+
+    What stands between marks and is no call of `functions` is shown, as the model wrote it. The
+    result does not depend on how the text is cut. An answer that begins like calls without marks
+    is held until its end.
+    """
+
+    def __init__(self, format_: CallFormat, functions: Functions) -> None:
+        self._format = format_
+        self._functions = functions
+        self._bare = format_.bare
+        #: The end of the text outside, which may begin a mark, or the answer's first characters.
+        self._kept = ""
+        #: The marks of the text inside, what of it has come, and the last characters of that.
+        self._begin = self._end = ""
+        self._body: list[str] | None = None
+        self._tail = ""
+        #: How far it was searched for its end, and whether that is within a value.
+        self._searched = 0
+        self._in_value = False
+        self._shown = False
+
+    def feed(self, text: str) -> tuple[str, list[ToolCall]]:
+        """Take more text; return what may be shown now, and the calls that are complete."""
+        shown: list[str] = []
+        calls: list[ToolCall] = []
+        while text:
+            if self._body is None:
+                text = self._outside(text, shown)
+            else:
+                text = self._inside(text, self._body, shown, calls)
+        return self._visible("".join(shown)), calls
+
+    def end(self) -> tuple[str, list[ToolCall]]:
+        """End the answer; return the rest of the text and of the calls."""
+        kept, self._kept = self._kept, ""
+        if self._body is None:
+            return self._visible(kept), []
+        body, self._body = "".join(self._body), None
+        if calls := self._calls(body):
+            return "", calls
+        if self._begin:
+            return self._visible(self._begin + body), []
+        shown, calls = self.feed(body)  # not without marks, but perhaps with them
+        rest, more = self.end()
+        return shown + rest, calls + more
+
+    # Parts
+
+    def _outside(self, text: str, shown: list[str]) -> str:
+        """Show what stands before the next call; return the text inside of it."""
+        text, self._kept = self._kept + text, ""
+        if self._bare:
+            begun = text.lstrip()
+            if any(bare.startswith(begun) for bare in self._bare):  # too short to tell
+                self._kept = text
+                return ""
+            without_marks, self._bare = begun.startswith(self._bare), ()
+            if without_marks:
+                self._enter("", "")
+                return text
+        found = [(at, mark) for mark in self._format.marks if (at := text.find(mark[0])) >= 0]
+        if not found:
+            keep = max((partial(text, mark[0]) for mark in self._format.marks), default=0)
+            shown.append(text[: len(text) - keep])
+            self._kept = text[len(text) - keep :]
+            return ""
+        at, mark = min(found)
+        shown.append(text[:at])
+        self._enter(*mark)
+        return text[at + len(mark[0]) :]
+
+    def _enter(self, begin: str, end: str) -> None:
+        self._begin, self._end, self._body = begin, end, []
+        self._tail, self._searched, self._in_value = "", 0, False
+
+    def _inside(self, text: str, body: list[str], shown: list[str], calls: list[ToolCall]) -> str:
+        """Take more of the text inside, and read it if this ends it; return what is behind it."""
+        body.append(text)
+        if not self._end:
+            return ""
+        near = self._tail + text
+        self._tail = near[max(0, len(near) - len(self._end) + 1) :]
+        if self._end not in near:
+            return ""
+        whole = "".join(body)
+        at = self._end_of(whole)
+        if at < 0:
+            body[:] = [whole]
+            return ""
+        made = self._calls(whole[:at])
+        calls += made
+        behind = at + len(self._end)
+        if not made:
+            shown.append(self._begin + whole[:behind])
+        self._body = None
+        return whole[behind:]
+
+    def _end_of(self, text: str) -> int:
+        """Where the text inside ends, from where it was searched before; -1: nowhere."""
+        while (at := text.find(self._end, self._searched)) >= 0:
+            if self._format.values is not None:
+                for found in self._format.values.finditer(text, self._searched, at):
+                    if found.lastgroup is not None:
+                        opens = found.lastgroup == "open"
+                        self._in_value = (
+                            not self._in_value if found.lastgroup == "toggle" else opens
+                        )
+            if not self._in_value:
+                return at
+            self._searched = at + len(self._end)
+        return -1
+
+    def _visible(self, text: str) -> str:
+        """Leave out the line breaks around calls: they are not part of the answer."""
+        if not self._shown:
+            text = text.lstrip("\n") if text.strip() else ""
+        self._shown = self._shown or bool(text)
+        return text
+
+    def _calls(self, text: str) -> list[ToolCall]:
+        try:
+            return self._format.read(text, self._functions)
+        except (ValueError, RecursionError):
+            return []

@@ -1,0 +1,340 @@
+"""Which families of models write calls and thoughts, and how is a family known?
+
+A table only. A chat template tells the model how to write calls, so its marks name the family.
+Sources: the models' chat templates and model cards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from wherry.llm.formats.call_text import CallFormat
+from wherry.llm.formats.gemma_calls import with_quotes
+from wherry.llm.formats.harmony import MARKS as HARMONY_MARKS
+from wherry.llm.formats.json_calls import after_names, objects_or, of_objects
+from wherry.llm.formats.python_calls import of_python
+from wherry.llm.formats.tag_calls import in_tags, values_in_tags
+from wherry.llm.formats.thoughts import ThoughtFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """How a family writes calls."""
+
+    models: str
+    #: None: its parser is `HarmonyText`, which splits thoughts, too.
+    format: CallFormat | None
+    #: Alternatives; the texts of one of them are all in the family's chat templates.
+    signs: tuple[tuple[str, ...], ...] = ()
+    #: Marks within the calls, which may be special tokens.
+    inner: tuple[str, ...] = ()
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Special tokens that are part of an answer's text, though others are not."""
+        if self.format is None:
+            return HARMONY_MARKS
+        return (*(mark for pair in self.format.marks for mark in pair if mark), *self.inner)
+
+
+def _tagged(
+    marks: tuple[str, str], call: str, call_end: str, argument: str, argument_end: str
+) -> CallFormat:
+    reader = in_tags(call, call_end, argument, argument_end)
+    ends = [end for end in (argument_end, call_end) if end]
+    return CallFormat(reader, (marks,), values=values_in_tags(argument, *ends))
+
+
+def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
+    return CallFormat(of_python, marks, bare, values=None)
+
+
+def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
+    toggle = re.compile(f"(?P<toggle>{re.escape(quote)})")
+    return CallFormat(with_quotes(quote), (marks,), values=toggle)
+
+
+def _json(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
+    return CallFormat(of_objects, marks, bare)
+
+
+#: The wide vertical line in marks of DeepSeek and Step.
+_BAR: Final = "\uff5c"
+_DSML: Final = f"{_BAR}DSML{_BAR}"
+
+
+def _wide(name: str) -> str:
+    return f"<{_BAR}{name}{_BAR}>"
+
+
+#: DeepSeek's: what a call begins with, what divides it, and its end.
+_BEGIN, _SEP, _END = (_wide(f"tool▁{name}") for name in ("call▁begin", "sep", "call▁end"))
+_OBJECT: Final = ("{",)
+_OBJECTS: Final = ("{", "[")
+
+#: What is read where the template says nothing: Hermes' marks, or bare objects.
+DEFAULT: Final = "hermes"
+
+#: In the order in which their signs are looked for.
+TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
+    "harmony": ToolFamily("gpt-oss", None, (("<|channel|>", "<|message|>"),)),
+    "deepseek_v32": ToolFamily(
+        "DeepSeek V3.2",
+        _tagged(
+            (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>"),
+            rf'<{_DSML}invoke name="(?P<name>[^"]+)">',
+            f"</{_DSML}invoke>",
+            rf'<{_DSML}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
+            f"</{_DSML}parameter>",
+        ),
+        ((_DSML,),),
+    ),
+    "deepseek": ToolFamily(
+        "DeepSeek V3, V3.1, R1",
+        CallFormat(
+            after_names(
+                rf"{_BEGIN}(?:function{_SEP})?(?P<name>[^<\n]+)(?:{_SEP}|\n```json\n)",
+                rf"(?:```\s*)?(?:{_END})?",
+            ),
+            ((_wide("tool▁calls▁begin"), _wide("tool▁calls▁end")),),
+        ),
+        ((_wide("tool▁calls▁begin"),),),
+        (_BEGIN, _SEP, _END),
+    ),
+    "kimi_k2": ToolFamily(
+        "Kimi K2",
+        CallFormat(
+            after_names(
+                r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?\s*"
+                r"<\|tool_call_argument_begin\|>",
+                r"<\|tool_call_end\|>",
+            ),
+            (("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
+        ),
+        (("<|tool_calls_section_begin|>",),),
+        ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+    ),
+    "step3": ToolFamily(
+        "Step3",
+        _tagged(
+            (_wide("tool_calls_begin"), _wide("tool_calls_end")),
+            f"{_wide('tool_call_begin')}function{_wide('tool_sep')}"
+            '<steptml:invoke name="(?P<name>[^"]+)">',
+            f"</steptml:invoke>{_wide('tool_call_end')}",
+            r'<steptml:parameter name="(?P<key>[^"]+)">',
+            "</steptml:parameter>",
+        ),
+        (("<steptml:invoke",),),
+        (_wide("tool_call_begin"), _wide("tool_sep"), _wide("tool_call_end")),
+    ),
+    "minimax_m2": ToolFamily(
+        "MiniMax M2",
+        _tagged(
+            ("<minimax:tool_call>", "</minimax:tool_call>"),
+            r'<invoke name="?(?P<name>[^">]+)"?>',
+            "</invoke>",
+            r'<parameter name="?(?P<key>[^">]+)"?>',
+            "</parameter>",
+        ),
+        (("<minimax:tool_call>",),),
+    ),
+    "seed_oss": ToolFamily(
+        "Seed-OSS",
+        _tagged(
+            ("<seed:tool_call>", "</seed:tool_call>"),
+            r"<function=(?P<name>[^>]+)>",
+            "</function>",
+            r"<parameter=(?P<key>[^>]+)>",
+            "</parameter>",
+        ),
+        (("<seed:tool_call>",),),
+    ),
+    "qwen3_coder": ToolFamily(
+        "Qwen3-Coder, Qwen3.5, Nemotron 3",
+        _tagged(
+            ("<tool_call>", "</tool_call>"),
+            r"<function=(?P<name>[^>]+)>",
+            "</function>",
+            r"<parameter=(?P<key>[^>]+)>",
+            "</parameter>",
+        ),
+        (("<function=", "<parameter="),),
+    ),
+    "glm": ToolFamily(
+        "GLM-4.5 to 4.7",
+        _tagged(
+            ("<tool_call>", "</tool_call>"),
+            r"(?P<name>[^\s<]+)",
+            "",
+            r"<arg_key>(?P<key>[^<]*)</arg_key>\s*<arg_value>",
+            "</arg_value>",
+        ),
+        (("<arg_key>",),),
+    ),
+    "mistral": ToolFamily(
+        "Mistral, Ministral, Devstral, Magistral",
+        CallFormat(
+            objects_or(
+                after_names(
+                    r"(?:\[TOOL_CALLS\])?\s*(?P<name>[^\s\[{]+)(?:\s*\[CALL_ID\][^\s\[{]*)?"
+                    r"(?:\s*\[ARGS\])?"
+                ),
+                ("[", "{"),
+            ),
+            (("[TOOL_CALLS]", ""),),
+        ),
+        (("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
+        ("[CALL_ID]", "[ARGS]"),
+    ),
+    "cohere": ToolFamily(
+        "Command R7B, Command A",
+        _json(("<|START_ACTION|>", "<|END_ACTION|>")),
+        (("<|START_ACTION|>",),),
+    ),
+    "command_r": ToolFamily(
+        "Command R, R+", _json(("Action: ```json", "```")), (("Action: ```json",), ("'Action:'",))
+    ),
+    "internlm": ToolFamily(
+        "InternLM 2.5, 3",
+        _json(("<|action_start|><|plugin|>", "<|action_end|>")),
+        (("<|action_start|>",),),
+    ),
+    "apertus": ToolFamily(
+        "Apertus", _json(("<|tools_prefix|>", "<|tools_suffix|>")), (("<|tools_prefix|>",),)
+    ),
+    "lfm2": ToolFamily(
+        "LFM2",
+        _python(("<|tool_call_start|>", "<|tool_call_end|>")),
+        (("<|tool_call_start|>",), ("<|tool_list_start|>",)),
+    ),
+    "longcat": ToolFamily(
+        "LongCat",
+        _json(("<longcat_tool_call>", "</longcat_tool_call>")),
+        (("<longcat_tool_call>",),),
+    ),
+    "nemotron": ToolFamily(
+        "Nemotron Nano 2, Llama-Nemotron",
+        _json(("<TOOLCALL>", "</TOOLCALL>")),
+        (("<TOOLCALL>",),),
+    ),
+    "functiongemma": ToolFamily(
+        "FunctionGemma",
+        _quoted("<escape>", ("<start_function_call>", "<end_function_call>")),
+        (("<start_function_call>",),),
+        ("<escape>",),
+    ),
+    "gemma4": ToolFamily(
+        "Gemma 4",
+        _quoted('<|"|>', ("<|tool_call>", "<tool_call|>")),
+        (("<|tool_call>", "<tool_call|>"),),
+        ('<|"|>',),
+    ),
+    "olmo3": ToolFamily(
+        "Olmo 3",
+        _python(("<function_calls>", "</function_calls>")),
+        (("<function_calls>",),),
+    ),
+    "phi4_mini": ToolFamily(
+        "Phi-4-mini",
+        _json(("<|tool_call|>", "<|/tool_call|>"), ("functools", "")),
+        (("<|/tool_call|>",), ("<|/tool|>",), ("functools[",)),
+    ),
+    "granite": ToolFamily(
+        "Granite 3",
+        _json(("<|tool_call|>", ""), ("<tool_call>", "")),
+        (("<|tool_call|>",),),
+    ),
+    "granite_20b": ToolFamily(
+        "Granite 20B function calling",
+        _json(("<function_call>", "")),
+        (("<function_call>",),),
+    ),
+    "minimax_m1": ToolFamily(
+        "MiniMax M1, Hunyuan, Jamba",
+        _json(("<tool_calls>", "</tool_calls>")),
+        (("<tool_calls>",),),
+    ),
+    "llama4": ToolFamily(
+        "Llama 4",
+        CallFormat(
+            objects_or(of_python, ("{", "[{")),
+            (("<|python_start|>", "<|python_end|>"),),
+            _OBJECTS,
+            values=None,
+        ),
+        (("<|python_start|>",), ("<|header_start|>",)),
+    ),
+    "pythonic": ToolFamily(
+        "Llama 3.2 with pythonic calls, ToolACE, Gemma 3",
+        CallFormat(of_python, (("```tool_code", "```"), ("```python", "```")), ("[",), values=None),
+        (("[func_name1(",), ("```tool_code",)),
+    ),
+    "hermes": ToolFamily(
+        "Qwen 2.5, Qwen3, QwQ, Hermes, SmolLM3, Granite 4, EXAONE 4, ERNIE 4.5; any other",
+        _json(("<tool_call>", "</tool_call>"), bare=_OBJECT),
+        (("<tool_call>",),),
+    ),
+    "llama3": ToolFamily(
+        "Llama 3.1, 3.2, 3.3",
+        _json(("<|python_tag|>", ""), bare=_OBJECT),
+        (("<|python_tag|>",), ("Environment: ipython",), ('"parameters": dictionary',)),
+    ),
+    "xlam": ToolFamily(
+        "xLAM, Watt",
+        _json(("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), bare=_OBJECTS),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtFamily:
+    """How a family marks its thoughts. `signs` as those of a `ToolFamily`."""
+
+    models: str
+    format: ThoughtFormat
+    signs: tuple[tuple[str, ...], ...]
+
+
+def _tags(name: str) -> ThoughtFormat:
+    return ThoughtFormat(f"<{name}>", f"</{name}>")
+
+
+THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
+    "seed_oss": ThoughtFamily("Seed-OSS", _tags("seed:think"), (("<seed:think>",),)),
+    "mistral": ThoughtFamily(
+        "Magistral, Ministral 3", ThoughtFormat("[THINK]", "[/THINK]"), (("[THINK]",),)
+    ),
+    "cohere": ThoughtFamily(
+        "Command A Reasoning",
+        ThoughtFormat("<|START_THINKING|>", "<|END_THINKING|>"),
+        (("<|START_THINKING|>",),),
+    ),
+    "granite": ThoughtFamily(
+        "Granite 3.2",
+        ThoughtFormat("Here is my thought process:", "Here is my response:"),
+        (("Here is my thought process:",), ("Here is my thought process after",)),
+    ),
+    "think": ThoughtFamily(
+        "DeepSeek R1 and V3.1, Qwen3, QwQ, GLM-4.5, MiniMax M1 and M2, Hunyuan, SmolLM3, EXAONE 4,"
+        " Nemotron, Olmo 3, ERNIE 4.5",
+        _tags("think"),
+        (("<think>",), ("</think>",)),
+    ),
+}
+
+
+def tool_family_of(template: str) -> str:
+    """The name of the family whose signs a chat template has, or of the default."""
+    return next((n for n, f in TOOL_FAMILIES.items() if _has(template, f.signs)), DEFAULT)
+
+
+def thought_family_of(template: str) -> str:
+    """The name of the family whose thoughts a chat template knows; "none" if it knows of none."""
+    return next((n for n, f in THOUGHT_FAMILIES.items() if _has(template, f.signs)), "none")
+
+
+def _has(template: str, signs: tuple[tuple[str, ...], ...]) -> bool:
+    return any(all(sign in template for sign in together) for together in signs)

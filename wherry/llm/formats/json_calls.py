@@ -1,0 +1,110 @@
+"""Which calls stand in a text as JSON: name and arguments, or arguments after a name?"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+import msgspec
+
+from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
+
+#: Where objects have the name, and the arguments.
+_NAMES: Final = ("name", "tool_name")
+_ARGUMENTS: Final = ("arguments", "parameters")
+_Members = dict[str, msgspec.Raw]
+_decode: Final = msgspec.json.Decoder(_Members | list[_Members]).decode
+_members: Final = msgspec.json.Decoder(_Members).decode
+#: What stands between several objects: the mark again, of families whose mark has no end.
+_BETWEEN: Final = re.compile(r"(?:[\s,;]|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])*")
+_FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
+
+
+def of_objects(text: str, functions: Functions) -> list[ToolCall]:
+    """Objects with a name and arguments: one, a list, or several one after another, in a fence of
+    Markdown or not."""
+    text = text.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1]
+    calls: list[ToolCall] = []
+    for value in _values(text):
+        found = _decode(value)
+        calls += [_call(m, functions) for m in (found if isinstance(found, list) else [found])]
+    return calls
+
+
+def _call(members: _Members, functions: Functions) -> ToolCall:
+    if "name" not in members and "function" in members:  # as OpenAI writes it
+        members = _members(members["function"])
+    name = next((members[n] for n in _NAMES if n in members), None)
+    if name is None:
+        if len(members) != 1:
+            raise ValueError("an object without a name")
+        ((key, value),) = members.items()  # Apertus: {"name": {...}}
+        return call_of(key, _text(value), functions)
+    given = next((members[n] for n in _ARGUMENTS if n in members), None)
+    return call_of(
+        msgspec.json.decode(name, type=str), "" if given is None else _text(given), functions
+    )
+
+
+def after_names(head: str, tail: str = "") -> CallReader:
+    """A reader of calls that are written as a name and the JSON of its arguments.
+
+    `head` is a pattern of what stands before the JSON, with a group `name`; `tail` of what may
+    stand behind it.
+    """
+    before, behind = re.compile(rf"\s*{head}\s*"), re.compile(rf"\s*(?:{tail})?\s*")
+
+    def read(text: str, functions: Functions) -> list[ToolCall]:
+        calls: list[ToolCall] = []
+        at = 0
+        while at < len(text):
+            begun = before.match(text, at)
+            if begun is None:
+                raise ValueError("text between calls")
+            end = _end(text, begun.end())
+            calls.append(call_of(begun["name"], text[begun.end() : end], functions))
+            match = behind.match(text, end)
+            at = match.end() if match else end
+        return calls
+
+    return read
+
+
+def objects_or(other: CallReader, begins: tuple[str, ...]) -> CallReader:
+    """A reader of objects where a text begins like this, and of another form elsewhere."""
+
+    def read(text: str, functions: Functions) -> list[ToolCall]:
+        chosen = of_objects if text.lstrip().startswith(begins) else other
+        return chosen(text, functions)
+
+    return read
+
+
+def _values(text: str) -> Iterator[str]:
+    """Each of several JSON values."""
+    at = 0
+    while at < len(text):
+        end = _end(text, at)
+        yield text[at:end]
+        between = _BETWEEN.match(text, end)
+        at = between.end() if between else end
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+_scan: Final = json.JSONDecoder(parse_constant=_no_number, parse_int=float).raw_decode
+
+
+def _end(text: str, begin: int) -> int:
+    """Where the JSON value that begins here ends. ValueError, or RecursionError."""
+    return _scan(text, begin)[1]
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode()

@@ -1,0 +1,89 @@
+"""Which calls stand in a text with a tag around each argument?
+
+The values have no types of their own: the function's JSON schema says which are texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
+
+#: What models write that have seen much Python.
+_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+
+
+def in_tags(call: str, call_end: str, argument: str, argument_end: str) -> CallReader:
+    """A reader of calls in tags.
+
+    `call` and `argument` are patterns of the tags that begin them, with groups `name` and `key`;
+    `argument` may have a group `string`, "true" for a text and "false" for JSON. `call_end` may be
+    "": the text is one call.
+    """
+    begin_call = re.compile(rf"\s*{call}")
+    #: What may follow a call's begin, or an argument: blanks, then another, or the call's end.
+    inner = re.compile(rf"\s*(?:{argument}|(?P<end>{re.escape(call_end) or '$'}))")
+    #: What ends an argument whose own end was left out.
+    following = re.compile(rf"(?={argument})|(?={re.escape(call_end) or '$'})")
+
+    def read(text: str, functions: Functions) -> list[ToolCall]:
+        calls: list[ToolCall] = []
+        at = 0
+        while text[at:].strip():
+            begun = begin_call.match(text, at)
+            if begun is None:
+                raise ValueError("text between calls")
+            name = begun["name"].strip()
+            types = functions.get(name, {}).get("properties")
+            arguments, at = _arguments(text, begun.end(), types if isinstance(types, dict) else {})
+            calls.append(call_of(name, "{" + ", ".join(arguments) + "}", functions))
+        return calls
+
+    def _arguments(text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
+        """The members of a call's arguments, and where the call ends."""
+        members: list[str] = []
+        while (found := inner.match(text, at)) and found["end"] is None:
+            close = text.find(argument_end, found.end())
+            if close >= 0:
+                value, at = text[found.end() : close], close + len(argument_end)
+            else:
+                ended = following.search(text, found.end())
+                at = ended.start() if ended else len(text)
+                value = text[found.end() : at]
+            key, kind = found["key"].strip(), found.groupdict().get("string")
+            schema = {"type": "string"} if kind == "true" else types.get(key)
+            members.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}")
+        if found is None and text[at:].strip():
+            raise ValueError("text between arguments")
+        return members, found.end() if found else len(text)
+
+    return read
+
+
+def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
+    """Within what a text's end is none, as `CallFormat.values` has it."""
+    return re.compile(f"(?P<open>{argument})|(?P<close>{'|'.join(map(re.escape, ends))})")
+
+
+def _typed(value: str, schema: Any) -> str:
+    """The JSON of a value that was written without quotes."""
+    if not _is_text(schema):
+        bare = value.strip()
+        bare = _PYTHON.get(bare, bare)
+        try:
+            msgspec.json.decode(bare)
+            return bare
+        except (ValueError, RecursionError):
+            pass
+    # The line breaks after the tag and before its end belong to the tags.
+    return json.dumps(value.removeprefix("\n").removesuffix("\n"), ensure_ascii=False)
+
+
+def _is_text(schema: Any) -> bool:
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return kind == "string" or (isinstance(kind, list) and "string" in kind)
