@@ -15,6 +15,8 @@ import msgspec
 
 from wherry.frontends.access.api_keys import ApiKeys
 from wherry.frontends.access.restricted import GROUPS, Restrictions
+from wherry.frontends.anthropic.errors import error_body as anthropic_error
+from wherry.frontends.anthropic.routes import MESSAGES, Anthropic
 from wherry.frontends.client_text import without_paths
 from wherry.frontends.dashboard.routes import Dashboard
 from wherry.frontends.http.answers import fail, respond
@@ -98,6 +100,7 @@ class HttpApp:
             **self._shared_memory.routes(),
             **self._repository.routes(),
             **self._openai.routes(),
+            **Anthropic(entry).routes(),
             **setting_routes(entry),
             **self._dashboard.routes(),
             **openapi.routes(),
@@ -190,9 +193,12 @@ class HttpApp:
 
     def _refuse_without_key(self, exchange: Exchange) -> None:
         challenge = ("WWW-Authenticate", 'Bearer realm="wherry"')
-        of_openai = exchange.request.path.startswith("/v1/")
-        refusal = ApiKeys.REFUSAL
-        body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
+        path, refusal = exchange.request.path, ApiKeys.REFUSAL
+        if path.startswith(MESSAGES):
+            body = anthropic_error(None, 401, refusal)
+        else:
+            of_openai = path.startswith("/v1/")
+            body = error_object(None, 401, refusal) if of_openai else error_body(refusal)
         respond(exchange, body, status=401, headers=[challenge])
 
     # Health and metrics

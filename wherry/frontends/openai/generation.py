@@ -110,7 +110,10 @@ class Generation:
         for name in inputs.keys() - names:
             if asked := inputs[name]:
                 field = next(iter(asked)) if name == "parameters" else name
-                raise BadField(field, f"the model '{self._loaded.name}' does not support it")
+                raise BadField(
+                    self._wanted.named(field),
+                    f"the model '{self._loaded.name}' does not support it",
+                )
         return {name: value for name, value in inputs.items() if name in names}
 
     def _reply(self, number: int) -> Reply[InferResponse]:

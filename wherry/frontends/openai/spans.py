@@ -10,8 +10,8 @@ from typing import Any, Final
 from wherry.frontends.openai.answers import OpenAIAnswer
 
 _OPERATIONS: Final = {
-    "chat.completion": "chat", "response": "chat", "text_completion": "text_completion",
-    "embeddings": "embeddings",
+    "chat.completion": "chat", "response": "chat", "message": "chat",
+    "text_completion": "text_completion", "embeddings": "embeddings",
 }  # fmt: skip
 #: Fields of requests, by what the conventions call them.
 _FIELDS: Final = {

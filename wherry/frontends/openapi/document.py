@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wherry.frontends.access.restricted import GROUPS, Restrictions
+from wherry.frontends.anthropic.routes import MESSAGES
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.models import abilities
 from wherry.frontends.openapi.answers import Error, NotReady
 from wherry.frontends.openapi.model_operations import model_operations
 from wherry.frontends.openapi.openai_operations import (
     SHARPER,
+    AnthropicError,
     OpenAIError,
     openai_operations,
 )
@@ -110,6 +112,7 @@ FAILURES: Final = {
 }
 _RETRIED: Final = (429, 503)
 #: Names of the routes' groups, as tags; others are called like the group.
+_ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
 _OPENAI: Final = ("/v1/", "/tokenize", "/detokenize")
 
 
@@ -216,7 +219,7 @@ class OpenApiWriter:
                 "required": not operation.may_be_empty,
                 "content": self._content(operation.takes, operation.examples),
             }
-        made["responses"] = self._answers(operation, route, _is_openai(path))
+        made["responses"] = self._answers(operation, route, _wire_of(path))
         if security := self._security(route):
             made["security"] = security
         return made
@@ -242,27 +245,27 @@ class OpenApiWriter:
             "required": ["data"],
         }
 
-    def _answers(self, operation: Operation, route: Route, openai: bool) -> Json:
+    def _answers(self, operation: Operation, route: Route, wire: str) -> Json:
         content = self._content(operation.gives, {}, operation.events)
         answers: Json = {"200": {"description": "Done.", "content": content}}
         statuses = {*operation.errors, 403, 421}
         if not route.open:
             statuses |= {401, 503} if self._served.has_keys else {503}
         for status in sorted(statuses):
-            answers[str(status)] = self._failure(status, operation, openai, route)
+            answers[str(status)] = self._failure(status, operation, wire, route)
         return answers
 
-    def _failure(self, status: int, operation: Operation, openai: bool, route: Route) -> Json:
-        name = f"{'OpenAI' if openai else ''}Error{status}"
+    def _failure(self, status: int, operation: Operation, wire: str, route: Route) -> Json:
+        name = f"{_ERRORS[wire].__name__}{status}"
         schema = self._shelf.of(Error)
-        if openai:
+        if wire:
             # What is refused before the route is known has the form of all others.
-            both = [self._shelf.of(OpenAIError), schema]
+            both = [self._shelf.of(_ERRORS[wire]), schema]
             schema = {"anyOf": both} if status in (403, 421, 500, 503) else both[0]
         if status == 503 and route.open:
             name, schema = "NotReady", self._shelf.of(NotReady)
         content: Json = {JSON: {"schema": schema}}
-        if operation.events is not None and not openai:
+        if operation.events is not None and not wire:
             # A stream whose first response is an error has its status, and is a stream still.
             name, content[EVENTS] = f"StreamError{status}", {"schema": self._event(Error)}
         headers: Json = {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}
@@ -339,12 +342,15 @@ def _scheme_of(header: str) -> str:
     return "header." + re.sub(r"[^A-Za-z0-9_-]", "_", header.lower())
 
 
-def _is_openai(path: str) -> bool:
-    return path.startswith(_OPENAI)
+def _wire_of(path: str) -> str:
+    """Whose clients a path is for; "" if they are not a language model's."""
+    if path.startswith(MESSAGES):
+        return "anthropic"
+    return "openai" if path.startswith(_OPENAI) else ""
 
 
 def _tag_of(path: str, group: str) -> str:
-    return "openai" if _is_openai(path) else group
+    return _wire_of(path) or group
 
 
 def _id_of(method: str, path: str) -> str:

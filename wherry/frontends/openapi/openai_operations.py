@@ -1,4 +1,5 @@
-"""What do OpenAI's routes take and answer, and which of them can these models answer?"""
+"""What do the routes of OpenAI's and Anthropic's clients take and answer, and which of them can
+these models answer?"""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
@@ -31,6 +33,21 @@ class OpenAIError(msgspec.Struct, kw_only=True):
     """An error, as OpenAI's clients expect it."""
 
     error: OpenAIErrorFields
+
+
+class AnthropicErrorFields(msgspec.Struct, kw_only=True):
+    """What went wrong, and the field that is to blame."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct, kw_only=True):
+    """An error, as Anthropic's clients expect it."""
+
+    type: Literal["error"]
+    error: AnthropicErrorFields
+    request_id: str | None
 
 
 class OpenAIModel(msgspec.Struct, kw_only=True):
@@ -134,6 +151,40 @@ class ResponseEvent(msgspec.Struct, kw_only=True):
     sequence_number: int
 
 
+class MessageUsage(msgspec.Struct, kw_only=True):
+    """How many tokens were read and written, in Anthropic's words."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+
+
+class MessageObject(msgspec.Struct, kw_only=True):
+    """What the assistant says, in Anthropic's form."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class MessageEvent(msgspec.Struct, kw_only=True):
+    """A step of a message; the event has the name of its type."""
+
+    type: str
+
+
+class CountedTokens(msgspec.Struct, kw_only=True):
+    """How many tokens a conversation has."""
+
+    input_tokens: int
+
+
 class Vector(msgspec.Struct, kw_only=True):
     """The vector of one text: numbers, or those of 32 bits in base64."""
 
@@ -233,6 +284,12 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             ResponseObject,
             ResponseEvent,
         ),
+        ("POST", "/v1/messages"): _generation(
+            "A conversation goes on, in Anthropic's form",
+            MessagesRequest,
+            MessageObject,
+            MessageEvent,
+        ),
     },
     "completions": {
         ("POST", "/v1/completions"): _generation(
@@ -243,6 +300,9 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ("POST", "/v1/embeddings"): _conversion("Texts become vectors", EmbeddingRequest, Vectors),
     },
     "tokens": {
+        ("POST", "/v1/messages/count_tokens"): _conversion(
+            "How many tokens a conversation in Anthropic's form has", CountRequest, CountedTokens
+        ),
         ("POST", "/tokenize"): _conversion(
             "A text or a conversation as tokens", TokenizeRequest, TokenList
         ),

@@ -1,0 +1,1 @@
+"""How do Anthropic's clients talk to a model that chats?"""

@@ -1,0 +1,153 @@
+"""Of which blocks do messages consist, and which messages are they to a chat template?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from wherry.frontends.openai.errors import BadField
+
+Json = dict[str, Any]
+
+
+class Block(msgspec.Struct, kw_only=True, tag_field="type"):
+    """A part of a message. What a block has beside these fields says nothing to a model here."""
+
+    cache_control: dict[str, Any] | None = None
+
+
+class TextBlock(Block, tag="text"):
+    text: str
+
+
+class ImageBlock(Block, tag="image"):
+    """A picture, which no model of texts takes."""
+
+
+class DocumentBlock(Block, tag="document"):
+    """A file, which no model of texts takes."""
+
+
+class ThinkingBlock(Block, tag="thinking"):
+    thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Block, tag="redacted_thinking"):
+    """Thoughts that only their author can read."""
+
+    data: str | None = None
+
+
+class ToolUseBlock(Block, tag="tool_use"):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Block, tag="tool_result"):
+    tool_use_id: str
+    content: str | list[TextBlock | ImageBlock | DocumentBlock] | None = None
+    is_error: bool | None = None
+
+
+AnyBlock = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ToolResultBlock
+)
+
+
+class GivenMessage(msgspec.Struct, kw_only=True):
+    """What one of the two has said."""
+
+    role: Literal["user", "assistant"]
+    content: str | list[AnyBlock]
+
+    #: The blocks that a role may have.
+    ALLOWED: ClassVar = {
+        "user": (TextBlock, ToolResultBlock),
+        "assistant": (TextBlock, ThinkingBlock, RedactedThinkingBlock, ToolUseBlock),
+    }
+
+
+def conversation(messages: Sequence[GivenMessage]) -> Iterator[Json]:
+    """The messages of a chat that say the same."""
+    for place, message in enumerate(messages):
+        where = f"messages[{place}].content"
+        if isinstance(message.content, str):
+            yield {"role": message.role, "content": message.content}
+            continue
+        allowed = GivenMessage.ALLOWED[message.role]
+        for i, block in enumerate(message.content):
+            if not isinstance(block, allowed):
+                raise _refused(block, f"{where}[{i}]", message.role)
+        if message.role == "assistant":
+            yield _assistants(message.content)
+        else:
+            yield from _users(message.content, where)
+
+
+def text_of(content: str | Sequence[AnyBlock] | None, where: str) -> str:
+    """A text, or blocks that are texts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts: list[str] = []
+    for i, block in enumerate(content):
+        if not isinstance(block, TextBlock):
+            raise _refused(block, f"{where}[{i}]")
+        texts.append(block.text)
+    return "".join(texts)
+
+
+def marks_cache(content: object) -> bool:
+    """Whether a block asks for what comes before it to be kept."""
+    return isinstance(content, list) and any(
+        block.cache_control is not None or marks_cache(getattr(block, "content", None))
+        for block in content
+    )
+
+
+def _assistants(blocks: Sequence[AnyBlock]) -> Json:
+    made: Json = {
+        "role": "assistant",
+        "content": "".join(b.text for b in blocks if isinstance(b, TextBlock)),
+    }
+    if thoughts := "".join(b.thinking for b in blocks if isinstance(b, ThinkingBlock)):
+        made["reasoning_content"] = thoughts
+    calls = [
+        {"id": b.id, "type": "function", "function": {"name": b.name, "arguments": b.input}}
+        for b in blocks
+        if isinstance(b, ToolUseBlock)
+    ]
+    return {**made, "tool_calls": calls} if calls else made
+
+
+def _users(blocks: Sequence[AnyBlock], where: str) -> Iterator[Json]:
+    """Results of tools are messages of their own; the texts between two of them are one."""
+    texts: list[str] = []
+    for i, block in enumerate(blocks):
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+            continue
+        assert isinstance(block, ToolResultBlock)
+        if texts:
+            yield {"role": "user", "content": "".join(texts)}
+            texts = []
+        result = text_of(block.content, f"{where}[{i}].content")
+        yield {"role": "tool", "tool_call_id": block.tool_use_id, "content": result}
+    if texts or not blocks:
+        yield {"role": "user", "content": "".join(texts)}
+
+
+def _refused(block: AnyBlock, where: str, role: str = "") -> BadField:
+    kind = block.__struct_config__.tag
+    if isinstance(block, ImageBlock | DocumentBlock):
+        return BadField(where, f"this model takes text only, and no block of type '{kind}'")
+    return BadField(where, f"a message of the {role} has no block of type '{kind}'")

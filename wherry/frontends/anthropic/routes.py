@@ -1,0 +1,78 @@
+"""Which model answers a request of Anthropic's clients?
+
+Any that chats: a message is a chat in other words, and the chat's own parts read and answer it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wherry.frontends.anthropic.answer import CountAnswer, MessageAnswer
+from wherry.frontends.anthropic.errors import error_body
+from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
+from wherry.frontends.http.answers import new_request_id
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.http.route import Route
+from wherry.frontends.openai.chat_answer import ChatAnswer
+from wherry.frontends.openai.fields.chat import ChatRequest
+from wherry.frontends.openai.fields.decoding import decoded
+from wherry.frontends.openai.generation import Generation
+from wherry.frontends.openai.models import AbleModels
+from wherry.frontends.openai.reading import read_and_start
+from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.values.buffer import Buffer
+
+MESSAGES = "/v1/messages"
+
+
+class Anthropic:
+    """The routes of one server."""
+
+    def __init__(self, entry: HttpEntry) -> None:
+        self._entry = entry
+        self._models = AbleModels(entry.runtime)
+
+    def routes(self) -> dict[str, Route]:
+        return {
+            MESSAGES: Route({"POST": self._message}, "inference"),
+            f"{MESSAGES}/count_tokens": Route({"POST": self._count}, "inference"),
+        }
+
+    def _message(self, exchange: Exchange) -> None:
+        read_and_start(self._entry, _read_message, self._start_message, exchange, error_body)
+
+    def _count(self, exchange: Exchange) -> None:
+        read_and_start(self._entry, _read_count, self._start_count, exchange, error_body)
+
+    def _start_message(
+        self, exchange: Exchange, read: tuple[MessagesRequest, ChatRequest, dict[str, Any]]
+    ) -> None:
+        wanted, chat, inputs = read
+        loaded = self._models.able(wanted.model, "chat")
+        has = loaded.signature.input
+        if not has("parameters"):  # each request has to have it: it is no wish
+            inputs["parameters"].pop("max_tokens", None)
+        if not has("template"):  # to which it would be a hint
+            inputs.pop("template", None)
+        spoken = ChatAnswer(loaded.name, new_request_id(), chat.calls())
+        answer = MessageAnswer(spoken, wanted.max_tokens, tells_cached=wanted.marks_cache())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+    def _start_count(self, exchange: Exchange, read: tuple[CountRequest, dict[str, Any]]) -> None:
+        wanted, inputs = read
+        loaded = self._models.able(wanted.model, "tokens")
+        answer = CountAnswer(loaded.name, new_request_id())
+        Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+
+def _read_message(
+    body: Buffer, ignored: list[str] | None
+) -> tuple[MessagesRequest, ChatRequest, dict[str, Any]]:
+    wanted = decoded(body, MessagesRequest, ignored)
+    chat = wanted.chat()
+    return wanted, chat, chat.inputs()
+
+
+def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, dict[str, Any]]:
+    wanted = decoded(body, CountRequest, ignored)
+    return wanted, wanted.count()
