@@ -190,10 +190,10 @@ def test_vectors_come_as_numbers_and_as_bytes(client: openai.OpenAI) -> None:
     [
         ("chat/completions", {"model": "parrot", "messages": []}, 400, "messages"),
         ("chat/completions", {"model": "parrot"}, 400, "messages"),
-        ("chat/completions", {"model": "other", "messages": user("x")}, 404, None),
-        ("chat/completions", {"model": "nobody", "messages": user("x")}, 404, None),
+        ("chat/completions", {"model": "other", "messages": user("x")}, 404, "model"),
+        ("chat/completions", {"model": "nobody", "messages": user("x")}, 404, "model"),
         ("chat/completions", {"model": "parrot", "messages": user("x"), "n": "2"}, 400, "n"),
-        ("completions", {"model": "parrot", "prompt": "x"}, 404, None),
+        ("completions", {"model": "parrot", "prompt": "x"}, 404, "model"),
         ("embeddings", {"model": "embed", "input": [1]}, 400, "input"),
     ],
 )

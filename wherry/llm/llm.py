@@ -19,7 +19,7 @@ from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
 from wherry.llm.detokenizer import Detokenizer, StopTexts
 from wherry.llm.formats.model_style import END_TOKENS, ModelStyle, checked
-from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, tokens_to_keep
+from wherry.llm.prompt import Prompt, PromptReader, TokenizedPrompt, check_room, tokens_to_keep
 from wherry.llm.report import Reports
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.scheduler import PROMPT_SHARE
@@ -174,9 +174,8 @@ class LLM(StepModel):
     with `generation_config` "none" they have no effect. With `trust_request_templates` a request
     may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
 
-    `tool_parser` and `reasoning_parser` name the families by whose marks calls of tools and
-    thoughts are told from an answer's text (docs/reference/openai.md); "auto": those that the chat
-    template shows, "none": none.
+    `tool_parser` and `reasoning_parser` name the families by whose marks calls and thoughts are
+    told (docs/reference/openai.md); "auto": those that the chat template shows, "none": none.
     """
 
     max_batch_size = 64
@@ -303,6 +302,7 @@ class LLM(StepModel):
         sampling = parameters.resolved(self.defaults)
         if task == "generate":
             sampling.checked(self.engine.name, self.engine.vocabulary)
+            check_room(self.engine.name, parameters, self.engine.context_tokens)
         request = _EngineRequest(
             sampling,
             stream,

@@ -109,6 +109,18 @@ class PromptReader:
         )
 
 
+def check_room(model: str, parameters: Parameters, context: int) -> None:
+    """InvalidRequest if more tokens are asked for than `context` can hold, whatever the prompt."""
+    for field in ("min_tokens", "max_tokens"):
+        wanted = getattr(parameters, field) or 0
+        if wanted > context:
+            raise InvalidRequest(
+                f"model {model!r}: {field} must be at most {context}, this model's maximum context"
+                f" length; it is {wanted}",
+                field=field,
+            )
+
+
 def tokens_to_keep(model: str, parameters: Parameters, context: int) -> int | None:
     """The number of tokens to which a request has its prompt truncated; None: it has not.
     InvalidRequest if they do not fit into `context` tokens."""

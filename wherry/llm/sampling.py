@@ -109,10 +109,14 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return max(self.prompt_logprobs or 0, (self.logprobs or 0) if self.echo else 0)
 
     def resolved(self, defaults: Mapping[str, Any]) -> Sampling:
-        """Set what the request does not set: by these defaults, or to have no effect."""
+        """Set what the request does not set: by these defaults, or to have no effect. A default
+        gives way to what the request sets."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         given = {name: value for name, value in given.items() if value is not None}
-        return Sampling(**{**defaults, **given})
+        made = {**defaults, **given}
+        if "max_tokens" in defaults and "max_tokens" not in given:
+            made["max_tokens"] = max(made["max_tokens"], self.min_tokens)
+        return Sampling(**made)
 
 
 class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):

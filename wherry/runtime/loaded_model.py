@@ -183,7 +183,8 @@ class LoadedModel:
         if not 0 < priority <= config.priority_levels:
             raise InvalidRequest(
                 f"model {self.name!r}: priority {priority} is not between 1 (first) and"
-                f" {config.priority_levels}, or 0 (default)"
+                f" {config.priority_levels}, or 0 (default)",
+                field="priority",
             )
         return priority
 

@@ -10,7 +10,7 @@ import pytest
 from wherry.llm.defaults import defaults_of
 from wherry.llm.llm import _defaults
 from wherry.llm.sampling import Parameters
-from wherry.values.errors import ConfigError
+from wherry.values.errors import ConfigError, InvalidRequest
 
 QWEN = {
     "do_sample": True,
@@ -46,6 +46,14 @@ def test_the_authors_parameters_hold_where_a_request_sets_none() -> None:
 def test_a_parameter_that_is_none_is_refused_by_its_name(content: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"generation_config\.json"):
         defaults_of(content)
+
+
+def test_a_default_gives_way_to_what_a_request_sets() -> None:
+    defaults = defaults_of({"max_new_tokens": 20})
+    assert Parameters(min_tokens=30).resolved(defaults).checked("m", 9).max_tokens == 30
+    assert Parameters(min_tokens=3).resolved(defaults).max_tokens == 20
+    with pytest.raises(InvalidRequest, match="min_tokens must be at most max_tokens"):
+        Parameters(min_tokens=30, max_tokens=9).resolved(defaults).checked("m", 9)
 
 
 def test_the_authors_parameters_are_logged_and_nothing_else_is(

@@ -183,6 +183,8 @@ def test_a_bias_may_name_its_tokens_as_json_must(ask: Ask) -> None:
         ({"prompt": "a", "parameters": {"max_tokens": "many"}}, "max_tokens"),
         ({"prompt": "a", "parameters": {"logprobs": 99}}, "logprobs"),
         ({"prompt": "a", "parameters": {"max_tokens": 0}}, "at least 1, or 0 with echo"),
+        ({"prompt": "a", "parameters": {"max_tokens": 257}}, "max_tokens must be at most 256"),
+        ({"prompt": "a", "parameters": {"min_tokens": 10**9}}, "min_tokens must be at most 256"),
         ({"prompt": "a", "parameters": {"max_tokens": -1, "echo": True}}, "at least 0"),
         ({"token_ids": [-1], "parameters": {"echo": True}}, "token ids must be between"),
         ({"prompt": "a" * 300}, "which leaves none for an answer"),

@@ -24,6 +24,9 @@ class UnknownModel(InvalidRequest):
     http_status = 404
     grpc_code = "NOT_FOUND"
 
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, field="model")
+
 
 class UnknownRoute(InvalidRequest):
     """The path may be OpenAI's, and is not among wherry's."""

@@ -130,7 +130,8 @@ class OpenAI:
         )
         parameters = wanted.sampling()
         if loaded.signature.input("parameters"):
-            parameters.setdefault("max_tokens", 16)  # OpenAI's own default
+            # OpenAI's own default, which gives way to what is asked for.
+            parameters.setdefault("max_tokens", max(16, wanted.min_tokens or 0))
         inputs = [
             {"prompt" if isinstance(p, str) else "token_ids": p, "parameters": parameters}
             for p in prompts

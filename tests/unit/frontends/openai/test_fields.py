@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from llguidance import LLMatcher, LLTokenizer
 
 from tests.http_exchange import MemoryExchange
 from wherry.frontends.http.exchange import HttpRequest, RequestHead
@@ -76,6 +77,7 @@ def test_fields_that_say_nothing_about_the_answer_are_accepted() -> None:
         ({"audio": {}}, "audio", "is not supported$"),
         ({"functions": []}, "functions", "send tools instead"),
         ({"seed": 2**70}, "seed", "expected int <="),
+        ({"logit_bias": {"1": "x"}}, "logit_bias", "expected float"),
         ({"stop_token_ids": [2**64]}, "stop_token_ids[0]", "expected int <="),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected int <= 20"),
         ({"guided_choice": []}, "guided_choice", "length >= 1"),
@@ -87,10 +89,37 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], field: str, problem: str
     assert error.value.field == field
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"metadata":' + b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"messages": ["\\"', b'{"n": NaNo}'])
 def test_a_body_that_is_no_json_says_so(body: bytes) -> None:
     with pytest.raises(BadField, match="not JSON"):
         decoded(body, ChatRequest)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        (b'"temperature": NaN', "temperature", "NaN is not a number"),
+        (b'"x": [1, -Infinity], "n": 1', "x", "-Infinity is not a number"),
+        (b'"stop": ["NaN", "\\ud83d"]', "stop", "half of a surrogate pair"),
+        (b'"stop": "\\udc00 \\ud83d\\ude00"', "stop", "half of a surrogate pair"),
+        (b'"stop": "\xff"', "stop", "not UTF-8"),
+        (b'"stop": "a\x01"', "stop", "not JSON: "),
+        (b'"\\ud83d": 1', None, "name of a field has half of a surrogate pair"),
+        (b'"metadata": ' + b"[" * 100_000, "metadata", "more than 100 deep"),
+        (b'"tools": ' + b'[{"a":' * 60 + b"1" + b"}]" * 60, "tools", "more than 100 deep"),
+        (b'"x": "[[", "y": ' + b"[" * 100 + b"]" * 100, "y", "more than 100 deep"),
+    ],
+)
+def test_what_is_no_json_is_told_with_its_field(
+    fields: bytes, field: str | None, problem: str
+) -> None:
+    with pytest.raises(BadField, match=problem) as error:
+        decoded(b'{"model": "m", "messages": [], ' + fields + b"}", ChatRequest, [])
+    assert error.value.field == field
+
+
+def test_brackets_in_texts_and_in_a_row_are_no_depth() -> None:
+    assert chat(messages=[{"role": "user", "content": "[{\\" * 1000}] * 60, n=2).n == 2
 
 
 def test_a_field_that_is_not_known_may_be_null() -> None:
@@ -440,10 +469,33 @@ def test_what_the_answer_must_look_like_is_the_engines_constraint(
 def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
     named = {"type": "function", "function": {"name": "weather"}}
     one = chat(tools=[WEATHER, TIME], tool_choice=named).sampling()["constraint"]["json_schema"]
-    assert one["properties"] == {"name": {"const": "weather"}, "arguments": CITY}
+    arguments = {"$id": "urn:tool:0", **CITY}
+    assert one["properties"] == {"name": {"const": "weather"}, "arguments": arguments}
     either = chat(tools=[WEATHER, TIME], tool_choice="required").sampling()["constraint"]
     names = [call["properties"]["name"]["const"] for call in either["json_schema"]["anyOf"]]
     assert names == ["weather", "time"]
+
+
+def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
+    def tool(name: str, value: str) -> dict[str, Any]:
+        parameters = {
+            "$defs": {"Value": {"const": value}},
+            "type": "object",
+            "properties": {"value": {"$ref": "#/$defs/Value"}},
+            "required": ["value"],
+        }
+        return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+    tools = [tool("f", "of f"), tool("g", "of g")]
+    constraint = chat(tools=tools, tool_choice="required").sampling()["constraint"]
+    grammar = LLMatcher.grammar_from_json_schema(constraint["json_schema"])
+    tokens = LLTokenizer("byte")
+    for name, value, fits in [("f", "of f", True), ("g", "of g", True), ("g", "of f", False)]:
+        call = f'{{"name": "{name}", "arguments": {{"value": "{value}"}}}}'
+        matcher = LLMatcher(tokens, grammar)
+        assert (
+            matcher.consume_tokens(tokens.tokenize_str(call)) and not matcher.is_error()
+        ) == fits
 
 
 @pytest.mark.parametrize(

@@ -155,12 +155,18 @@ class ChatRequest(Request):
                 "type": "object",
                 "properties": {
                     "name": {"const": function.name},
-                    "arguments": function.parameters or {"type": "object"},
+                    "arguments": _resource(f"urn:tool:{number}", function.parameters),
                 },
                 "required": ["name", "arguments"],
                 "additionalProperties": False,
             }
-            for function in functions
+            for number, function in enumerate(functions)
         ]
         schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
         yield "tool_choice", {"json_schema": schema}
+
+
+def _resource(name: str, parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema of a call's arguments as a part of another one: references in it such as
+    "#/$defs/Address" go on meaning its own definitions."""
+    return {"$id": name, **parameters} if parameters else {"type": "object"}

@@ -11,6 +11,7 @@ from typing import Final, TypeVar, get_args
 import msgspec
 
 from wherry.frontends.openai.errors import BadField
+from wherry.frontends.openai.fields.json_faults import check_depth, fault_of
 from wherry.frontends.openai.fields.not_done import NotDone
 from wherry.values.buffer import Buffer
 
@@ -29,6 +30,7 @@ def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) 
 
     A field that is not known is left out and its name appended to `ignored`; None: it is refused.
     """
+    check_depth(body)
     try:
         try:
             return msgspec.json.decode(body, type=kind)
@@ -39,7 +41,7 @@ def decoded(body: Buffer, kind: type[Fields], ignored: list[str] | None = None) 
     except msgspec.ValidationError as error:
         raise _named(str(error), kind) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise BadField(None, f"the body is not JSON: {error}") from None
+        raise fault_of(body) or BadField(None, f"the body is not JSON: {error}") from None
 
 
 def header_of(ignored: Sequence[str]) -> str:
@@ -91,7 +93,7 @@ def _is_unknown(problem: str) -> bool:
 def _named(problem: str, kind: type[msgspec.Struct]) -> BadField:
     """msgspec's words with the field's name in front, and for an unknown one what may be meant."""
     text, _, place = problem.partition(" - at `$")
-    field = place.strip("`").lstrip(".")
+    field = place.strip("`").lstrip(".").replace("[...]", "")  # a member whose name is free
     if _is_unknown(text):
         name = text.split("`")[1]
         path = f"{field}.{name}" if field else name
