@@ -16,7 +16,14 @@ from wherry.frontends.openai.fields.form import JsonSchema, ResponseFormat
 from wherry.frontends.openai.fields.kinds import Whole
 from wherry.frontends.openai.fields.messages import ROLES
 from wherry.frontends.openai.fields.not_done import OF_RESPONSES, NotDone
-from wherry.frontends.openai.fields.tools import FunctionSpec, NamedFunction, NamedTool, Tool
+from wherry.frontends.openai.fields.tools import (
+    AllowedTools,
+    FunctionSpec,
+    NamedFunction,
+    NamedTool,
+    SomeTools,
+    Tool,
+)
 
 
 class Obfuscation(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -34,12 +41,15 @@ class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: TextFormat | None = None
-    verbosity: None = None
+    #: How much is said is the model's affair: what OpenAI has without it is all there is.
+    verbosity: Literal["medium"] | None = None
 
 
 class Reasoning(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     effort: str | None = None
-    summary: None = None
+    #: What the model thinks is told whole: there is nothing to choose.
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class FunctionTool(msgspec.Struct, kw_only=True):
@@ -52,6 +62,11 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 
 class ToolByName(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     name: str
+
+
+class SomeByName(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    mode: Literal["auto", "required"]
+    tools: list[ToolByName]
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +82,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     top_p: float | None = None
     text: TextOptions | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolByName | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolByName | SomeByName | None = None
     parallel_tool_calls: bool | None = None
     reasoning: Reasoning | None = None
     stream: bool | None = None
@@ -75,21 +90,21 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     metadata: dict[str, str] | None = None
     truncation: Literal["disabled"] | None = None
     top_logprobs: Literal[0] | None = None
-    #: There is no reasoning apart from the text: there is nothing to encrypt.
+    #: What the model thinks is no secret: there is nothing to encrypt.
     include: list[Literal["reasoning.encrypted_content"]] | None = None
 
     # They ask for something to be kept.
     store: bool | None = None
     background: bool | None = None
     previous_response_id: str | None = None
-    conversation: Any = None
+    conversation: str | dict[str, Any] | None = None
 
     # Accepted: they say nothing about the answer.
-    user: msgspec.Raw = msgspec.Raw()
-    service_tier: msgspec.Raw = msgspec.Raw()
-    safety_identifier: msgspec.Raw = msgspec.Raw()
-    prompt_cache_key: msgspec.Raw = msgspec.Raw()
-    prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
     n: ClassVar[None] = None
     priority: ClassVar[None] = None
@@ -101,12 +116,6 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
         for field, problem in KEPT.items():
             if getattr(self, field):
                 raise BadField(field, f"responses are not kept here: {problem}")
-        named = self.tool_choice
-        choice = (
-            NamedTool(function=NamedFunction(name=named.name))
-            if isinstance(named, ToolByName)
-            else named
-        )
         return ChatRequest(
             model=self.model,
             messages=self._messages(),
@@ -115,7 +124,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             top_p=self.top_p,
             response_format=self._format(),
             tools=None if self.tools is None else [_tool(tool) for tool in self.tools],
-            tool_choice=choice,
+            tool_choice=self._choice(),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=None if self.reasoning is None else self.reasoning.effort,
         )
@@ -132,12 +141,23 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             "tools": msgspec.to_builtins(self.tools or []),
             "tool_choice": msgspec.to_builtins(self.tool_choice or "auto"),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "reasoning": msgspec.to_builtins(self.reasoning or Reasoning()),
             "metadata": self.metadata or {},
         }
 
     def named(self, blamed: str) -> str:
         """Return the name that a field which the model blames has in this request."""
         return NAMES.get(name := self.chat().named(blamed), name)
+
+    def _choice(self) -> Literal["none", "auto", "required"] | NamedTool | AllowedTools | None:
+        match self.tool_choice:
+            case ToolByName(name=name):
+                return _named(name)
+            case SomeByName(mode=mode, tools=tools):
+                some = SomeTools(mode=mode, tools=[_named(tool.name) for tool in tools])
+                return AllowedTools(allowed_tools=some)
+            case choice:
+                return choice
 
     def _format(self) -> ResponseFormat | None:
         form = None if self.text is None else self.text.format
@@ -155,9 +175,18 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
             return [*given, {"role": "user", "content": self.input}]
         if not self.input:
             raise BadField("input", "is empty")
+        thoughts = ""
         for place, item in enumerate(self.input):
-            message = _message(item, f"input[{place}]")
-            if given and "tool_calls" in message and given[-1]["role"] == "assistant":
+            where = f"input[{place}]"
+            if item.get("type") == "reasoning":
+                thoughts += _thoughts(item, where)
+                continue
+            message = _message(item, where)
+            if thoughts and message["role"] == "assistant":
+                message["reasoning_content"] = thoughts
+            thoughts = ""
+            merges = message.keys() == {"role", "tool_calls"}
+            if given and merges and given[-1]["role"] == "assistant":
                 # Calls are items of their own; to a model they belong to what it said before.
                 given[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
             else:
@@ -180,7 +209,14 @@ NAMES: Final = {
     "response_format": "text.format",
     "chat_template_kwargs": "reasoning.effort",
 }
-TEXTS: Final = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}
+TEXTS: Final = {
+    **dict.fromkeys(
+        ("input_text", "output_text", "text", "reasoning_text", "summary_text"), "text"
+    ),
+    "refusal": "refusal",
+}
+#: Members of an item that holds thoughts.
+THOUGHTS: Final = ("content", "summary")
 
 
 def _tool(tool: FunctionTool) -> Tool:
@@ -212,10 +248,20 @@ def _message(item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "function_call_output":
         result = _content(item, "output", where)
         return {"role": "tool", "tool_call_id": _word(item, "call_id", where), "content": result}
-    raise BadField(
-        f"{where}.type",
-        f"must be message, function_call or function_call_output, not {str(kind)[:40]!r}",
+    known = "message, reasoning, function_call or function_call_output"
+    raise BadField(f"{where}.type", f"must be {known}, not {str(kind)[:40]!r}")
+
+
+def _thoughts(item: Mapping[str, Any], where: str) -> str:
+    """What the model thought before what follows: in full, or else what is told of it."""
+    whole, told = (
+        "" if item.get(name) is None else _content(item, name, where) for name in THOUGHTS
     )
+    return whole or told
+
+
+def _named(name: str) -> NamedTool:
+    return NamedTool(function=NamedFunction(name=name))
 
 
 def _word(item: Mapping[str, Any], name: str, where: str) -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
 from wherry.frontends.openai.answers import ChoiceDelta
 from wherry.frontends.openai.chat_answer import ChatAnswer
+from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.response_answer import ResponseAnswer
+from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openai.tool_calls import AllowedCalls
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "cached_tokens": 1}
@@ -105,3 +111,29 @@ def test_an_error_is_an_event_that_says_so_in_two_ways() -> None:
     event = answer.failure({"error": error})
     assert (event["type"], event["message"], event["error"]) == ("error", "broke", error)
     assert event["sequence_number"] == 5
+
+
+def test_events_and_responses_are_of_the_types_of_openai_s_client() -> None:
+    asked = {
+        "input": "?",
+        "tools": [{"type": "function", "name": "add", "parameters": {}}],
+        "tool_choice": {"type": "function", "name": "add"},
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    }
+    wanted = decoded(msgspec.json.encode(asked), ResponsesRequest)
+    spoken = ChatAnswer("m", "x", AllowedCalls({"add": {}}))
+    answer = ResponseAnswer(spoken, wanted.repeated())
+    style = {"style": {"thoughts": "think"}}
+    text = f"<think>hm</think>so{CALL}"
+    events = answer.add(ChoiceDelta(0, text, "stop", details=style)) + answer.end()
+    error = {"message": "broke", "type": "server_error", "param": None, "code": None}
+    types = TypeAdapter[Any](ResponseStreamEvent)
+    for event in [*events, answer.failure({"error": error})]:
+        assert types.validate_python(event).type == event["type"]
+    response = Response.model_validate(answer.whole())
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert kinds(events)[2:7] == [
+        "output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.done",
+        "content_part.done",
+    ]  # fmt: skip

@@ -54,6 +54,35 @@ def test_items_are_a_conversation_and_calls_belong_to_what_the_model_said() -> N
     assert [message["role"] for message in messages([CALL])] == ["assistant"]
 
 
+def test_thoughts_belong_to_what_the_model_said_next() -> None:
+    thoughts = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "briefly"}]}
+    whole = {**thoughts, "content": [{"type": "reasoning_text", "text": "at length"}]}
+    found = messages([{"role": "user", "content": "?"}, whole, CALL, CALL])
+    assert [message["role"] for message in found] == ["user", "assistant"]
+    assert found[1]["reasoning_content"] == "at length"
+    assert len(found[1]["tool_calls"]) == 2
+    said, user = messages(
+        [
+            thoughts,
+            {"role": "assistant", "content": "x"},
+            thoughts,
+            {"role": "user", "content": "?"},
+        ]
+    )
+    assert said["reasoning_content"] == "briefly"
+    assert "reasoning_content" not in user
+
+
+def test_some_of_the_tools_may_be_allowed() -> None:
+    chosen = {
+        "type": "allowed_tools",
+        "mode": "required",
+        "tools": [{"type": "function", "name": "add"}],
+    }
+    chat = request(tools=[ADD, {**ADD, "name": "sub"}], tool_choice=chosen).chat()
+    assert [tool["function"]["name"] for tool in chat.inputs()["tools"]] == ["add"]
+
+
 def test_wishes_are_those_of_the_chat() -> None:
     chat = request(
         max_output_tokens=5,
@@ -100,7 +129,11 @@ def test_the_form_of_the_text_is_the_chats(given: dict[str, Any], constraint: An
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+        ({"reasoning": {"summary": "long"}}, "reasoning.summary"),
+        ({"input": [{"type": "reasoning", "summary": [{"type": "summary_text"}]}]},
+         "input[0].summary[0].text"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
+         "tool_choice.tools[0].type"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [ADD], "tool_choice": {"type": "function", "name": "sub"}}, "tool_choice"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
@@ -134,6 +167,7 @@ def test_what_asks_for_nothing_is_accepted() -> None:
         stream_options={"include_obfuscation": False}, max_tool_calls=None,
     ).chat().inputs()  # fmt: skip
     request(include=["reasoning.encrypted_content"]).chat()
+    request(reasoning={"summary": "auto"}, text={"verbosity": "medium"}).chat()
 
 
 def test_what_the_model_blames_has_the_requests_own_name() -> None:
