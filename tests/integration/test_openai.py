@@ -181,8 +181,10 @@ def test_vectors_come_as_numbers_and_as_bytes(client: openai.OpenAI) -> None:
     )
     packed = json.loads(raw.content)["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(packed), "<f4").tolist() == [1, 0.5, -1]
+    short = client.embeddings.create(model="embed", input="a", dimensions=2).data[0].embedding
+    assert np.allclose(short, np.array([1, 0.5]) / np.sqrt(1.25))
     with pytest.raises(openai.BadRequestError, match="dimensions: the model 'embed' has 3"):
-        client.embeddings.create(model="embed", input="a", dimensions=2)
+        client.embeddings.create(model="embed", input="a", dimensions=4)
 
 
 @pytest.mark.parametrize(

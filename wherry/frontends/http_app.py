@@ -25,6 +25,7 @@ from wherry.frontends.http.route import Handler, Route
 from wherry.frontends.natural.routes import NaturalRoutes
 from wherry.frontends.openai.errors import error_object
 from wherry.frontends.openai.routes import OpenAI
+from wherry.frontends.openai.task_routes import TaskRoutes
 from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
@@ -100,6 +101,7 @@ class HttpApp:
             **self._shared_memory.routes(),
             **self._repository.routes(),
             **self._openai.routes(),
+            **TaskRoutes(entry).routes(),
             **Anthropic(entry).routes(),
             **setting_routes(entry),
             **self._dashboard.routes(),

@@ -1,97 +1,65 @@
-"""How do texts become vectors, in one request whose rows are batched with other callers'?"""
+"""How do texts, or tokens, become vectors?"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
-from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.offload import give_way
-from wherry.frontends.openai.errors import BadField, fail
+from wherry.frontends.openai.errors import BadField
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
-from wherry.frontends.openai.spans import asked_for
-from wherry.frontends.terms import terms_of
+from wherry.frontends.openai.fits import vector_fit
+from wherry.frontends.openai.rows_call import RowsCall
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.output_codec import is_large
-from wherry.observability.otel.following import FollowedRequest
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.buffer import Buffer
-from wherry.values.datatypes import Form
-from wherry.values.reply import Reply
-from wherry.values.request import InferRequest, InferResponse
+from wherry.values.datatypes import Form, TensorSpec
+from wherry.values.request import Columns, InferResponse
 
 #: Numbers written between two pauses, which takes some milliseconds.
 VECTORS_AT_ONCE: Final = 16
 
 
-class Embedding:
-    """One embedding request: a batch of texts, and their vectors as JSON."""
+class Embedding(RowsCall):
+    """A batch of texts or of lists of tokens, and their vectors as JSON."""
+
+    operation = "embeddings"
 
     def __init__(
         self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: EmbeddingRequest
     ) -> None:
-        self._entry = entry
-        self._exchange = exchange
-        self._loaded = loaded
+        super().__init__(entry, exchange, loaded, wanted)
+        fit = vector_fit(loaded.signature)
+        assert fit is not None
+        self._fit = fit
         self._wanted = wanted
+        #: The tokens that were sent as such.
+        self._tokens = 0
 
-    def submit(self) -> None:
-        texts, signature = self._wanted.texts(), self._loaded.signature
-        headers, port = self._exchange.request.headers, self._entry.port()
-        terms = terms_of(headers, self._entry.common.tenant_key)
-        reply: Reply[InferResponse] = Reply(self._settled, port)
-        request = self._loaded.request(
-            {signature.inputs[0].name: texts},
-            len(texts),
-            reply,
-            timeout=terms.timeout,
-            tenant=terms.tenant_of(self._exchange.request.caller),
-        )
-        if (trace := self._exchange.request.head.trace) is not None:
-            loaded = self._loaded
-            FollowedRequest(trace, loaded.name, loaded.version).follow(request)
-            trace.draft.attributes.update(asked_for(self._wanted, "embeddings"))
-        self._entry.admission.enter(request)
-        self._exchange.request.body = b""  # free it: the columns hold what is needed
-        self._exchange.on_disconnect = lambda: self._cancel(request)
-        port.submit(self._loaded, request)
+    def columns(self) -> tuple[Columns, int]:
+        name, fit, wanted = self._loaded.name, self._fit, self._wanted
+        width, fixed = wanted.dimensions, fit.vector.shape[0]
+        if width is not None and 0 <= fixed < width:
+            raise BadField("dimensions", f"the model '{name}' has {fixed}")
+        texts, tokens = wanted.rows()
+        if texts:
+            if fit.text is None:
+                raise BadField("input", f"the model '{name}' takes tokens, and no texts")
+            return {fit.text.name: texts}, len(texts)
+        if fit.tokens is None:
+            raise BadField("input", f"the model '{name}' takes texts, and no tokens")
+        self._tokens = sum(map(len, tokens))
+        return {fit.tokens.name: _token_column(tokens, fit.tokens, name)}, len(tokens)
 
-    def _cancel(self, request: InferRequest) -> None:
-        self._loaded.cancel(request)
-
-    def _settled(self, reply: Reply[InferResponse]) -> None:
-        self._entry.admission.leave()
-        self._exchange.on_disconnect = None
-        try:
-            response = reply.result()
-            if is_large(response.outputs):
-                write = partial(self._encoded, response)
-                self._entry.off_loop(self._exchange, write, self._send, fail, reads=False)
-            else:
-                self._send(self._encoded(response))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
-            fail(self._exchange, error)
-
-    def _send(self, body: Sequence[Buffer]) -> None:
-        respond(self._exchange, b"".join(body))
-
-    def _encoded(self, response: InferResponse) -> list[Buffer]:
-        """The answer's JSON in parts: a vector each."""
-        name = next(s.name for s in self._loaded.signature.outputs if s.form is Form.ARRAY)
-        vectors = np.asarray(response.outputs[name], np.dtype("<f4"))
-        width, wanted = vectors.shape[1], self._wanted.dimensions
-        if wanted not in (None, width):
-            raise BadField("dimensions", f"the model '{self._loaded.name}' has {width}")
-        counts = response.outputs.get("tokens", ())
-        tokens = int(sum(int(count) for count in counts))
-        # Counted by models that have an output `tokens`.
-        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    def encoded(self, response: InferResponse) -> Sequence[Buffer]:
+        """A vector each."""
+        vectors = self._cut(np.asarray(response.outputs[self._fit.vector.name], np.dtype("<f4")))
+        usage = self.usage(response, self._tokens)
         about = {"object": "list", "model": self._loaded.name, "usage": usage}
         parts: list[Buffer] = [msgspec.json.encode(about)[:-1], b',"data":[']
         as_text = self._wanted.encoding_format == "base64"
@@ -104,3 +72,32 @@ class Embedding:
             if not index % VECTORS_AT_ONCE:
                 give_way()
         return [*parts, b"]}"]
+
+    def _cut(self, vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The first numbers of each vector, of length 1, as OpenAI shortens them."""
+        width, wanted = vectors.shape[1], self._wanted.dimensions
+        if wanted is None or wanted == width:
+            return vectors
+        if wanted > width:
+            raise BadField("dimensions", f"the model '{self._loaded.name}' has {width}")
+        short = np.ascontiguousarray(vectors[:, :wanted])
+        norms = np.linalg.norm(short, axis=1, keepdims=True)
+        cut: np.ndarray[Any, Any] = np.divide(
+            short, norms, out=np.zeros_like(short), where=norms > 0
+        )
+        return cut
+
+
+def _token_column(tokens: list[list[int]], spec: TensorSpec, model: str) -> Any:
+    if spec.form is Form.JSON:
+        return tokens
+    most = np.iinfo(spec.datatype.dtype.name).max
+    for place, row in enumerate(tokens):
+        if max(row) > most:
+            raise BadField(f"input[{place}]", f"the model '{model}' has tokens up to {most}")
+    rows = [np.array(row, spec.datatype.dtype) for row in tokens]
+    if spec.form is Form.ARRAYS:
+        return rows
+    if len(set(map(len, rows))) > 1:
+        raise BadField("input", f"the model '{model}' takes lists of tokens of one length")
+    return np.stack(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wherry.frontends.openai.errors import BadField, UnknownModel
+from wherry.frontends.openai.fits import score_fit, vector_fit
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import Form
@@ -13,7 +14,11 @@ from wherry.values.errors import ModelNotFound
 NEEDS: Final = {
     "chat": "it has no input 'messages' and text as its output",
     "completions": "it has no input 'prompt' and text as its output",
-    "embeddings": "it does not make one vector of one text",
+    "embeddings": (
+        "it does not make one vector of floats of one text or list of tokens, its only required"
+        " input"
+    ),
+    "scores": "it does not make one float of two texts, its only required inputs",
     "tokens": "it has no input 'task'",
 }
 
@@ -63,8 +68,6 @@ def abilities(loaded: LoadedModel) -> set[str]:
         able = {ability for name, ability in by_input.items() if name in inputs}
         if "task" in inputs and signature.output("token_ids"):
             able.add("tokens")
-    if not signature.streams and len(inputs) == 1 and signature.inputs[0].form is Form.TEXT:
-        vector = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
-        if len(vector) == 1 and vector[0].datatype.dtype.kind == "f":
-            able.add("embeddings")
+    fits = {"embeddings": vector_fit, "scores": score_fit}
+    able |= {ability for ability, fit in fits.items() if fit(signature) is not None}
     return able

@@ -1,7 +1,7 @@
 """Which model answers an OpenAI request, and how does the answer go out?
 
-Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes,
-one that makes vectors of texts embeds. An LLM of wherry's engine does all that OpenAI's fields ask
+Any model may: one that gives text and has an input `messages` chats, one with `prompt` completes.
+An LLM of wherry's engine does all that OpenAI's fields ask
 for; of a plain model a request may ask what it has inputs for, and is refused otherwise.
 """
 
@@ -18,7 +18,6 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer
-from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.errors import UnknownModel, UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
@@ -28,7 +27,6 @@ from wherry.frontends.openai.fields.conversion import (
     TokenizeRequest,
 )
 from wherry.frontends.openai.fields.decoding import Fields, decoded
-from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.generating import Request
 from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
@@ -61,17 +59,14 @@ class OpenAI:
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         of_completions = partial(_read_fields, CompletionRequest)
-        of_embeddings = partial(_read_fields, EmbeddingRequest)
         chat = partial(self._read, partial(_read_inputs, ChatRequest), self._start_chat)
         response = partial(self._read, _read_response, self._start_response)
         completion = partial(self._read, of_completions, self._start_completion)
-        embedding = partial(self._read, of_embeddings, self._start_embedding)
         return {
             "/v1/models": Route({"GET": self._list}, "metadata"),
             "/v1/chat/completions": Route({"POST": chat}, "inference"),
             "/v1/completions": Route({"POST": completion}, "inference"),
             "/v1/responses": Route({"POST": response}, "inference"),
-            "/v1/embeddings": Route({"POST": embedding}, "inference"),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
             "/detokenize": Route({"POST": of_tokens}, "inference"),
         }
@@ -137,10 +132,6 @@ class OpenAI:
             for p in prompts
         ]
         Generation(self._entry, exchange, loaded, wanted, answer).submit(inputs)
-
-    def _start_embedding(self, exchange: Exchange, wanted: EmbeddingRequest) -> None:
-        loaded = self._models.able(wanted.model, "embeddings")
-        Embedding(self._entry, exchange, loaded, wanted).submit()
 
     def _convert(
         self,

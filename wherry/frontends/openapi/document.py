@@ -113,7 +113,7 @@ FAILURES: Final = {
 _RETRIED: Final = (429, 503)
 #: Names of the routes' groups, as tags; others are called like the group.
 _ERRORS: Final = {"": Error, "openai": OpenAIError, "anthropic": AnthropicError}
-_OPENAI: Final = ("/v1/", "/tokenize", "/detokenize")
+_OPENAI: Final = ("/v1/", "/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

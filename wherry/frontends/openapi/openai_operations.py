@@ -14,6 +14,7 @@ from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
+from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.responses import ResponsesRequest
 from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation, json_of
 from wherry.frontends.openapi.schemas import without_raw
@@ -202,6 +203,43 @@ class Vectors(msgspec.Struct, kw_only=True):
     usage: TokenUsage
 
 
+class RankedDocument(msgspec.Struct, kw_only=True):
+    """A document, by its place in the request, and how well it answers."""
+
+    index: int
+    relevance_score: float
+    document: dict[str, str] = {}
+
+
+class Ranking(msgspec.Struct, kw_only=True):
+    """Documents, the best first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: TokenUsage
+
+
+class PairScore(msgspec.Struct, kw_only=True):
+    """How well two texts go together."""
+
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class PairScores(msgspec.Struct, kw_only=True):
+    """The scores of pairs of texts, in their order."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[PairScore]
+    usage: TokenUsage
+
+
 class TokenList(msgspec.Struct, kw_only=True):
     """The tokens of a text or a conversation."""
 
@@ -298,6 +336,16 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
     },
     "embeddings": {
         ("POST", "/v1/embeddings"): _conversion("Texts become vectors", EmbeddingRequest, Vectors),
+    },
+    "scores": {
+        **{
+            ("POST", path): _conversion("Documents in the order of a query", RerankRequest, Ranking)
+            for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+        },
+        **{
+            ("POST", path): _conversion("Scores of pairs of texts", ScoreRequest, PairScores)
+            for path in ("/v1/score", "/score")
+        },
     },
     "tokens": {
         ("POST", "/v1/messages/count_tokens"): _conversion(

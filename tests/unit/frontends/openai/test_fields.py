@@ -387,11 +387,21 @@ def test_prompts_of_several_kinds_are_refused(prompt: Any) -> None:
         completion(prompt=prompt).prompts()
 
 
-@pytest.mark.parametrize("given", [[], [1, 2], ["a", 1]])
-def test_only_texts_are_embedded(given: Any) -> None:
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ([], "input: is empty"),
+        (["a", 1], "input: must hold texts, or tokens, or lists"),
+        ([1, [2]], "input: must hold texts, or tokens, or lists"),
+        ([[1], []], r"input\[1\]: is empty"),
+        (["a"] * 2049, "input: has 2049 texts or lists of tokens; send at most 2048"),
+        ([-1], r"input\[0\]: expected int >= 0"),
+    ],
+)
+def test_what_cannot_be_embedded_is_named(given: Any, says: str) -> None:
     body = msgspec.json.encode({"model": "m", "input": given})
-    with pytest.raises(BadField, match="input: must be a text"):
-        decoded(body, EmbeddingRequest).texts()
+    with pytest.raises(BadField, match=says):
+        decoded(body, EmbeddingRequest).rows()
 
 
 def test_a_conversation_is_what_a_chat_template_takes() -> None:

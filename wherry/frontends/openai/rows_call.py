@@ -1,0 +1,91 @@
+"""How do rows of one request, batched with other callers', become one JSON answer?"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from wherry.frontends.http.answers import respond
+from wherry.frontends.http.exchange import Exchange
+from wherry.frontends.openai.errors import fail
+from wherry.frontends.openai.spans import asked_for
+from wherry.frontends.terms import terms_of
+from wherry.frontends.v2.http.entry import HttpEntry
+from wherry.frontends.v2.output_codec import is_large
+from wherry.observability.otel.following import FollowedRequest
+from wherry.runtime.loaded_model import LoadedModel
+from wherry.values.buffer import Buffer
+from wherry.values.reply import Reply
+from wherry.values.request import Columns, InferRequest, InferResponse
+
+
+class RowsCall(ABC):
+    """One request of several rows to a model that does not stream."""
+
+    #: What it does, in a span.
+    operation: str
+
+    def __init__(
+        self, entry: HttpEntry, exchange: Exchange, loaded: LoadedModel, wanted: object
+    ) -> None:
+        self._entry = entry
+        self._exchange = exchange
+        self._loaded = loaded
+        self._asked = wanted
+
+    @abstractmethod
+    def columns(self) -> tuple[Columns, int]:
+        """The columns of the request, and their rows. BadField."""
+
+    @abstractmethod
+    def encoded(self, response: InferResponse) -> Sequence[Buffer]:
+        """The answer's JSON in parts. Another thread, if it is large."""
+
+    def submit(self) -> None:
+        """Send the request; what is refused at once is raised."""
+        headers, port = self._exchange.request.headers, self._entry.port()
+        terms = terms_of(headers, self._entry.common.tenant_key)
+        reply: Reply[InferResponse] = Reply(self._settled, port)
+        columns, rows = self.columns()
+        request = self._loaded.request(
+            columns,
+            rows,
+            reply,
+            timeout=terms.timeout,
+            tenant=terms.tenant_of(self._exchange.request.caller),
+        )
+        if (trace := self._exchange.request.head.trace) is not None:
+            loaded = self._loaded
+            FollowedRequest(trace, loaded.name, loaded.version).follow(request)
+            trace.draft.attributes.update(asked_for(self._asked, self.operation))
+        self._entry.admission.enter(request)
+        self._exchange.request.body = b""  # free it: the columns hold what is needed
+        self._exchange.on_disconnect = lambda: self._cancel(request)
+        port.submit(self._loaded, request)
+
+    def usage(self, response: InferResponse, otherwise: int = 0) -> dict[str, Any]:
+        """The tokens that were read, of models that have an output `tokens`."""
+        counts = response.outputs.get("tokens")
+        tokens = otherwise if counts is None else int(sum(int(count) for count in counts))
+        return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+    def _cancel(self, request: InferRequest) -> None:
+        self._loaded.cancel(request)
+
+    def _settled(self, reply: Reply[InferResponse]) -> None:
+        self._entry.admission.leave()
+        self._exchange.on_disconnect = None
+        try:
+            response = reply.result()
+            if is_large(response.outputs):
+                write = partial(self.encoded, response)
+                self._entry.off_loop(self._exchange, write, self._send, fail, reads=False)
+            else:
+                self._send(self.encoded(response))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
+            fail(self._exchange, error)
+
+    def _send(self, body: Sequence[Buffer]) -> None:
+        respond(self._exchange, b"".join(body))
