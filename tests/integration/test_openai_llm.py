@@ -303,6 +303,25 @@ def test_messages_become_the_tokens_that_a_chat_would_have(
     assert shorter["tokens"] == found["tokens"][:-1]
 
 
+def test_tokens_are_told_by_their_names_and_with_what_stands_before_a_text(
+    server: wherry.Server, tokenizer: Tokenizer
+) -> None:
+    asked = {"return_token_strs": True}
+    _, found = post(server, "tokenize", prompt=" word1, \u00e9", **asked)
+    assert found["token_strs"] == tokenizer.inner.convert_ids_to_tokens(found["tokens"])
+    messages = [{"role": "user", "content": "word1"}]
+    _, plain = post(server, "tokenize", messages=messages, **asked)
+    _, special = post(server, "tokenize", messages=messages, add_special_tokens=True)
+    text = tokenizer.decode(plain["tokens"], skip_special=False)
+    assert special["tokens"] == tokenizer.encode(text, special=True)
+    assert len(plain["token_strs"]) == plain["count"]
+
+
+def test_version_and_load_are_where_vllm_has_them(server: wherry.Server) -> None:
+    assert httpx.get(f"{server.url}/version").json() == {"version": wherry.__version__}
+    assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param"),
     [
@@ -312,7 +331,6 @@ def test_messages_become_the_tokens_that_a_chat_would_have(
         ("tokenize", {"messages": [{"role": "system", "content": "x"}]}, 400, "messages"),
         ("tokenize", {"prompt": "a" * 1_000_000}, 400, "prompt"),
         ("tokenize", {"prompt": ["a"]}, 400, "prompt"),
-        ("tokenize", {"prompt": "a", "return_token_strs": True}, 400, "return_token_strs"),
         ("tokenize", {"prompt": "a", "model": "nobody"}, 404, "model"),
         ("tokenize", {"prompt": "a", "model": "shout"}, 404, "model"),
         ("detokenize", {}, 400, "tokens"),

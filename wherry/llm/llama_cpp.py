@@ -235,7 +235,7 @@ class LlamaCpp(StepModel):
             if name in numbers or getattr(wanted, name):
                 raise self._refused(f"{name} is not supported by llama.cpp's adapter", name)
         for name in ("skip_special_tokens", "add_special_tokens"):
-            if not getattr(wanted, name):  # llama.cpp sets the first for the whole server
+            if getattr(wanted, name) is False:  # llama.cpp sets the first for the whole server
                 problem = f"{name}: false is not supported by llama.cpp's adapter"
                 raise self._refused(problem, name)
         body: dict[str, Any] = {other: getattr(wanted, name) for name, other in NAMES.items()}

@@ -373,7 +373,8 @@ class LLM(StepModel):
         request.tokens = read.tokens
         if request.only_count:
             request.answers = []
-            request.deltas.append(self._count(read.tokens))
+            context, names = self.engine.context_tokens, request.sampling.report_prompt_tokens
+            request.deltas.append(self._reports.count(read.tokens, context, names=names))
             return
         sampling, constraint = request.sampling, read.constraint
         if read.bad_words:
@@ -396,10 +397,6 @@ class LLM(StepModel):
         ]
         for answer in request.answers:
             self._requests[answer.sequence] = (request, answer)
-
-    def _count(self, tokens: list[int]) -> Delta:
-        usage = {"prompt_tokens": len(tokens), "context_tokens": self.engine.context_tokens}
-        return Delta(0, "", tokens, "stop", [], usage)
 
     def _text(self, tokens: Sequence[int]) -> Delta:
         self.engine.check_tokens(tokens)

@@ -41,7 +41,8 @@ class Prompt:
     tools: Sequence[Mapping[str, Any]] = ()
     #: Variables for the chat template.
     template: Mapping[str, Any] | None = None
-    special: bool = True
+    #: Add the tokenizer's prefix; None: to a `prompt`.
+    special: bool | None = None
     constraint: AnswerForm | None = None
     bad_words: Sequence[str] = ()
     #: Number of tokens to keep, None for all, and which side is cut off.
@@ -99,13 +100,17 @@ class PromptReader:
                 given.messages,
                 tools=given.tools,
                 options=given.template,
+                special=bool(given.special),
                 keep=given.truncate,
                 side=given.truncation_side,
             )
         if given.token_ids:
             return list(given.token_ids)
         return self._tokenizer.encode(
-            given.prompt, special=given.special, keep=given.truncate, side=given.truncation_side
+            given.prompt,
+            special=given.special is not False,
+            keep=given.truncate,
+            side=given.truncation_side,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wherry.llm.delta import Delta
 from wherry.llm.sampling import Sampling
 from wherry.llm.sequence import Sampled
 from wherry.llm.tokenizer import Tokenizer
@@ -40,6 +41,12 @@ class Reports:
             most = sampling.prompt_logprobs
             details["prompt_logprobs"] = [None, *(self._ranked(one, most) for one in report)]
         return details
+
+    def count(self, tokens: Sequence[int], context: int, *, names: bool) -> Delta:
+        """How many tokens a prompt has, and which."""
+        usage = {"prompt_tokens": len(tokens), "context_tokens": context}
+        details = {"token_strs": self._tokenizer.names(tokens)} if names else {}
+        return Delta(0, "", list(tokens), "stop", [], usage, details)
 
     def _ranked(self, sampled: Sampled, most: int) -> dict[str, Any]:
         """A token and its alternatives by their numbers, as vLLM gives them."""

@@ -89,8 +89,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     include_stop: bool = False
     #: Leave special tokens out of the text.
     skip_special_tokens: bool = True
-    #: Add the tokens that the tokenizer puts before a text (such as BOS) to `prompt`.
-    add_special_tokens: bool = True
+    #: Add the tokens that the tokenizer puts before a text (such as BOS). None: to a `prompt`, and
+    #: not to a conversation, as chat templates have them.
+    add_special_tokens: bool | None = None
     #: Keep this number of tokens of the prompt: its last ones, or with `truncation_side` "right"
     #: its first ones. 0: as many as there is room for.
     truncate_prompt: int | None = None

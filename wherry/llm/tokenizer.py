@@ -177,6 +177,7 @@ class Tokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
+        special: bool = False,
         keep: int | None = None,
         side: str = "left",
     ) -> list[int]:
@@ -184,7 +185,8 @@ class Tokenizer:
 
         `options` are variables of the template; `add_generation_prompt` is true by default.
         `chat_template` among them takes the place of the checkpoint's template, if requests may
-        bring theirs. InvalidRequest quotes the template's error. `keep` and `side` as in `encode`.
+        bring theirs. InvalidRequest quotes the template's error. `special`, `keep` and `side` as in
+        `encode`.
         """
         own = (options or {}).get("chat_template")
         if own is not None:
@@ -211,7 +213,7 @@ class Tokenizer:
                 f"the chat template refuses these messages: {str(error)[:MOST_SAID]}",
                 field="prompt",
             ) from error
-        return self.encode(text, special=False, keep=keep, side=side)
+        return self.encode(text, special=special, keep=keep, side=side)
 
     def _check_template(self, template: Any) -> None:
         """Refuse a request's template, unless requests may bring them and it is a short one."""
@@ -222,6 +224,11 @@ class Tokenizer:
         else:
             return
         raise InvalidRequest(f"chat_template: {problem}", field="chat_template")
+
+    def names(self, tokens: Sequence[int]) -> list[str]:
+        """The tokens as the vocabulary writes them, such as "\u0120word"."""
+        found: list[str] = self.inner.convert_ids_to_tokens(list(tokens))
+        return found
 
     def piece(self, token: int) -> tuple[str, bytes]:
         """A single token as text, and as the bytes it stands for."""

@@ -135,9 +135,14 @@ class VLLM(StepModel):
             if getattr(wanted, name) not in (None, False, ()):
                 raise self._refused(f"{name} is not supported by vLLM's adapter", name)
         if prompt:
-            tokens = self._tokenizer.encode(prompt, special=parameters.add_special_tokens)
+            tokens = self._tokenizer.encode(prompt, special=wanted.add_special_tokens is not False)
         elif messages:
-            tokens = self._tokenizer.encode_chat(messages, tools=tools, options=template)
+            tokens = self._tokenizer.encode_chat(
+                messages,
+                tools=tools,
+                options=template,
+                special=bool(wanted.add_special_tokens),
+            )
         if len(tokens) >= self._context:
             raise PromptTooLong(
                 f"model {self._name!r}: the prompt has {len(tokens)} tokens, which leaves none for"

@@ -18,6 +18,7 @@ RESERVED: Final = frozenset(
         "health",
         "healthz",
         "livez",
+        "load",
         "metrics",
         "openapi.json",
         "ping",
@@ -27,6 +28,7 @@ RESERVED: Final = frozenset(
         "tokenize",
         "v1",
         "v2",
+        "version",
     )
 )
 _PATH: Final = re.compile(r"(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@-]{1,100}){1,16}")

@@ -55,7 +55,7 @@ class OpenAI:
         self._created = int(time.time())
 
     def routes(self) -> dict[str, Route]:
-        # /tokenize and /detokenize: where vLLM has them.
+        # Those that do not begin with /v1 stand where vLLM has them.
         of_prompts = partial(self._convert, TokenizeRequest, TokensAnswer)
         of_tokens = partial(self._convert, DetokenizeRequest, PromptAnswer)
         of_completions = partial(_read_fields, CompletionRequest)
@@ -69,6 +69,8 @@ class OpenAI:
             "/v1/responses": Route({"POST": response}, "inference"),
             "/tokenize": Route({"POST": of_prompts}, "inference"),
             "/detokenize": Route({"POST": of_tokens}, "inference"),
+            "/version": Route({"GET": self._version}, "metadata"),
+            "/load": Route({"GET": self._load}, "statistics"),
         }
 
     def route(self, path: str) -> Route | None:
@@ -95,6 +97,15 @@ class OpenAI:
 
     def _described(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "wherry"}
+
+    # The server
+
+    def _version(self, exchange: Exchange) -> None:
+        respond(exchange, msgspec.json.encode({"version": self._entry.common.version}))
+
+    def _load(self, exchange: Exchange) -> None:
+        in_flight = self._entry.admission.in_flight
+        respond(exchange, msgspec.json.encode({"server_load": in_flight}))
 
     # Requests
 

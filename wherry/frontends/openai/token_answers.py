@@ -16,7 +16,7 @@ class TokensAnswer(OpenAIAnswer):
             "count": len(tokens),
             "max_model_len": piece.usage.get("context_tokens"),
             "tokens": tokens,
-            "token_strs": None,
+            "token_strs": piece.details.get("token_strs"),
         }
         return []
 

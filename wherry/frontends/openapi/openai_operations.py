@@ -246,7 +246,19 @@ class TokenList(msgspec.Struct, kw_only=True):
     count: int
     tokens: list[int]
     max_model_len: int | None = None
-    token_strs: None = None
+    token_strs: list[str] | None = None
+
+
+class VersionText(msgspec.Struct, kw_only=True):
+    """The server's version."""
+
+    version: str
+
+
+class ServerLoad(msgspec.Struct, kw_only=True):
+    """How busy the server is."""
+
+    server_load: int
 
 
 class TokensText(msgspec.Struct, kw_only=True):
@@ -310,6 +322,10 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
         ),
         ("GET", "/v1/models/{model}"): Operation(
             summary="One of these models", gives=json_of(OpenAIModel), errors=(404, 503)
+        ),
+        ("GET", "/version"): Operation(summary="The server's version", gives=json_of(VersionText)),
+        ("GET", "/load"): Operation(
+            summary="The requests that are unanswered", gives=json_of(ServerLoad)
         ),
     },
     "chat": {

@@ -63,8 +63,8 @@ class ChatRequest(Request):
             raise BadField("logprob_token_ids", "it needs logprobs: true")
         if self.logprobs:
             sampling["logprobs"] = self.top_logprobs or 0
-        if self.add_special_tokens:
-            raise BadField("add_special_tokens", "the chat template has them already")
+        if self.add_special_tokens:  # the chat template has them, most often
+            sampling["add_special_tokens"] = True
         return sampling
 
     def inputs(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -43,7 +43,7 @@ class TokenizeRequest(Conversion):
     continue_final_message: bool | None = None
     chat_template: str | None = None
     add_special_tokens: bool | None = None
-    return_token_strs: Literal[False] | None = None
+    return_token_strs: bool | None = None
 
     def inputs(self) -> dict[str, Any]:
         """Return the inputs of a chat or of a prompt; the answer is its tokens."""
@@ -52,6 +52,7 @@ class TokenizeRequest(Conversion):
         if self.messages is None:
             special = self.add_special_tokens is not False
             parameters = {} if special else {"add_special_tokens": False}
+            parameters |= self._parameters()
             return {"task": "tokenize", "prompt": self.prompt, "parameters": parameters}
         chat = ChatRequest(
             messages=self.messages,
@@ -62,7 +63,12 @@ class TokenizeRequest(Conversion):
             chat_template=self.chat_template,
             add_special_tokens=self.add_special_tokens,
         )
-        return {"task": "tokenize", **chat.inputs()}
+        inputs = chat.inputs()
+        inputs["parameters"] |= self._parameters()
+        return {"task": "tokenize", **inputs}
+
+    def _parameters(self) -> dict[str, bool]:
+        return {"report_prompt_tokens": True} if self.return_token_strs else {}
 
     def named(self, blamed: str) -> str:
         names = {"prompt": "messages", "template": "chat_template_kwargs"}
