@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from wherry.cli.checkpoints import print_checkpoint
 from wherry.cli.serve import (
     LOAD_FAILED,
     control_of,
@@ -45,6 +46,8 @@ def check(args: argparse.Namespace) -> int:
     tell_ignored(flags)
     try:
         targets, settings = split_targets(flags["target"], settings)
+        for target in targets:
+            print_checkpoint(target)
         models = load_targets(targets)
         runtime = runtime_of(settings, models)
         with runtime:

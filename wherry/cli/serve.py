@@ -23,6 +23,7 @@ from wherry.models.model import Model
 from wherry.observability.logging import configure
 from wherry.repository.layout import names as repository_names
 from wherry.runtime.control import ModelControl
+from wherry.runtime.engines import with_engine
 from wherry.runtime.runtime import Runtime
 from wherry.runtime.targets import TargetRaised, is_repository, load_targets, user_traceback
 from wherry.server.options import Tls
@@ -62,7 +63,8 @@ def serve(args: argparse.Namespace) -> int:
 
 
 def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:
-    """Targets that are folders become model repositories of the settings."""
+    """Targets that are folders become model repositories of the settings; checkpoints are run by
+    the engine that these name."""
     folders = [target for target in targets if is_repository(target)]
     given = settings.options.repositories
     repositories = (*given.model_repositories, *folders)
@@ -72,7 +74,9 @@ def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str]
     options = replace(
         settings.options, repositories=replace(given, model_repositories=repositories)
     )
-    return [t for t in targets if t not in folders], replace(settings, options=options)
+    engine = options.command_line.engine
+    kept = [with_engine(target, engine) for target in targets if target not in folders]
+    return kept, replace(settings, options=options)
 
 
 def tell_ignored(flags: Mapping[str, Any]) -> None:

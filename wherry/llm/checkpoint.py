@@ -11,29 +11,27 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import torch
-from torch import Tensor
 
 from wherry.llm import gguf_header
 from wherry.llm.known import ANOTHER_ENGINE, refusals
 from wherry.llm.library_errors import brief
+from wherry.llm.safetensors_header import header_length
 from wherry.values.errors import ConfigError
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 #: Datatypes of weights by their safetensors names.
 FLOATS: Final = ("F32", "BF16", "F16")
 #: Tensors from older versions of transformers that are not weights: masks, frequencies.
 NO_WEIGHT: Final = re.compile(r"(attn\.bias|attention\.bias|masked_bias|inv_freq|position_ids)$")
 #: A large config.json has 100 KiB, the index of a large checkpoint 10 MB.
 MOST_JSON_BYTES: Final = 32 << 20
-#: A file of 10,000 tensors has a header of 1 MB.
-MOST_HEADER_BYTES: Final = 16 << 20
+#: The largest chat templates that are published have 20,000 characters.
+MOST_TEMPLATE_BYTES: Final = 1 << 20
 #: Fields of a config.json that one error message names.
 MOST_REFUSALS: Final = 5
 #: Files of adapters and sentence-transformers: the folder is more than its config.json says.
@@ -70,15 +68,15 @@ class Checkpoint:
             )
         return cls(_downloaded(source))
 
-    def config(self) -> Any:
+    def config(self, *, exact: bool = True) -> Any:
         """The configuration as transformers reads it. ConfigError names each field that the engine
-        does not compute exactly."""
+        does not compute exactly, unless it need not be `exact`."""
         from transformers import AutoConfig
 
-        for name, remedy in NOT_ALONE.items():
+        for name, remedy in NOT_ALONE.items() if exact else ():
             if (self.folder / name).exists():
                 raise ConfigError(f"{self.folder.name}: {name}: {remedy}")
-        if found := refusals(self._object("config.json")):
+        if exact and (found := refusals(self.object("config.json"))):
             listed = "\n  ".join(map(str, found[:MOST_REFUSALS]))
             raise ConfigError(f"{self.folder.name}: config.json:\n  {listed}")
         try:
@@ -92,7 +90,20 @@ class Checkpoint:
         """generation_config.json: the author's defaults, such as end-of-text tokens and
         temperature."""
         name = "generation_config.json"
-        return self._object(name) if (self.folder / name).is_file() else {}
+        return self.object(name) if (self.folder / name).is_file() else {}
+
+    def chat_template(self) -> str:
+        """The texts of the chat templates; "" if there is none."""
+        file = self.folder / "chat_template.jinja"
+        if file.is_file():
+            with file.open("rb") as opened:
+                return opened.read(MOST_TEMPLATE_BYTES).decode(errors="replace")
+        if not (self.folder / "tokenizer_config.json").is_file():
+            return ""
+        found = self.object("tokenizer_config.json").get("chat_template")
+        named = found if isinstance(found, list) else [{"template": found}]
+        texts = (one.get("template") for one in named if isinstance(one, dict))
+        return "\n".join(text for text in texts if isinstance(text, str))
 
     def weight_files(self) -> list[Path]:
         """The weight files: one, or those that the index names."""
@@ -104,7 +115,7 @@ class Checkpoint:
                 f"{self.folder.name}: no model.safetensors there, and no {index}; other formats"
                 " can run code: save the model with safetensors"
             )
-        shards = self._object(index).get("weight_map")
+        shards = self.object(index).get("weight_map")
         if not isinstance(shards, dict) or not shards:
             raise ConfigError(f"{self.folder.name}: {index}: weight_map must be an object of names")
         files = []
@@ -130,7 +141,7 @@ class Checkpoint:
         with ExitStack() as stack:
             tensors: dict[str, Any] = {}
             for file in self.weight_files():
-                _check_header(self.folder.name, file)
+                header_length(file)
                 try:
                     opened = stack.enter_context(safe_open(str(file), framework="pt"))
                 except (SafetensorError, OSError, ValueError) as error:
@@ -157,7 +168,7 @@ class Checkpoint:
                     f" {ANOTHER_ENGINE}"
                 )
 
-    def _object(self, name: str) -> dict[str, Any]:
+    def object(self, name: str) -> dict[str, Any]:
         """A JSON object from a file of the folder. OSError if it cannot be read; ConfigError if it
         is too large or not an object."""
         file = self.folder / name
@@ -171,73 +182,6 @@ class Checkpoint:
             return msgspec.json.decode(text, type=dict[str, Any])
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.folder.name}: {name}: {brief(error)}") from error
-
-
-class Weights:
-    """Hands out a checkpoint's tensors with checked shapes, and remembers which were used."""
-
-    def __init__(
-        self, name: str, tensors: Mapping[str, Any], dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self._name = name
-        self._tensors = tensors
-        self._dtype = dtype
-        self._device = device
-        self._taken: set[str] = set()
-
-    def __call__(self, name: str, *shape: int) -> Tensor:
-        """A copy of one tensor on the device. ConfigError if there is none with this name and
-        shape."""
-        file = self._tensors.get(name)
-        if file is None:
-            raise ConfigError(f"{self._name}: tensor {name!r} is missing: download it again")
-        stored = tuple(file.get_slice(name).get_shape())
-        if stored != shape:
-            raise ConfigError(
-                f"{self._name}: tensor {name!r} has the shape {list(stored)}; by config.json it is"
-                f" {list(shape)}"
-            )
-        self._taken.add(name)
-        found: Tensor = file.get_tensor(name)
-        # Always a copy: a view would keep the whole file in memory.
-        return found.to(device=self._device, dtype=self._dtype, copy=True)
-
-    def check_all_taken(self, *, tied: bool) -> None:
-        """Raise ConfigError with the names of tensors that were not used."""
-        rest = [n for n in self._tensors if n not in self._taken and not NO_WEIGHT.search(n)]
-        if tied and "lm_head.weight" in rest:
-            head, embedding = (
-                self._tensors[name].get_tensor(name)
-                for name in ("lm_head.weight", "model.embed_tokens.weight")
-            )
-            if not torch.equal(head, embedding):
-                raise ConfigError(
-                    f"{self._name}: config.json: tie_word_embeddings = True, but lm_head.weight is"
-                    " not the embedding: set it to false if the head has weights of its own"
-                )
-            rest.remove("lm_head.weight")
-        refuse_unused(self._name, rest)
-
-
-def refuse_unused(checkpoint: str, names: Sequence[str]) -> None:
-    """Raise ConfigError if there are tensors that the model does not use."""
-    if names:
-        listed = ", ".join(sorted(names)[:MOST_REFUSALS])
-        raise ConfigError(
-            f"{checkpoint}: {len(names)} tensors are no part of the architecture that config.json"
-            f" names, so something would be left out: {listed}; {ANOTHER_ENGINE}"
-        )
-
-
-def _check_header(folder: str, file: Path) -> None:
-    """Refuse an implausible header length: the library would allocate it."""
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-    if length > MOST_HEADER_BYTES:
-        raise ConfigError(
-            f"{folder}: {file.name}: a header of {length} bytes; at most {MOST_HEADER_BYTES} are"
-            " read"
-        )
 
 
 def converted(gguf: Path) -> Path:
@@ -272,7 +216,7 @@ def _convert(gguf: Path, target: Path) -> None:
 
         where = {"gguf_file": gguf.name, "local_files_only": True}
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
-        net: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype=torch.float32, **where)
+        net: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, dtype="float32", **where)
     except ImportError as error:
         raise ConfigError(
             f"{gguf.name}: GGUF needs more packages: pip install 'wherry[llm]' ({error})"

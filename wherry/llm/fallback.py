@@ -7,6 +7,7 @@ smaller products, without the layout for CPUs.
 
 from __future__ import annotations
 
+import logging
 from math import prod
 from typing import Any, Final
 
@@ -14,30 +15,46 @@ import torch
 from torch import Tensor
 
 from wherry.llm.attention import Attention, Context, StepInputs
-from wherry.llm.checkpoint import DTYPES, MOST_REFUSALS, Checkpoint, refuse_unused
+from wherry.llm.checkpoint import MOST_REFUSALS, Checkpoint
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.model import Shape
+from wherry.llm.weights import DTYPES, refuse_unused
 from wherry.values.errors import ConfigError
 
+log = logging.getLogger("wherry")
+
+OTHER: Final = "serve it with vllm:..."
+#: Tokens of the text on which the logits are compared.
+SAMPLE_TOKENS: Final = 48
+#: How far logits may differ, as a part of the largest.
+TOLERANCE: Final = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 #: Options that transformers' modules may pass to attention with any value.
 OPTIONS: Final = {"position_ids", "sliding_window", "use_cache"}
 
 
 class TransformersNetwork:
-    """A decoder of transformers that uses the engine's attention."""
+    """A decoder of transformers that uses the engine's attention.
 
-    def __init__(self, checkpoint: Checkpoint, *, dtype: str, device: torch.device) -> None:
+    Without `exact` it may be of any architecture, and quantized. Then its logits are compared with
+    those of transformers' own attention once, and it is refused if they differ.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, *, dtype: str, device: torch.device, exact: bool = True
+    ) -> None:
         from transformers import AttentionInterface, AutoModelForCausalLM
 
         # transformers keeps attention functions in one table for the process.
         name = f"wherry-{id(self):x}"
         AttentionInterface.register(name, self._attend)
-        config = checkpoint.config()
-        self.shape = Shape.of(config)
+        config = checkpoint.config(exact=exact)
+        quantized = getattr(config, "quantization_config", None) is not None
         load: Any = AutoModelForCausalLM.from_pretrained
         try:
-            _check_size(checkpoint, config)
+            self.shape = Shape.of(config.get_text_config())
+            if not quantized:
+                _check_size(checkpoint, config)
             net, found = load(
                 checkpoint.folder,
                 dtype=DTYPES[dtype],
@@ -47,6 +64,8 @@ class TransformersNetwork:
                 attn_implementation=name,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # refused below, by their names
+                # Quantizers place weights themselves, and may not let them be moved.
+                **({"device_map": {"": str(device)}} if quantized else {}),
             )
         except ConfigError:
             raise
@@ -59,11 +78,16 @@ class TransformersNetwork:
                 f"{checkpoint.folder.name}: {len(missing)} tensors are missing, or have another"
                 f" shape: {', '.join(missing[:MOST_REFUSALS])}: download the checkpoint again"
             )
-        refuse_unused(checkpoint.folder.name, list(found["unexpected_keys"]))
-        self._net: Any = net.to(device).eval()
+        if exact:
+            refuse_unused(checkpoint.folder.name, list(found["unexpected_keys"]))
+        elif unused := sorted(found["unexpected_keys"]):
+            log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
+        self._net: Any = (net if quantized else net.to(device)).eval()
         self._now: tuple[StepInputs, Attention] | None = None
         self._attended = 0
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
+        if not exact:
+            self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
     def forward(self, step: StepInputs, attention: Attention) -> Tensor:
         self._now, self._attended = (step, attention), 0
@@ -147,6 +171,40 @@ class TransformersNetwork:
             raise ConfigError(
                 f"{name}: {kind} cannot run in the engine: only {self._attended} of its"
                 f" {shape.layers} layers are attention"
+            )
+
+    @torch.inference_mode()
+    def _compare(self, name: str, ours: str, dtype: torch.dtype, device: torch.device) -> None:
+        """Raise ConfigError unless a text in two pieces gives the logits that transformers' own
+        attention gives for it as a whole."""
+        tokens = min(SAMPLE_TOKENS, self.shape.max_positions)
+        half = tokens // 2
+        numbers = torch.arange(tokens, device=device)
+        sample = (numbers * 7919 + 11) % self.shape.vocabulary
+        attention = Attention(
+            layers=self.shape.layers,
+            kv_heads=self.shape.kv_heads,
+            head_size=self.shape.head_size,
+            tokens=tokens,
+            dtype=dtype,
+            device=device,
+        )
+        found: list[Tensor] = []
+        for begin, end in ((0, half), (half, tokens)):
+            piece, rows = numbers[begin:end], numbers[: end - begin]
+            context = Context(0, end - begin, end, [(0, end)])
+            step = StepInputs(sample[begin:end], piece, piece, rows, [context])
+            found.append(self.forward(step, attention))
+        try:
+            self._net.set_attn_implementation("eager")
+            expected = self._net(input_ids=sample[None], use_cache=False).logits[0].float()
+        finally:
+            self._net.set_attn_implementation(ours)
+        off = (torch.cat(found).float() - expected).abs().max() / expected.abs().max()
+        if not off <= TOLERANCE[dtype]:
+            raise ConfigError(
+                f"{name}: {type(self._net).__name__} cannot run in the engine: with its attention"
+                f" the logits differ from transformers' by {off:.2g} of the largest; {OTHER}"
             )
 
 

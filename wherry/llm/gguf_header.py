@@ -64,8 +64,8 @@ def check(name: str, file: BinaryIO, size: int) -> None:
         header = read(file, size)
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
-    if problem := _problem(header):
-        raise ConfigError(f"{name}: {problem}; {OTHER_ENGINE}")
+    if found := problem(header):
+        raise ConfigError(f"{name}: {found}; {OTHER_ENGINE}")
 
 
 def read(file: BinaryIO, size: int) -> Header:
@@ -88,7 +88,8 @@ def read(file: BinaryIO, size: int) -> Header:
     return Header(values, tuple(reader.tensor() for _ in range(tensors)))
 
 
-def _problem(header: Header) -> str:
+def problem(header: Header) -> str:
+    """Why a file cannot be converted exactly; "" if it can."""
     values = header.values
     kind = values.get("general.architecture")
     if kind not in ARCHITECTURES:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wherry.instances.devices import for_torch
+from wherry.llm.choice import AUTO
 from wherry.llm.constraint import Matcher
 from wherry.llm.defaults import defaults_of
 from wherry.llm.delta import Delta
@@ -170,6 +171,9 @@ class LLM(StepModel):
     one for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
     prompt or the messages, with "detokenize" the text of `token_ids`.
 
+    `engine` is "wherry", which computes what it knows exactly and refuses the rest, "transformers",
+    which runs the modules of that package (also quantized ones) in the same loop, or "auto".
+
     Parameters that a request does not set are those of the checkpoint's generation_config.json;
     with `generation_config` "none" they have no effect. With `trust_request_templates` a request
     may bring a chat template, a program: Jinja's sandbox bounds its lines, nothing its memory.
@@ -189,6 +193,7 @@ class LLM(StepModel):
         name: str = "",
         dtype: str = "auto",
         quantization: str | None = None,
+        engine: str = AUTO,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         max_running: int = 64,
@@ -214,6 +219,7 @@ class LLM(StepModel):
         self._options: dict[str, Any] = {
             "dtype": dtype,
             "quantization": quantization,
+            "engine": engine,
             "context_tokens": context_tokens,
             "cache_gb": cache_gb,
             "max_running": max_running,
@@ -279,7 +285,7 @@ class LLM(StepModel):
     ) -> _EngineRequest:
         """Add a request. A long prompt is tokenized in another thread."""
         if task == "detokenize":
-            return self._answered(self._text(list(token_ids)))
+            return self._answered(_text_of(self.engine, self.tokenizer, token_ids))
         if task not in ("generate", "tokenize"):
             raise InvalidRequest(
                 f"model {self.engine.name!r}: task must be 'generate', 'tokenize' or 'detokenize',"
@@ -398,16 +404,6 @@ class LLM(StepModel):
         for answer in request.answers:
             self._requests[answer.sequence] = (request, answer)
 
-    def _text(self, tokens: Sequence[int]) -> Delta:
-        self.engine.check_tokens(tokens)
-        if len(tokens) > (most := self.engine.context_tokens):
-            raise PromptTooLong(
-                f"model {self.engine.name!r}: {len(tokens)} tokens: this model's maximum context"
-                f" length is {most} tokens",
-                field="prompt",
-            )
-        return Delta(0, self.tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
-
     def _answered(self, delta: Delta) -> _EngineRequest:
         """A request that the tokenizer alone has answered; the next step returns it."""
         return _EngineRequest(Sampling(), stream=False, prompt="", answers=[], deltas=[delta])
@@ -452,6 +448,18 @@ class LLM(StepModel):
         if (stop := answer.stop_reason(reason)) is not None:
             details["stop_reason"] = stop
         request.deltas.append(answer.delta(reason, request.usage if request.done else {}, details))
+
+
+def _text_of(engine: Engine, tokenizer: Tokenizer, tokens: Sequence[int]) -> Delta:
+    """The text of tokens, special ones included, as an answer."""
+    engine.check_tokens(tokens)
+    if len(tokens) > (most := engine.context_tokens):
+        raise PromptTooLong(
+            f"model {engine.name!r}: {len(tokens)} tokens: this model's maximum context length is"
+            f" {most} tokens",
+            field="prompt",
+        )
+    return Delta(0, tokenizer.decode(tokens, skip_special=False), [], "stop", [], {})
 
 
 def _defaults(name: str, source: str) -> Mapping[str, Any]:

@@ -10,20 +10,25 @@ from typing import Any
 
 import torch
 
-from wherry.llm.checkpoint import DTYPES, Checkpoint
+from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.choice import AUTO, Here, choose
 from wherry.llm.engine import Engine
+from wherry.llm.facts import folder_facts
 from wherry.llm.kv_cache import KVCache
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.precompile import compile_programs
 from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
 from wherry.llm.scheduler import PROMPT_SHARE
 from wherry.llm.tokenizer import Tokenizer
+from wherry.llm.weights import DTYPES
 from wherry.observability.machine import Machine
 from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
 
 QUANTIZATIONS = (None, "int8")
+#: The engines that run in this loop.
+OURS = Here(frozenset(("wherry", "transformers")))
 #: Share of the free memory, after loading the weights, that the KV cache gets by default.
 CPU_SHARE = 0.25
 GPU_SHARE = 0.85
@@ -38,6 +43,7 @@ def load_engine(
     *,
     dtype: str = "auto",
     quantization: str | None = None,
+    engine: str = AUTO,
     context_tokens: int | None = None,
     cache_gb: float | None = None,
     max_running: int = 64,
@@ -56,13 +62,18 @@ def load_engine(
     torch.set_num_threads(threads or _threads())
     device = torch.device(device_name)
     checkpoint = Checkpoint.find(source)
-    config = checkpoint.config()
+    choice = choose(folder_facts(checkpoint), OURS, engine)
+    log.info("engine", extra={"model": name, "engine": choice.engine, "reason": choice.reason})
+    exact = choice.engine == "wherry"
+    config = checkpoint.config(exact=exact)
     precision = _precision(dtype, config, device)
     if quantization not in QUANTIZATIONS:
         raise ConfigError(
             f"model {name!r}: quantization must be 'int8' or None, not {quantization!r}"
         )
-    network = load_network(checkpoint, dtype=precision, device=device, quantization=quantization)
+    network = load_network(
+        checkpoint, dtype=precision, device=device, quantization=quantization, exact=exact
+    )
     shape = network.shape
     if shape.max_positions < config.max_position_embeddings:
         log.warning(
@@ -92,7 +103,7 @@ def load_engine(
             compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
     tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=context)
     ends = _ends(config, checkpoint.generation_config(), tokenizer)
-    engine = Engine(
+    made = Engine(
         runner.run,
         KVCache(blocks, block_size),
         name=name,
@@ -104,7 +115,7 @@ def load_engine(
         prompt_share=prompt_share,
         context_per_token=_context_per_token(shape),
     )
-    return engine, tokenizer
+    return made, tokenizer
 
 
 def _context_per_token(shape: Shape) -> float:

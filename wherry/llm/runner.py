@@ -11,12 +11,13 @@ from torch import Tensor
 
 from wherry.llm import int8
 from wherry.llm.attention import Attention, Context, StepInputs
-from wherry.llm.checkpoint import DTYPES, Checkpoint, Weights
+from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.families import FAMILIES
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.scheduler import Chunk
 from wherry.llm.tokenizer import Tokenizer
+from wherry.llm.weights import DTYPES, Weights
 
 log = logging.getLogger("wherry")
 
@@ -92,18 +93,24 @@ def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tupl
 
 
 def load_network(
-    checkpoint: Checkpoint, *, dtype: str, device: torch.device, quantization: str | None = None
+    checkpoint: Checkpoint,
+    *,
+    dtype: str,
+    device: torch.device,
+    quantization: str | None = None,
+    exact: bool = True,
 ) -> Network:
     """Load a checkpoint's decoder in this datatype, with 8-bit weights if `quantization` is "int8".
-    Reads files; blocks."""
-    config = checkpoint.config()
-    kind = config.architectures[0]
+    Without `exact` by transformers' modules, whatever config.json says. Reads files; blocks."""
+    config = checkpoint.config(exact=exact)
+    kind = config.architectures[0] if config.architectures else type(config).__name__
     precision = DTYPES[dtype]
-    if not FAMILIES[kind].own:
+    if not exact or not FAMILIES[kind].own:
         from wherry.llm.fallback import TransformersNetwork
 
-        log.warning("no model of our own for this architecture", extra={"architecture": kind})
-        foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device)
+        if exact:
+            log.warning("no model of our own for this architecture", extra={"architecture": kind})
+        foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
         if quantization is not None:
             foreign.exchange_products(int8.best_for(device))
             with torch.inference_mode():

@@ -19,25 +19,13 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from wherry.instances.source import import_file
 from wherry.models.model import FunctionModel, Model
+from wherry.runtime.engines import ENGINES, TargetError, language_model
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, LoadFailed
-
-#: What runs a checkpoint, by what stands before the colon: module, class, what comes after it.
-ENGINES: Final = {
-    "llm": ("wherry.llm.llm", "LLM", "FOLDER, or llm:ORGANISATION/MODEL"),
-    "llama-cpp": ("wherry.llm.llama_cpp", "LlamaCpp", "FILE.gguf"),
-    "vllm": ("wherry.llm.vllm_engine", "VLLM", "FOLDER, or vllm:ORGANISATION/MODEL"),
-}
-
-
-class TargetError(ConfigError):
-    """Raised for a target that is not there: the command line is wrong."""
 
 
 class TargetRaised(ConfigError):
@@ -69,7 +57,7 @@ def load_target(target: str) -> list[Model] | Runtime:
     """The models of one target. TargetError, or TargetRaised with the cause."""
     where, _, name = target.partition(":")
     if where in ENGINES:
-        return [_language_model(where, name)]
+        return [language_model(where, name)]
     module = _import(target, where)
     if name:
         return _models_of_object(_attribute(module, name, where), target)
@@ -80,36 +68,6 @@ def load_target(target: str) -> list[Model] | Runtime:
             " or subclass wherry.Model"
         )
     return models
-
-
-def _language_model(engine: str, source: str) -> Model:
-    """`llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`: a checkpoint behind an engine.
-
-    Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`.
-    """
-    checkpoint, options = source, ""
-    if not Path(source).exists():
-        checkpoint, _, options = source.partition("?")
-    if not checkpoint:
-        raise TargetError(f"{engine}: names no checkpoint; say {engine}:{ENGINES[engine][2]}")
-    module, name, _ = ENGINES[engine]
-    make = getattr(importlib.import_module(module), name)
-    try:
-        model: Model = make(checkpoint, **dict(_option(o) for o in options.split("&") if o))
-    except TypeError as error:
-        raise TargetError(f"{engine}:{source}: {error}") from None
-    return model
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """`name=value`: a number or true or false if it reads like one, else a text."""
-    name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
-        raise TargetError(f"{text!r} after the checkpoint's name is not of the form name=value")
-    try:
-        return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
-        return name, value
 
 
 def models_in(module: ModuleType) -> list[Model]:

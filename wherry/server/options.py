@@ -293,6 +293,8 @@ class CommandLine:
     api_key_file: str | None = option(None,
         "file with one key a line, as KEY or NAME: KEY (other users can read a process's flags)",
         "PATH")
+    engine: Literal["auto", "wherry", "transformers", "llama.cpp", "vllm"] = option("auto",
+        "what runs a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and it is logged why")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
     log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
 # fmt: on

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from wherry.cli import main
+from wherry.cli.checkpoints import print_checkpoint
+from wherry.values.errors import ConfigError
 
 ENSEMBLE = """platform: "ensemble"
 input { name: "i" data_type: TYPE_FP32 dims: 1 }
@@ -74,3 +77,34 @@ def test_a_repository_that_is_not_there_is_a_wrong_command_line(
 ) -> None:
     assert main(["check", f"--model-repository={tmp_path / 'missing'}"]) == 2
     assert "No such file or directory" in capsys.readouterr().err
+
+
+def test_what_a_checkpoint_needs_is_said_before_it_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "strange"
+    folder.mkdir()
+    config = {
+        "architectures": ["StrangeForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+        "num_attention_heads": 4, "max_position_embeddings": 512,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [100], "data_offsets": [0, 200]}}).encode()
+    file = folder / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(200))
+
+    print_checkpoint(f"llm:{folder}")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1].startswith("engine transformers architectures = ['StrangeForCausalLM']")
+    assert "context 512 tokens at most" in lines
+    assert "KV cache 1.0 MB for 1000 tokens" in lines
+    assert lines[-2].startswith("chat no")
+
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match="the file is cut off; download it again"):
+        print_checkpoint(f"llm:{folder}")
+    with pytest.raises(ConfigError, match="engine wherry: not computed exactly"):
+        print_checkpoint(f"llm:{folder}?engine=wherry")
+    for target in ("app.py", "llm:some/model", f"vllm:{folder}"):
+        print_checkpoint(target)
+    assert not capsys.readouterr().out

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from wherry.llm.checkpoint import MOST_HEADER_BYTES, Checkpoint
+from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.library_errors import brief
 from wherry.llm.runner import load_network
+from wherry.llm.safetensors_header import MOST_HEADER_BYTES
 from wherry.llm.tokenizer import Tokenizer
 from wherry.values.errors import ConfigError
 

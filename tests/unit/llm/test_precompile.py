@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.checkpoint import Checkpoint, Weights
+from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.linear import Linear
 from wherry.llm.model import Decoder
 from wherry.llm.precompile import MOST_SECONDS, compile_programs
+from wherry.llm.weights import Weights
 
 
 class Products:

@@ -9,8 +9,8 @@ import pytest
 
 from wherry import Model, Runtime
 from wherry.llm import LLM
+from wherry.runtime.engines import TargetError, with_engine
 from wherry.runtime.targets import (
-    TargetError,
     TargetRaised,
     load_target,
     load_targets,
@@ -189,11 +189,14 @@ def test_arguments_of_an_engine_may_follow_its_checkpoint(tmp_path: Path) -> Non
         assert isinstance(found, LLM)
         return found
 
+    config = tmp_path / "config.json"
+    config.write_text("{}")
     chat = model(f"llm:{tmp_path}?quantization=int8&cache_gb=2.5&name=chat&threads=1")
     assert (chat.source, chat.config().name) == (str(tmp_path), "chat")
     wanted = {"quantization": "int8", "cache_gb": 2.5, "threads": 1}
     assert wanted.items() <= chat._options.items()
     (tmp_path / "odd?a=1").mkdir()
+    config.rename(tmp_path / "odd?a=1" / "config.json")
     assert model(f"llm:{tmp_path}/odd?a=1").source == f"{tmp_path}/odd?a=1"
     for target, problem in (
         ("llm:x/y?cache_gb", "'cache_gb' after the checkpoint's name is not of the form"),
@@ -202,3 +205,31 @@ def test_arguments_of_an_engine_may_follow_its_checkpoint(tmp_path: Path) -> Non
     ):
         with pytest.raises(ConfigError, match=re.escape(problem)):
             model(target).config()
+
+
+def test_the_files_of_a_checkpoint_choose_its_engine(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["StrangeForCausalLM"]}')
+    (model,) = load_targets([f"llm:{tmp_path}"])  # type: ignore[misc]
+    assert isinstance(model, LLM)
+    assert model._options["engine"] == "transformers"
+    for engine, problem in (
+        ("wherry", "not computed exactly"),
+        ("llama.cpp", r"reads \.gguf files only"),
+        ("tgi", "engine must be one of auto, wherry"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            load_targets([with_engine(f"llm:{tmp_path}", engine)])
+    with pytest.raises(ConfigError, match=r"no config\.json there"):
+        load_targets([f"llm:{tmp_path.parent}"])
+    damaged = tmp_path / "x.gguf"
+    damaged.write_bytes(b"GGUF")
+    with pytest.raises(ConfigError, match=r"x\.gguf: "):
+        load_targets([f"llm:{damaged}"])
+
+
+def test_a_setting_names_the_engine_of_checkpoints_only() -> None:
+    assert with_engine("llm:a/b", "vllm") == "llm:a/b?engine=vllm"
+    assert with_engine("llm:a/b?name=x", "vllm") == "llm:a/b?name=x&engine=vllm"
+    for target in ("llm:a/b?engine=wherry", "app.py", "vllm:a/b", "app.py:llm"):
+        assert with_engine(target, "transformers") == target
+    assert with_engine("llm:a/b", "auto") == "llm:a/b"

@@ -1,0 +1,55 @@
+"""What does a checkpoint need? Said before it is loaded, from its headers and configurations."""
+
+from __future__ import annotations
+
+from wherry.cli.show import print_line, print_table
+from wherry.runtime.engines import with_options
+
+#: Tokens for which the KV cache is told.
+TOKENS = 1000
+
+
+def print_checkpoint(target: str) -> None:
+    """Print what a target `llm:...` needs, if its files are here. ConfigError if a file is missing
+    or damaged, or if no engine can serve it."""
+    kind, _, source = target.partition(":")
+    if kind != "llm":
+        return
+    from wherry.llm.choice import AUTO, choose
+    from wherry.llm.facts import facts_of, here, is_local
+    from wherry.llm.needs import needs_of
+
+    source, given = with_options(source)
+    if not is_local(source):
+        return
+    machine = here()
+    choice = choose(facts_of(source), machine, given.get("engine", AUTO))
+    needs = needs_of(source)
+    dtype = given.get("dtype", AUTO)
+    if dtype == AUTO:
+        ours = choice.engine in ("wherry", "transformers") and not machine.gpu
+        dtype = "float32" if ours else needs.stored_as
+    rows = [
+        ("engine", choice.engine, choice.reason),
+        ("weights", _size(needs.weight_bytes(dtype)), _weights(needs.parameters, dtype)),
+        ("stored", _size(needs.stored_bytes), needs.stored_as),
+        ("context", f"{needs.context_tokens or 'unknown'} tokens", "at most"),
+        ("KV cache", _size(needs.cache_bytes(TOKENS, dtype)), f"for {TOKENS} tokens"),
+    ]
+    if needs.has_chat_template:
+        parsers = f"calls: {needs.tool_parser}, thoughts: {needs.reasoning_parser}"
+        rows.append(("chat", "yes", parsers))
+    else:
+        rows.append(("chat", "no", "there is no chat template: it completes prompts"))
+    print_line(f"{target}")
+    print_table(rows, indent="  ")
+    print_line("")
+
+
+def _weights(parameters: int, dtype: str) -> str:
+    counted = f"{parameters / 1e6:.0f} million numbers as " if parameters else ""
+    return counted + dtype
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"

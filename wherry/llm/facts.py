@@ -1,0 +1,81 @@
+"""What do a checkpoint's files say of it, and what does this machine have? Reads no weights."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from wherry.llm import gguf_header
+from wherry.llm.checkpoint import MOST_REFUSALS, NOT_ALONE, Checkpoint
+from wherry.llm.choice import Facts, Here
+from wherry.llm.known import QUANTIZED, refusals
+from wherry.values.errors import ConfigError
+
+#: The packages that engines need.
+_PACKAGES: Final = {
+    "wherry": "transformers",
+    "transformers": "transformers",
+    "llama.cpp": "xllamacpp",
+    "vllm": "vllm",
+}
+_NVIDIA: Final = Path("/proc/driver/nvidia/version")
+
+
+def here() -> Here:
+    """The engines that are installed, and whether there is a GPU. Imports none of them."""
+    installed = {engine for engine, package in _PACKAGES.items() if find_spec(package)}
+    return Here(frozenset(installed), gpu=_NVIDIA.exists())
+
+
+def is_gguf(source: str) -> bool:
+    """Whether a source is a file in llama.cpp's format."""
+    path = Path(source).expanduser()
+    return path.suffix == ".gguf" and not path.is_dir()
+
+
+def is_local(source: str) -> bool:
+    """Whether a source's files are here; those of a hub id are not before it is loaded."""
+    return Path(source).expanduser().exists()
+
+
+def facts_of(source: str) -> Facts:
+    """The facts of a folder or a GGUF file. Reads headers and configurations, bounded in size.
+    ConfigError if there is no such thing, or if it is damaged."""
+    path = Path(source).expanduser()
+    if not is_gguf(source):
+        return folder_facts(Checkpoint(path))
+    try:
+        with path.open("rb") as opened:
+            header = gguf_header.read(opened, path.stat().st_size)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path.name}: {error}") from None
+    problem = gguf_header.problem(header)
+    return Facts(path.name, is_gguf=True, refusals=(problem,) if problem else ())
+
+
+def folder_facts(checkpoint: Checkpoint) -> Facts:
+    """The facts of a folder with a config.json."""
+    config = checkpoint.object("config.json")
+    found = refusals(config)
+    hindrance = next((str(one) for one in found if one.field == "auto_map"), "")
+    reasons = [str(one) for one in found[:MOST_REFUSALS]]
+    for name, remedy in NOT_ALONE.items():
+        if (checkpoint.folder / name).exists():
+            reasons.append(f"{name}: {remedy}")
+            if name == "adapter_config.json":
+                hindrance = hindrance or reasons[-1]
+    return Facts(
+        checkpoint.folder.name,
+        refusals=tuple(reasons),
+        hindrance=hindrance,
+        quantization=_quantization(config),
+    )
+
+
+def _quantization(config: dict[str, Any]) -> str:
+    said = next((config[name] for name in QUANTIZED if config.get(name) is not None), None)
+    if said is None:
+        return ""
+    method = said.get("quant_method") if isinstance(said, dict) else None
+    return method[:40] if isinstance(method, str) and method else "an unnamed method"

@@ -1,0 +1,96 @@
+"""Which model serves the checkpoint that a target names, by which engine?"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from wherry.models.model import Model
+from wherry.values.errors import ConfigError
+
+log = logging.getLogger("wherry")
+
+#: By what stands before the colon: module, class, and what comes after it.
+ENGINES: Final = {
+    "llm": ("wherry.llm.llm", "LLM", "FOLDER, FILE.gguf, or llm:ORGANISATION/MODEL"),
+    "llama-cpp": ("wherry.llm.llama_cpp", "LlamaCpp", "FILE.gguf"),
+    "vllm": ("wherry.llm.vllm_engine", "VLLM", "FOLDER, or vllm:ORGANISATION/MODEL"),
+}
+#: The engines of other classes than LLM, as `llm:` calls them.
+_OTHERS: Final = {"llama.cpp": "llama-cpp", "vllm": "vllm"}
+
+
+class TargetError(ConfigError):
+    """Raised for a target that is not there: the command line is wrong."""
+
+
+def language_model(kind: str, source: str) -> Model:
+    """A checkpoint behind an engine: `llm:FOLDER`, `llm:FILE.gguf` or `llm:ORGANISATION/MODEL`,
+    where the engine is chosen, or `llama-cpp:` and `vllm:`, where it is said.
+
+    Arguments of the engine's class may follow: `llm:FOLDER?quantization=int8&cache_gb=2`, and for
+    `llm:` the `engine`. ConfigError if there is none for the checkpoint.
+    """
+    checkpoint, given = with_options(source)
+    if not checkpoint:
+        raise TargetError(f"{kind}: names no checkpoint; say {kind}:{ENGINES[kind][2]}")
+    if kind == "llm":
+        kind, given = _chosen(checkpoint, given)
+    module, name, _ = ENGINES[kind]
+    make = getattr(importlib.import_module(module), name)
+    try:
+        model: Model = make(checkpoint, **given)
+    except TypeError as error:
+        raise TargetError(f"{kind}:{source}: {error}") from None
+    return model
+
+
+def with_engine(target: str, engine: str) -> str:
+    """A target `llm:...` with the engine that the settings name, unless it names one itself."""
+    kind, _, source = target.partition(":")
+    if kind != "llm" or engine == "auto" or "engine" in with_options(source)[1]:
+        return target
+    return f"{target}{'&' if '?' in source else '?'}engine={engine}"
+
+
+def with_options(source: str) -> tuple[str, dict[str, Any]]:
+    """A checkpoint's name, and the arguments that follow it."""
+    checkpoint, options = source, ""
+    if not Path(source).exists():
+        checkpoint, _, options = source.partition("?")
+    return checkpoint, dict(_option(o) for o in options.split("&") if o)
+
+
+def _chosen(checkpoint: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The kind of model for a checkpoint, and its arguments."""
+    from wherry.llm.choice import AUTO, choose
+    from wherry.llm.facts import facts_of, here, is_local
+
+    wanted = given.pop("engine", AUTO)
+    if not is_local(checkpoint):  # a hub id: its files are looked at when they are here
+        engine = wanted
+    else:
+        choice = choose(facts_of(checkpoint), here(), wanted)
+        engine = choice.engine
+        name = Path(checkpoint).name
+        log.info(
+            "engine chosen", extra={"checkpoint": name, "engine": engine, "why": choice.reason}
+        )
+    if engine in _OTHERS:
+        return _OTHERS[engine], given
+    return "llm", given | ({} if engine == AUTO else {"engine": engine})
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`name=value`: a number or true or false if it reads like one, else a text."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise TargetError(f"{text!r} after the checkpoint's name is not of the form name=value")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value
