@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
+from wherry.frontends.http.exchange import JSON
 from wherry.frontends.openai.errors import ErrorForm, error_object
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.values.request import InferResponse
@@ -121,6 +124,10 @@ class OpenAIAnswer(ABC):
             piece = replace(piece, logprobs=[_by_id(token) for token in piece.logprobs])
         return self.add(piece)
 
+    def piece(self, loaded: LoadedModel, response: InferResponse) -> ChoiceDelta:
+        """What one response of the model adds."""
+        return piece_of(loaded, response)
+
     @abstractmethod
     def add(self, piece: ChoiceDelta) -> list[Json]:
         """Take a piece in; return the choices of the chunks that it makes."""
@@ -133,6 +140,15 @@ class OpenAIAnswer(ABC):
         """The answer in one object."""
         choices = [self.choices[index] for index in sorted(self.choices)]
         return {**self._head(self.kind), "choices": choices, "usage": self.usage.json()}
+
+    @property
+    def media_type(self) -> str:
+        """Of the answer that is not a stream."""
+        return JSON
+
+    def body(self) -> bytes:
+        """The answer in one piece, as it goes onto the wire."""
+        return msgspec.json.encode(self.whole())
 
     def chunk(self, choice: Json) -> Json:
         """One event; where usage is asked for, all but the last say that they have none, or how

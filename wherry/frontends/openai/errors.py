@@ -71,7 +71,7 @@ def error_object(
         {
             "error": {
                 "message": message,
-                "type": TYPES.get(status, "server_error"),
+                "type": TYPES.get(status, TYPES[400] if status < 500 else "server_error"),
                 "param": param,
                 "code": code,
             }

@@ -31,6 +31,15 @@ class ScoreFit:
     score: TensorSpec
 
 
+@dataclass(frozen=True, slots=True)
+class HearingFit:
+    """A model that makes a text of a recording."""
+
+    audio: TensorSpec
+    #: Whether it has an input that says if it is to translate.
+    translates: bool
+
+
 def vector_fit(signature: Signature) -> VectorFit | None:
     vectors = [s for s in signature.outputs if s.form is Form.ARRAY and len(s.shape) == 1]
     if signature.streams or len(vectors) != 1 or vectors[0].datatype.dtype.kind != "f":
@@ -58,6 +67,21 @@ def score_fit(signature: Signature) -> ScoreFit | None:
     return ScoreFit(query, document, scores[0])
 
 
+def hearing_fit(signature: Signature) -> HearingFit | None:
+    needed = [spec for spec in signature.inputs if not spec.optional]
+    if len(needed) != 1 or not _is_audio(needed[0]) or text_output(signature) is None:
+        return None
+    task = signature.input("task")
+    return HearingFit(needed[0], task is not None and _is_text(task))
+
+
+def text_output(signature: Signature) -> TensorSpec | None:
+    """The output that is the answer's text: the only one, or the one of that name."""
+    outputs = signature.outputs
+    found = outputs[0] if len(outputs) == 1 else signature.output("text")
+    return found if found is not None and found.form is Form.TEXT else None
+
+
 def _one(specs: Sequence[TensorSpec]) -> TensorSpec | None:
     """The only one, or the only one that is required."""
     needed = [spec for spec in specs if not spec.optional]
@@ -74,6 +98,16 @@ def _is_tokens(spec: TensorSpec) -> bool:
         return spec.holds_lists and get_args(spec.json_type) == (int,)
     whole = spec.datatype.dtype.kind in "iu"
     return whole and spec.form in (Form.ARRAY, Form.ARRAYS) and spec.shape == (-1,)
+
+
+def _is_audio(spec: TensorSpec) -> bool:
+    """Whether a row is a recording: decoded for the model, or a file that it decodes itself."""
+    media = spec.media
+    if media is None or spec.shape != ():
+        return False
+    return media.kind == "audio" or (
+        media.kind == "file" and any(one.startswith("audio/") for one in media.accepts)
+    )
 
 
 def _is_number(spec: TensorSpec) -> bool:

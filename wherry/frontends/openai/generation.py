@@ -13,7 +13,7 @@ import msgspec
 from wherry.frontends.http.answers import respond
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.sse import EventStream
-from wherry.frontends.openai.answers import OpenAIAnswer, piece_of
+from wherry.frontends.openai.answers import OpenAIAnswer
 from wherry.frontends.openai.errors import BadField, described, fail
 from wherry.frontends.openai.spans import answered_with, asked_for
 from wherry.frontends.terms import terms_of
@@ -126,7 +126,7 @@ class Generation:
         if self._failed is not None:
             return
         try:
-            piece = piece_of(self._loaded, response)
+            piece = self._answer.piece(self._loaded, response)
             index = number * self._per_prompt + piece.index
             self._send(self._answer.take(replace(piece, index=index)), reply)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told
@@ -180,7 +180,8 @@ class Generation:
                 last = self._answer.end()
                 self._at_the_end()
                 if self._events is None:
-                    respond(self._exchange, msgspec.json.encode(self._answer.whole()))
+                    answer = self._answer
+                    respond(self._exchange, answer.body(), content_type=answer.media_type)
                 else:
                     self._finish(self._events, last)
                 return

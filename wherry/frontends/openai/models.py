@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from wherry.frontends.openai.errors import BadField, UnknownModel
-from wherry.frontends.openai.fits import score_fit, vector_fit
+from wherry.frontends.openai.fits import hearing_fit, score_fit, vector_fit
+from wherry.models.signature import Signature
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
 from wherry.values.datatypes import Form
@@ -19,8 +21,16 @@ NEEDS: Final = {
         " input"
     ),
     "scores": "it does not make one float of two texts, its only required inputs",
+    "transcriptions": "it does not make text of audio, its only required input",
+    "translations": "it does not make text of audio, its only required input, or has no 'task'",
     "tokens": "it has no input 'task'",
 }
+
+
+#: Inputs that a chat or a completion may give a model; one that needs more is for neither.
+GIVEN: Final = frozenset(
+    ("messages", "prompt", "token_ids", "parameters", "stream", "tools", "template", "task")
+)
 
 
 class AbleModels:
@@ -65,9 +75,12 @@ def abilities(loaded: LoadedModel) -> set[str]:
     able: set[str] = set()
     if texts and (len(signature.outputs) == 1 or signature.output("text")):
         by_input = {"messages": "chat", "prompt": "completions"}
-        able = {ability for name, ability in by_input.items() if name in inputs}
+        if {spec.name for spec in signature.inputs if not spec.optional} <= GIVEN:
+            able = {ability for name, ability in by_input.items() if name in inputs}
         if "task" in inputs and signature.output("token_ids"):
             able.add("tokens")
-    fits = {"embeddings": vector_fit, "scores": score_fit}
+    fits: dict[str, Callable[[Signature], object]] = {"embeddings": vector_fit, "scores": score_fit}
     able |= {ability for ability, fit in fits.items() if fit(signature) is not None}
+    if (hears := hearing_fit(signature)) is not None:
+        able |= {"transcriptions", "translations"} if hears.translates else {"transcriptions"}
     return able

@@ -25,6 +25,8 @@ def read_and_start(
     start: Start[T],
     exchange: Exchange,
     form: ErrorForm = error_object,
+    *,
+    is_json: bool = True,
 ) -> None:
     """Have `read` decode the body, here or in another thread, and then call `start` here.
 
@@ -37,7 +39,8 @@ def read_and_start(
 
     def read_large() -> T:
         body = entry.body(exchange)
-        check_values(body)
+        if is_json:
+            check_values(body)
         return read(body, ignored)
 
     def begin(wanted: T) -> None:

@@ -1,4 +1,4 @@
-"""Which model answers what is asked in one piece: vectors, scores, an order of documents?"""
+"""Which model makes vectors, scores, an order of documents, or the text of a recording?"""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Any
 
 import msgspec
 
+from wherry.frontends.content.named_values import named_values
+from wherry.frontends.http.answers import new_request_id
 from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.embedding import Embedding
 from wherry.frontends.openai.fields.decoding import decoded
 from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
+from wherry.frontends.openai.fields.transcription import TranscriptionRequest, read_form
+from wherry.frontends.openai.fits import hearing_fit
+from wherry.frontends.openai.generation import Generation
 from wherry.frontends.openai.models import AbleModels
 from wherry.frontends.openai.reading import read_and_start
 from wherry.frontends.openai.scores import Rerank, Score
+from wherry.frontends.openai.transcription import TranscriptionAnswer
 from wherry.frontends.v2.http.entry import HttpEntry
 from wherry.values.buffer import Buffer
 
@@ -25,6 +31,11 @@ TASKS: dict[str, tuple[type[msgspec.Struct], str, Any]] = {
     # Where Jina, vLLM and Cohere have it.
     **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), (RerankRequest, "scores", Rerank)),
     **dict.fromkeys(("/v1/score", "/score"), (ScoreRequest, "scores", Score)),
+}
+#: The model's ability, and its input `task`, if it has one.
+HEARING = {
+    "/v1/audio/transcriptions": ("transcriptions", "transcribe"),
+    "/v1/audio/translations": ("translations", "translate"),
 }
 
 
@@ -36,9 +47,11 @@ class TaskRoutes:
         self._models = AbleModels(entry.runtime)
 
     def routes(self) -> dict[str, Route]:
+        handlers = {path: partial(self._answer, *task) for path, task in TASKS.items()}
+        heard = {path: partial(self._hear, *task) for path, task in HEARING.items()}
         return {
-            path: Route({"POST": partial(self._answer, *task)}, "inference")
-            for path, task in TASKS.items()
+            path: Route({"POST": handler}, "inference")
+            for path, handler in {**handlers, **heard}.items()
         }
 
     def _answer(
@@ -52,3 +65,20 @@ class TaskRoutes:
             answers(self._entry, exchange, loaded, wanted).submit()
 
         read_and_start(self._entry, read, start, exchange)
+
+    def _hear(self, ability: str, task: str, exchange: Exchange) -> None:
+        def read(body: Buffer, ignored: list[str] | None) -> tuple[TranscriptionRequest, bytes]:
+            return read_form(named_values(exchange.request.head, body), ignored)
+
+        def start(exchange: Exchange, form: tuple[TranscriptionRequest, bytes]) -> None:
+            wanted, audio = form
+            loaded = self._models.able(wanted.model, ability)
+            fit = hearing_fit(loaded.signature)
+            assert fit is not None
+            inputs = {**wanted.inputs(), fit.audio.name: audio}
+            answer = TranscriptionAnswer(loaded, new_request_id(), wanted, task)
+            if fit.translates:
+                inputs["task"] = task
+            Generation(self._entry, exchange, loaded, wanted, answer).submit([inputs])
+
+        read_and_start(self._entry, read, start, exchange, is_json=False)

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from wherry.frontends.anthropic.fields import CountRequest, MessagesRequest
+from wherry.frontends.content.media_types import FORM
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import DetokenizeRequest, TokenizeRequest
@@ -16,7 +17,16 @@ from wherry.frontends.openai.fields.embeddings import EmbeddingRequest
 from wherry.frontends.openai.fields.messages import MOST_ROLE_CHARS
 from wherry.frontends.openai.fields.scores import RerankRequest, ScoreRequest
 from wherry.frontends.openai.responses import ResponsesRequest
-from wherry.frontends.openapi.operation import EVENTS, JSON, Json, Operation, json_of
+from wherry.frontends.openapi.operation import (
+    ANY_TEXT,
+    EVENTS,
+    FILE,
+    JSON,
+    TEXT,
+    Json,
+    Operation,
+    json_of,
+)
 from wherry.frontends.openapi.schemas import without_raw
 from wherry.frontends.openapi.v2_operations import OF_INFERENCE
 
@@ -240,6 +250,23 @@ class PairScores(msgspec.Struct, kw_only=True):
     usage: TokenUsage
 
 
+class Transcription(msgspec.Struct, kw_only=True):
+    """What was said in a recording; with `verbose_json` also what else the model tells."""
+
+    text: str
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None
+    segments: list[dict[str, Any]] = []
+    words: list[dict[str, Any]] = []
+
+
+class TranscriptionEvent(msgspec.Struct, kw_only=True):
+    """More of a transcription, or its end with all of it."""
+
+    type: str
+
+
 class TokenList(msgspec.Struct, kw_only=True):
     """The tokens of a text or a conversation."""
 
@@ -289,6 +316,27 @@ SHARPER: Final[dict[str, dict[str, Json]]] = {
     },
 }
 
+#: The form of a recording.
+_RECORDING: Final[Json] = {
+    "title": "TranscriptionForm",
+    "type": "object",
+    "properties": {
+        "file": FILE,
+        **dict.fromkeys(("model", "language", "prompt"), ANY_TEXT),
+        "temperature": {"type": "number"},
+        "stream": {"type": "boolean"},
+        "response_format": {
+            "type": "string",
+            "enum": ["json", "text", "verbose_json", "srt", "vtt"],
+        },
+        "timestamp_granularities[]": {
+            "type": "array",
+            "items": {"type": "string", "enum": ["segment", "word"]},
+        },
+    },
+    "required": ["file"],
+}
+
 _READS: Final = ("X-Request-Timeout", "X-Request-Id", "X-Tenant-Id")
 
 
@@ -310,6 +358,18 @@ def _conversion(summary: str, takes: Any, gives: Any) -> Operation:
         takes=json_of(without_raw(takes)),
         gives=json_of(gives),
         errors=OF_INFERENCE,
+        reads=_READS,
+    )
+
+
+def _hearing(summary: str) -> Operation:
+    return Operation(
+        summary=summary,
+        description="With `stream` the answer is a stream of server-sent events.",
+        takes={FORM: _RECORDING},
+        gives={JSON: Transcription, TEXT: ANY_TEXT, "text/vtt": ANY_TEXT, EVENTS: {}},
+        events=TranscriptionEvent,
+        errors=(*OF_INFERENCE, 415),
         reads=_READS,
     )
 
@@ -362,6 +422,12 @@ OF_ABILITY: Final[dict[str, dict[tuple[str, str], Operation]]] = {
             ("POST", path): _conversion("Scores of pairs of texts", ScoreRequest, PairScores)
             for path in ("/v1/score", "/score")
         },
+    },
+    "transcriptions": {
+        ("POST", "/v1/audio/transcriptions"): _hearing("What is said in a recording"),
+    },
+    "translations": {
+        ("POST", "/v1/audio/translations"): _hearing("What is said in a recording, in English"),
     },
     "tokens": {
         ("POST", "/v1/messages/count_tokens"): _conversion(
