@@ -79,13 +79,11 @@ class Usage:
         self.cached_tokens += usage.get("cached_tokens", 0)
 
     def json(self) -> Json:
-        cached = self.cached_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
-            # As vLLM, whose users compare the whole.
-            "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
 

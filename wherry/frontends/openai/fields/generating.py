@@ -100,6 +100,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     safety_identifier: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     prompt_cache_retention: msgspec.Raw = msgspec.Raw()
+    prompt_cache_options: msgspec.Raw = msgspec.Raw()
     prediction: msgspec.Raw = msgspec.Raw()
 
     @property
