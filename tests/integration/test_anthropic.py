@@ -104,6 +104,13 @@ def test_a_stream_gathers_what_the_whole_message_has(client: Any) -> None:
     ]  # fmt: skip
 
 
+def test_models_are_listed(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["caller", "chat"]
+    model = client.models.retrieve("chat")
+    assert (model.type, model.display_name) == ("model", "chat")
+    assert model.created_at.year >= 2024
+
+
 def test_errors_have_the_client_s_classes(client: Any) -> None:
     with pytest.raises(anthropic.NotFoundError, match="'claude' does not exist") as missing:
         client.messages.create(model="claude", max_tokens=1, messages=user("?"))

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import wherry
+from tests.ways import WAYS, served
 
 
 class Segment(TypedDict):
@@ -42,9 +43,9 @@ def piecewise(audio: wherry.Audio) -> Iterator[str]:
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[wherry.Server]:
-    with wherry.Server(hear, piecewise, port=0) as server:
+@pytest.fixture(scope="module", params=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[wherry.Server]:
+    with served(request.param, lambda: (hear, piecewise)) as server:
         yield server
 
 

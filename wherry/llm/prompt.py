@@ -118,6 +118,8 @@ def check_room(model: str, parameters: Parameters, context: int) -> None:
     """InvalidRequest if more tokens are asked for than `context` can hold, whatever the prompt."""
     for field in ("min_tokens", "max_tokens"):
         wanted = getattr(parameters, field) or 0
+        if field == "max_tokens" and parameters.clip_max_tokens:
+            continue
         if wanted > context:
             raise InvalidRequest(
                 f"model {model!r}: {field} must be at most {context}, this model's maximum context"

@@ -38,6 +38,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     #: Maximum of generated tokens. None: until the end of the text or of the context. 0 only with
     #: `echo`: the request is about the prompt alone.
     max_tokens: int | None = None
+    #: `max_tokens` may be more than the context holds, and is then what it has room for.
+    clip_max_tokens: bool = False
     #: The generation does not end or stop before this number of tokens.
     min_tokens: int = 0
     #: 0 always chooses the most probable token.

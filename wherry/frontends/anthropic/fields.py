@@ -197,6 +197,12 @@ class MessagesRequest(CountRequest):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
 
+    def inputs(self) -> dict[str, Any]:
+        """The inputs of a model that chats."""
+        inputs = self.chat().inputs()
+        inputs["parameters"]["clip_max_tokens"] = True  # clients send the most of a larger model
+        return inputs
+
     def chat(self) -> ChatRequest:
         chat = super().chat()
         chat.max_tokens = self.max_tokens

@@ -51,7 +51,8 @@ class Anthropic:
         loaded = self._models.able(wanted.model, "chat")
         has = loaded.signature.input
         if not has("parameters"):  # each request has to have it: it is no wish
-            inputs["parameters"].pop("max_tokens", None)
+            for name in ("max_tokens", "clip_max_tokens"):
+                inputs["parameters"].pop(name)
         if not has("template"):  # to which it would be a hint
             inputs.pop("template", None)
         spoken = ChatAnswer(loaded.name, new_request_id(), chat.calls())
@@ -69,8 +70,7 @@ def _read_message(
     body: Buffer, ignored: list[str] | None
 ) -> tuple[MessagesRequest, ChatRequest, dict[str, Any]]:
     wanted = decoded(body, MessagesRequest, ignored)
-    chat = wanted.chat()
-    return wanted, chat, chat.inputs()
+    return wanted, wanted.chat(), wanted.inputs()
 
 
 def _read_count(body: Buffer, ignored: list[str] | None) -> tuple[CountRequest, dict[str, Any]]:

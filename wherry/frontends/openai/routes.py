@@ -8,6 +8,7 @@ for; of a plain model a request may ask what it has inputs for, and is refused o
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -84,8 +85,12 @@ class OpenAI:
     # Models
 
     def _list(self, exchange: Exchange) -> None:
-        data = [self._described(name) for name in self._models.names()]
-        respond(exchange, msgspec.json.encode({"object": "list", "data": data}))
+        names = self._models.names()
+        data = [self._described(name) for name in names]
+        # The last three are for Anthropic's clients: there is but one page.
+        first, last = (names[0], names[-1]) if names else (None, None)
+        pages = {"has_more": False, "first_id": first, "last_id": last}
+        respond(exchange, msgspec.json.encode({"object": "list", "data": data, **pages}))
 
     def _show(self, name: str, exchange: Exchange) -> None:
         try:
@@ -96,7 +101,17 @@ class OpenAI:
             respond(exchange, msgspec.json.encode(self._described(name)))
 
     def _described(self, name: str) -> dict[str, Any]:
-        return {"id": name, "object": "model", "created": self._created, "owned_by": "wherry"}
+        """A model in OpenAI's words and in Anthropic's, of which neither minds the other's."""
+        created_at = datetime.fromtimestamp(self._created, UTC)
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "wherry",
+            "type": "model",
+            "display_name": name,
+            "created_at": created_at,
+        }
 
     # The server
 

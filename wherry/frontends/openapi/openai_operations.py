@@ -4,6 +4,7 @@ these models answer?"""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, Final, Literal
 
 import msgspec
@@ -68,6 +69,10 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     object: Literal["model"]
     created: int
     owned_by: str
+    #: In Anthropic's words.
+    type: Literal["model"]
+    display_name: str
+    created_at: datetime
 
 
 class OpenAIModels(msgspec.Struct, kw_only=True):
@@ -75,6 +80,9 @@ class OpenAIModels(msgspec.Struct, kw_only=True):
 
     object: Literal["list"]
     data: list[OpenAIModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class TokenUsage(msgspec.Struct, kw_only=True):

@@ -113,11 +113,12 @@ def test_fields_reach_the_engine_by_its_names() -> None:
         output_config={"effort": "low"}, metadata={"user_id": "u"}, service_tier="auto",
     )  # fmt: skip
     chat = wanted.chat()
-    inputs = chat.inputs()
+    inputs = wanted.inputs()
     parameters = inputs["parameters"]
     constraint = parameters.pop("constraint")
     assert parameters == {
         "max_tokens": 9, "stop": ["END"], "temperature": 0.5, "top_p": 0.9, "top_k": 3,
+        "clip_max_tokens": True,
     }  # fmt: skip
     assert constraint["json_schema"]["properties"]["name"] == {"const": "add"}
     assert chat.calls() == AllowedCalls({"add": TOOL["input_schema"]}, 1, forced=True)
