@@ -130,6 +130,20 @@ def test_a_chat_in_one_piece(client: openai.OpenAI) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (3, 9)
 
 
+def test_each_answer_has_an_id_that_clients_hand_on(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "parrot", "messages": user("x")}
+    ids = {client.chat.completions.create(**asked)._request_id for _ in range(2)}
+    with client.chat.completions.with_streaming_response.create(**asked, stream=True) as stream:
+        ids.add(stream.request_id)
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(**asked, extra_body={"temperature": "warm"})
+    ids.add(error.value.request_id)
+    assert len(ids - {None}) == 4
+    raw = client.chat.completions.with_raw_response.create
+    given = raw(**asked, extra_headers={"X-Request-Id": "mine"})
+    assert given.headers.get_list("x-request-id") == ["mine"]
+
+
 def test_a_chat_piece_by_piece_ends_with_usage(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(
         model="parrot",

@@ -44,7 +44,7 @@ def read_and_start(
         return read(body, ignored)
 
     def begin(wanted: T) -> None:
-        start(told(exchange, ignored) if ignored else exchange, wanted)
+        start(told(exchange, ignored or ()), wanted)
 
     try:
         entry.admission.check()
