@@ -14,6 +14,7 @@ import torch
 
 import wherry
 from tests.unit.llm import tiny
+from tests.unit.llm.test_lora import adapter as write_adapter
 from tests.ways import WAYS, served
 from wherry.llm import LLM
 from wherry.llm.tokenizer import Tokenizer
@@ -357,3 +358,44 @@ def test_of_several_language_models_one_is_to_be_named(folder: Path) -> None:
         assert (status, answer["error"]["param"]) == (400, "model")
         assert "there are: a, b" in answer["error"]["message"]
         assert post(server, "tokenize", prompt="Hi", model="b")[1]["count"] == 2
+
+
+def test_an_adapter_is_a_model_of_its_own_name(folder: Path, tmp_path: Path) -> None:
+    write_adapter(tmp_path / "sql", folder, seed=1)
+    chat = LLM(
+        folder, name="chat", adapter_folder=str(tmp_path), cache_gb=0.01, threads=1,
+        isolation="thread",
+    )  # fmt: skip
+    with (
+        wherry.Server(chat, port=0) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", timeout=PATIENCE) as client,
+    ):
+
+        def said(model: str) -> tuple[str, str]:
+            made = client.completions.create(
+                model=model, prompt="one two three", max_tokens=8, temperature=0
+            )
+            return made.model, made.choices[0].text
+
+        assert [(one.id, getattr(one, "parent", None)) for one in client.models.list()] == [
+            ("chat", None),
+            ("sql", "chat"),
+        ]
+        assert client.models.retrieve("sql").model_dump()["root"] == "sql"
+        alone, adapted = said("chat"), said("sql")
+        assert (alone[0], adapted[0]) == ("chat", "sql")
+        assert alone[1] != adapted[1]
+        chunks = client.chat.completions.create(
+            model="sql", messages=[{"role": "user", "content": "Hi"}], max_tokens=2, stream=True
+        )
+        assert {chunk.model for chunk in chunks} == {"sql"}
+        (tmp_path / "sql" / "adapter_model.safetensors").write_bytes(b"damaged")
+        with pytest.raises(openai.BadRequestError) as refused:
+            said("sql")
+        assert refused.value.param == "model"
+        (tmp_path / "sql" / "adapter_config.json").unlink()
+        with pytest.raises(openai.BadRequestError, match="'sql' does not exist") as missing:
+            said("sql")
+        assert missing.value.param == "model"
+        with pytest.raises(openai.NotFoundError, match="'sql' does not exist; there are: chat"):
+            client.models.retrieve("sql")

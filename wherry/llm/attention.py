@@ -7,7 +7,7 @@ depends only on its own length. A sequence in several pieces is concatenated fir
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -62,6 +62,8 @@ class StepInputs:
     #: The rows whose logits are requested.
     logit_rows: Tensor
     spans: Sequence[Context]
+    #: The rows of each adapter's sequences, by its key.
+    adapters: Mapping[str, Tensor] = field(default_factory=dict)
     #: Number of leading sequences with exactly one row (decode).
     decoding: int = field(init=False)
 

@@ -18,6 +18,7 @@ from typing import Final
 from torch import Tensor
 
 from wherry.llm.kv_cache import KVCache
+from wherry.llm.lora import Adapters
 from wherry.llm.sampler import prompt_report, sample
 from wherry.llm.sampling import Sampling
 from wherry.llm.scheduler import PROMPT_SHARE, Chunk, TokenScheduler
@@ -65,6 +66,8 @@ class Engine:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.name = name
+        #: What attaches adapters, if the network takes them.
+        self.adapters: Adapters | None = None
         self.vocabulary = vocabulary
         self.cache = cache
         self.scheduler = TokenScheduler(
@@ -96,10 +99,11 @@ class Engine:
         *,
         priority: int = 5,
         constraints: Many[Constraint] = (),
+        adapter: str = "",
     ) -> list[Sequence]:
         """Start `sampling.n` generations. InvalidRequest if the prompt cannot be used.
 
-        `constraints` is empty or has one for each answer.
+        `constraints` is empty or has one for each answer. `adapter` is the key of one, or "".
         """
         sampling.checked(self.name, self.vocabulary)
         room = self.context_tokens - len(prompt)
@@ -137,6 +141,7 @@ class Engine:
                 seed=seed + index * 0x9E3779B97F4A7C15,
                 ends=ends,
                 constraint=constraints[index] if constraints else None,
+                adapter=adapter,
             )
             for index in range(sampling.n)
         ]

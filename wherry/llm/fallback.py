@@ -8,6 +8,7 @@ smaller products, without the layout for CPUs.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from math import prod
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ from wherry.llm.attention import Attention, Context, StepInputs
 from wherry.llm.checkpoint import MOST_REFUSALS, Checkpoint
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
+from wherry.llm.lora import AdaptedLinear, Pair
 from wherry.llm.model import Shape
 from wherry.llm.weights import DTYPES, refuse_unused
-from wherry.values.errors import ConfigError
+from wherry.values.errors import ConfigError, InvalidRequest
 
 log = logging.getLogger("wherry")
 
@@ -85,6 +87,7 @@ class TransformersNetwork:
         self._net: Any = (net if quantized else net.to(device)).eval()
         self._now: tuple[StepInputs, Attention] | None = None
         self._attended = 0
+        self._adapted: dict[str, AdaptedLinear] = {}
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
         if not exact:
             self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
@@ -99,6 +102,43 @@ class TransformersNetwork:
         )
         logits: Tensor = answer.logits[0]
         return logits
+
+    def adapt(self, key: str, pairs: Mapping[str, Pair] | None) -> None:
+        """Set an adapter's matrices by the names of the modules, or remove it. ConfigError if one
+        does not fit its module."""
+        if pairs is None:
+            for module in self._adapted.values():
+                module.pairs.pop(key, None)
+            return
+        for name, (down, up) in pairs.items():
+            wide = self._adaptable(name)
+            if (up.shape[0], down.shape[1]) != wide:
+                raise InvalidRequest(
+                    f"adapter {key.partition(' ')[0]}: {name}: a layer of {wide[1]} to {wide[0]}"
+                    f" features, and its matrices are for {down.shape[1]} to {up.shape[0]}",
+                    field="adapter",
+                )
+        for name, pair in pairs.items():
+            self._adapted[name].pairs[key] = pair
+
+    def _adaptable(self, name: str) -> tuple[int, int]:
+        """The features that a linear layer gives and takes, which takes adapters from now on."""
+        if name not in self._adapted:
+            try:
+                base = self._net.get_submodule(name)
+            except AttributeError:
+                base = None
+            if not hasattr(base, "in_features") or "expert" in name:
+                raise InvalidRequest(
+                    f"the model has no linear layer {name[:80]!r} for adapters", field="adapter"
+                )
+            self._adapted[name] = AdaptedLinear(base, self._adapter_rows)
+            self._net.set_submodule(name, self._adapted[name])
+        base = self._adapted[name].base
+        return base.out_features, base.in_features
+
+    def _adapter_rows(self) -> Mapping[str, Tensor]:
+        return {} if self._now is None else self._now[0].adapters
 
     def exchange_products(self, linear: MakeLinear) -> None:
         """Replace its linear layers by those that `linear` makes. Products that a module does

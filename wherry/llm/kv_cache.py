@@ -22,6 +22,9 @@ _TAKEN, _FREE, _RESERVED = range(3)
 
 #: The identity of the empty prefix.
 ROOT = 0
+#: The identity of the block before, or of an empty prefix that is kept apart by its kind, and the
+#: tokens.
+Content = tuple[int | str, tuple[int, ...]]
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class BlockTable:
     blocks: list[int] = field(default_factory=list)
     #: Number of its leading blocks in the prefix cache, and the identity of the last of them.
     cached_blocks: int = 0
-    known_as: int = ROOT
+    known_as: int | str = ROOT
     #: Blocks reserved for it: first, stop.
     reserved: tuple[int, int] = (0, 0)
 
@@ -60,8 +63,8 @@ class KVCache:
         #: Cached blocks that no sequence uses, least recently used first.
         self._idle: OrderedDict[int, None] = OrderedDict()
         #: For each cached block: the identity of the block before it, and its tokens.
-        self._content: dict[int, tuple[int, tuple[int, ...]]] = {}
-        self._by_content: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._content: dict[int, Content] = {}
+        self._by_content: dict[Content, int] = {}
         self._identity: dict[int, int] = {}
         self._identities = ROOT
         self._empty_blocks = blocks
@@ -89,15 +92,17 @@ class KVCache:
     # Life of a sequence: open, then grow and register with each step, close
 
     def open(
-        self, tokens: Tokens[int], expected_tokens: int, *, reuse: bool = True
+        self, tokens: Tokens[int], expected_tokens: int, *, reuse: bool = True, kind: str = ""
     ) -> tuple[BlockTable, int]:
         """A block table with the cached prefix of `tokens`, and the length of that prefix in
         tokens.
 
         At least the last token is left to compute, since its logits are needed. Without `reuse` no
-        prefix is used: cached blocks have no log probabilities.
+        prefix is used: cached blocks have no log probabilities. Only prefixes of the same `kind`
+        are: the same tokens may have other keys and values, or be another tenant's.
         """
         table = BlockTable(self.blocks_for(max(expected_tokens, len(tokens))))
+        table.known_as = kind or ROOT
         most = len(tokens) - self.block_size if reuse else 0
         for key_start in range(0, most, self.block_size):
             key = (table.known_as, tuple(tokens[key_start : key_start + self.block_size]))

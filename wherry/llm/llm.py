@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from wherry.instances.devices import for_torch
+from wherry.llm.adapters import AdapterFolders
 from wherry.llm.choice import AUTO
 from wherry.llm.constraint import Matcher
 from wherry.llm.defaults import defaults_of
@@ -151,6 +152,28 @@ class _EngineRequest:
             "cached_tokens": first.cached_tokens,
         }
 
+    def echo(self, answer: _Answer, reports: Reports, tokenizer: Tokenizer) -> None:
+        """Put the prompt, and its log probabilities if requested, before the answer's first
+        piece."""
+        whole = self.prompt and self.sampling.truncate_prompt is None
+        answer.pending_text = (
+            self.prompt if whole else tokenizer.decode(self.tokens, skip_special=False)
+        )
+        if (most := self.sampling.logprobs) is not None:
+            answer.pending_logprobs = reports.echo(self.tokens, self.prompt_report, most)
+
+    def send(self, answer: _Answer, reason: str, reports: Reports) -> None:
+        """Make a piece of what was not sent of an answer, which ends with `reason` if it has."""
+        details: dict[str, Any] = {}
+        if not self.begun:
+            self.begun = True
+            details = reports.prompt(self.tokens, self.prompt_report, self.sampling)
+            if self.style:
+                details["style"] = self.style
+        if (stop := answer.stop_reason(reason)) is not None:
+            details["stop_reason"] = stop
+        self.deltas.append(answer.delta(reason, self.usage if self.done else {}, details))
+
     @property
     def done(self) -> bool:
         return self.answers is not None and all(answer.done for answer in self.answers)
@@ -170,6 +193,9 @@ class LLM(StepModel):
     fields of `Parameters`, `template` variables of the chat template. The responses are `Delta`s,
     one for each answer if `stream` is false. With `task` "tokenize" the answer is the tokens of the
     prompt or the messages, with "detokenize" the text of `token_ids`.
+
+    `adapters` are folders of LoRA adapters by the names by which requests ask for them;
+    `adapter_folder` has more, one in each folder, which may come and go.
 
     `engine` is "wherry", which computes what it knows exactly and refuses the rest, "transformers",
     which runs the modules of that package (also quantized ones) in the same loop, or "auto".
@@ -194,6 +220,8 @@ class LLM(StepModel):
         dtype: str = "auto",
         quantization: str | None = None,
         engine: str = AUTO,
+        adapters: Mapping[str, str | Path] | str | None = None,
+        adapter_folder: str | None = None,
         context_tokens: int | None = None,
         cache_gb: float | None = None,
         max_running: int = 64,
@@ -234,6 +262,7 @@ class LLM(StepModel):
             raise ConfigError(
                 f"llm {self.source}: prompt_share must be between 0 and 1, not {prompt_share}"
             )
+        self.adapters = AdapterFolders.of(self.source, adapters, adapter_folder)
         default_name = Path(self.source).name.removesuffix(".gguf").replace(" ", "-") or "llm"
         self._settings = {
             "name": name or default_name,
@@ -248,7 +277,11 @@ class LLM(StepModel):
 
         name = self._settings["name"]
         self.engine, self.tokenizer = load_engine(
-            self.source, name, str(for_torch(device, name)), **self._options
+            self.source,
+            name,
+            str(for_torch(device, name)),
+            adapted=bool(self.adapters),
+            **self._options,
         )
         self.tokenizer.trusts_templates = self._trusts_templates
         self.defaults = _defaults(name, self.source) if self._uses_defaults else {}
@@ -256,7 +289,9 @@ class LLM(StepModel):
         self.style = ModelStyle(
             self.tokenizer.chat_template, self.tokenizer.special_tokens(), **self._parsers
         )
-        self._prompts = PromptReader(self.engine.name, self.tokenizer, self.engine.vocabulary)
+        self._prompts = PromptReader(
+            self.engine.name, self.tokenizer, self.engine.vocabulary, self.engine.adapters
+        )
         self._requests: dict[Generation, tuple[_EngineRequest, _Answer]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="wherry-reader")
 
@@ -301,6 +336,7 @@ class LLM(StepModel):
             special=parameters.add_special_tokens,
             constraint=parameters.constraint,
             bad_words=parameters.bad_words,
+            adapter=self.adapters.found(self.engine.name, parameters.adapter),
             truncate=tokens_to_keep(self.engine.name, parameters, self.engine.context_tokens),
             truncation_side=parameters.truncation_side,
             may_be_empty=task == "tokenize",
@@ -356,6 +392,13 @@ class LLM(StepModel):
                 self.engine.remove(answer.sequence)
                 self._requests.pop(answer.sequence, None)
 
+    def variants(self) -> Sequence[str]:
+        """The names of its adapters."""
+        return self.adapters.names()
+
+    def may_have_variant(self, name: str) -> bool:
+        return self.adapters.may_have(name)
+
     def gauges(self) -> Mapping[str, float]:
         return self.engine.gauges()
 
@@ -389,7 +432,12 @@ class LLM(StepModel):
         constraints: list[Matcher] = []
         if constraint is not None:
             constraints = [constraint, *(constraint.copy() for _ in range(1, sampling.n))]
-        sequences = self.engine.add(request.tokens, sampling, constraints=constraints)
+        adapter = ""
+        if read.adapter is not None and self.engine.adapters is not None:
+            adapter = self.engine.adapters.attach(read.adapter, {s.adapter for s in self._requests})
+        sequences = self.engine.add(
+            request.tokens, sampling, constraints=constraints, adapter=adapter
+        )
         skips, hidden = sampling.skip_special_tokens, frozenset[int]()
         if request.has_style:
             end = self.tokenizer.decode(request.tokens[-END_TOKENS:], skip_special=False)
@@ -413,7 +461,7 @@ class LLM(StepModel):
         if event.error is not None:
             raise event.error
         if event.sequence.sampling.echo and event.sequence.generated_tokens <= 1:
-            self._echo(request, answer)
+            request.echo(answer, self._reports, self.tokenizer)
         reason = event.finish_reason
         if event.sampled is not None:
             reason = answer.append(event.sampled, reason, self._reports)
@@ -424,30 +472,7 @@ class LLM(StepModel):
             del self._requests[event.sequence]
             request.error = _form_error(self.engine.name, event.sequence) or request.error
         if reason or (request.stream and answer.pending_text):
-            self._send(request, answer, reason)
-
-    def _echo(self, request: _EngineRequest, answer: _Answer) -> None:
-        """Put the prompt, and its log probabilities if requested, before the answer's first
-        piece."""
-        tokens = request.tokens
-        whole = request.prompt and request.sampling.truncate_prompt is None
-        answer.pending_text = (
-            request.prompt if whole else self.tokenizer.decode(tokens, skip_special=False)
-        )
-        if (most := request.sampling.logprobs) is not None:
-            answer.pending_logprobs = self._reports.echo(tokens, request.prompt_report, most)
-
-    def _send(self, request: _EngineRequest, answer: _Answer, reason: str) -> None:
-        details: dict[str, Any] = {}
-        if not request.begun:
-            request.begun = True
-            report = request.prompt_report
-            details = self._reports.prompt(request.tokens, report, request.sampling)
-            if request.style:
-                details["style"] = request.style
-        if (stop := answer.stop_reason(reason)) is not None:
-            details["stop_reason"] = stop
-        request.deltas.append(answer.delta(reason, request.usage if request.done else {}, details))
+            request.send(answer, reason, self._reports)
 
 
 def _text_of(engine: Engine, tokenizer: Tokenizer, tokens: Sequence[int]) -> Delta:

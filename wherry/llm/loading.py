@@ -14,7 +14,9 @@ from wherry.llm.checkpoint import Checkpoint
 from wherry.llm.choice import AUTO, Here, choose
 from wherry.llm.engine import Engine
 from wherry.llm.facts import folder_facts
+from wherry.llm.fallback import TransformersNetwork
 from wherry.llm.kv_cache import KVCache
+from wherry.llm.lora import Adapters
 from wherry.llm.model import Decoder, Shape
 from wherry.llm.precompile import compile_programs
 from wherry.llm.runner import ModelRunner, cache_bytes_per_token, load_network
@@ -44,6 +46,7 @@ def load_engine(
     dtype: str = "auto",
     quantization: str | None = None,
     engine: str = AUTO,
+    adapted: bool = False,
     context_tokens: int | None = None,
     cache_gb: float | None = None,
     max_running: int = 64,
@@ -52,7 +55,8 @@ def load_engine(
     block_size: int = 16,
     threads: int | None = None,
 ) -> tuple[Engine, Tokenizer]:
-    """Load a checkpoint and build its engine and tokenizer.
+    """Load a checkpoint and build its engine and tokenizer. If it is to be `adapted`, the engine
+    takes adapters.
 
     Blocks: reads (or downloads) files and may compile. ConfigError names settings that do not fit
     the checkpoint or device.
@@ -72,7 +76,12 @@ def load_engine(
             f"model {name!r}: quantization must be 'int8' or None, not {quantization!r}"
         )
     network = load_network(
-        checkpoint, dtype=precision, device=device, quantization=quantization, exact=exact
+        checkpoint,
+        dtype=precision,
+        device=device,
+        quantization=quantization,
+        exact=exact,
+        adapted=adapted,
     )
     shape = network.shape
     if shape.max_positions < config.max_position_embeddings:
@@ -115,6 +124,8 @@ def load_engine(
         prompt_share=prompt_share,
         context_per_token=_context_per_token(shape),
     )
+    if isinstance(network, TransformersNetwork):
+        made.adapters = Adapters(network, DTYPES[precision], device)
     return made, tokenizer
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from wherry.llm.constraint import AnswerForm, Grammars, Matcher
 from wherry.llm.delta import check_one_prompt
 from wherry.llm.sampling import Parameters
 from wherry.llm.tokenizer import Tokenizer, truncated
 from wherry.values.errors import InvalidRequest
+
+if TYPE_CHECKING:  # imports torch
+    from wherry.llm.lora import Adapters, AdapterWeights
 
 #: Characters of a prompt that is tokenized in the engine's thread: at most about 20 ms.
 SHORT_CHARACTERS: Final = 4096
@@ -28,6 +32,8 @@ class TokenizedPrompt:
     constraint: Matcher | None = None
     #: The request's bad words as tokens.
     bad_words: tuple[tuple[int, ...], ...] = ()
+    #: Its adapter's key, and the weights if they are not loaded yet.
+    adapter: AdapterWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class Prompt:
     special: bool | None = None
     constraint: AnswerForm | None = None
     bad_words: Sequence[str] = ()
+    #: The folder of the adapter.
+    adapter: Path | None = None
     #: Number of tokens to keep, None for all, and which side is cut off.
     truncate: int | None = None
     truncation_side: str = "left"
@@ -54,6 +62,8 @@ class Prompt:
     @property
     def is_short(self) -> bool:
         """Whether reading it takes no longer than a step of the engine."""
+        if self.adapter is not None:
+            return False
         if self.constraint is not None or len(self.prompt) > SHORT_CHARACTERS:
             return False
         if self.template and "chat_template" in self.template:
@@ -65,21 +75,27 @@ class Prompt:
 class PromptReader:
     """Tokenizes prompts and compiles constraints for one model."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, vocabulary: int, adapters: Adapters | None = None
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
+        self._adapters = adapters
         self.grammars = Grammars(model, tokenizer, vocabulary)
 
     def read(self, given: Prompt) -> TokenizedPrompt:
-        """Tokenize the prompt and compile the constraint. May take seconds. InvalidRequest says
-        what is wrong. Any thread, but one call at a time."""
+        """Tokenize the prompt, compile the constraint, and read the adapter. May take seconds.
+        InvalidRequest says what is wrong. Any thread, but one call at a time."""
         tokens = self._tokens(given)
         if given.truncate is not None:
             tokens = truncated(tokens, given.truncate, given.truncation_side)
         words = tuple(dict.fromkeys(self._spellings(given.bad_words)))
-        if given.constraint is None:
-            return TokenizedPrompt(tokens, None, words)
-        return TokenizedPrompt(tokens, self.grammars.constraint(given.constraint), words)
+        constraint = adapter = None
+        if given.constraint is not None:
+            constraint = self.grammars.constraint(given.constraint)
+        if given.adapter is not None and self._adapters is not None:
+            adapter = self._adapters.read(given.adapter)
+        return TokenizedPrompt(tokens, constraint, words, adapter)
 
     def _spellings(self, words: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """The tokens of each word by itself, and of the word after a space if that begins with

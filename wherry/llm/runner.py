@@ -59,6 +59,7 @@ class ModelRunner:
         slots: list[int] = []
         logit_rows: list[int] = []
         spans: list[Context] = []
+        adapters: dict[str, list[int]] = {}
         size = self._block_size
         for chunk in chunks:
             sequence, stop = chunk.sequence, chunk.start + chunk.count
@@ -66,6 +67,9 @@ class ModelRunner:
             spans.append(
                 Context(len(tokens), chunk.count, stop, _pieces(sequence.table.extents, size, stop))
             )
+            if sequence.adapter:
+                rows = adapters.setdefault(sequence.adapter, [])
+                rows += range(len(tokens), len(tokens) + chunk.count)
             tokens += sequence.tokens[chunk.start : stop]
             positions += range(chunk.start, stop)
             slots += [blocks[p // size] * size + p % size for p in range(chunk.start, stop)]
@@ -77,6 +81,7 @@ class ModelRunner:
             packed[2],
             torch.tensor(logit_rows, dtype=torch.long, device=self.device),
             spans,
+            {key: torch.tensor(rows, device=self.device) for key, rows in adapters.items()},
         )
 
 
@@ -99,16 +104,18 @@ def load_network(
     device: torch.device,
     quantization: str | None = None,
     exact: bool = True,
+    adapted: bool = False,
 ) -> Network:
     """Load a checkpoint's decoder in this datatype, with 8-bit weights if `quantization` is "int8".
-    Without `exact` by transformers' modules, whatever config.json says. Reads files; blocks."""
+    Without `exact` by transformers' modules, whatever config.json says, and so if it is to be
+    `adapted`. Reads files; blocks."""
     config = checkpoint.config(exact=exact)
     kind = config.architectures[0] if config.architectures else type(config).__name__
     precision = DTYPES[dtype]
-    if not exact or not FAMILIES[kind].own:
+    if adapted or not exact or not FAMILIES[kind].own:
         from wherry.llm.fallback import TransformersNetwork
 
-        if exact:
+        if exact and not adapted:
             log.warning("no model of our own for this architecture", extra={"architecture": kind})
         foreign = TransformersNetwork(checkpoint, dtype=dtype, device=device, exact=exact)
         if quantization is not None:

@@ -100,6 +100,10 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     truncation_side: Literal["left", "right"] = "left"
     #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
+    #: The name of an adapter (LoRA) of the model; "": the model alone.
+    adapter: str = ""
+    #: Prefixes are shared with requests of the same salt only.
+    cache_salt: str = ""
 
     @property
     def reports_prompt(self) -> bool:

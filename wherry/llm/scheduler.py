@@ -178,7 +178,12 @@ class TokenScheduler:
         running sequence. With less it would soon be preempted."""
         cache = self.cache
         expected = min(sequence.max_length, len(sequence.tokens) + GROWTH_TOKENS)
-        table, known = cache.open(sequence.tokens, expected, reuse=not sequence.reports_prompt)
+        table, known = cache.open(
+            sequence.tokens,
+            expected,
+            reuse=not sequence.reports_prompt,
+            kind=sequence.prefix_kind,
+        )
         spare = len(self.running) * cache.block_size if self.running else 0
         needed = cache.blocks_for(len(sequence.tokens) + spare) - len(table.blocks)
         if needed > cache.available_blocks or not cache.grow(table, len(sequence.tokens)):

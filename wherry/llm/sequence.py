@@ -56,6 +56,8 @@ class Sequence:
     #: Tokens that end the generation.
     ends: frozenset[int] = frozenset()
     constraint: Constraint | None = None
+    #: The key of its adapter; "": the model alone.
+    adapter: str = ""
     #: Counts of the generated tokens; maintained only if the request sets a penalty.
     occurrences: Counter[int] = field(default_factory=Counter)
     #: Number of leading tokens whose keys and values are in the KV cache.
@@ -67,6 +69,12 @@ class Sequence:
     #: Log probabilities of the prompt's tokens from the second on, as far as requested and
     #: computed.
     prompt_report: list[Sampled] = field(default_factory=list)
+
+    @property
+    def prefix_kind(self) -> str:
+        """With which sequences it may share a prefix: those of its adapter and salt."""
+        salt = self.sampling.cache_salt
+        return f"{self.adapter}/{salt}" if self.adapter or salt else ""
 
     @property
     def reports_prompt(self) -> bool:

@@ -102,6 +102,15 @@ class Model:
     #: Makes an instance of a special kind from its name, device, configuration and the Runtime.
     make_instance: Callable[[str, Device, ModelConfig, Any], Any] | None = None
 
+    def variants(self) -> Sequence[str]:
+        """Further names by which clients may ask for this model: adapters of a language model. May
+        read files."""
+        return ()
+
+    def may_have_variant(self, name: str) -> bool:
+        """Whether this may be one of `variants`, as far as is known without reading files."""
+        return name in self.variants()
+
     @property
     def variable_strings(self) -> Sequence[str]:
         """String inputs whose rows must have the same shape within a batch."""

@@ -29,6 +29,8 @@ class Wanted(Protocol):
     """What a request says of its generation, in whatever protocol it came."""
 
     @property
+    def model(self) -> str | None: ...
+    @property
     def stream(self) -> bool | None: ...
     @property
     def n(self) -> int | None: ...
@@ -103,7 +105,12 @@ class Generation:
         self._at_the_end = lambda: attributes.update(answered_with(self._answer))
 
     def _known(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """The inputs that the model has; what it has not must not have been asked for."""
+        """The inputs that the model has; what it has not must not have been asked for. A variant of
+        the model is a parameter, and what the answer is called."""
+        wanted = self._wanted.model
+        if wanted is not None and wanted != self._loaded.name and "task" not in inputs:
+            self._answer.model = wanted
+            inputs = {**inputs, "parameters": {**inputs["parameters"], "adapter": wanted}}
         names = {spec.name for spec in self._loaded.signature.inputs}
         if "stream" in names:
             inputs = {**inputs, "stream": bool(self._wanted.stream)}

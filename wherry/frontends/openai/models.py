@@ -41,14 +41,28 @@ class AbleModels:
 
     def names(self, ability: str | None = None) -> list[str]:
         """Those with this ability; None: with any."""
-        models = self._runtime.models()
-        return sorted({m.name for m in models if (a := abilities(m)) and ability in (None, *a)})
+        return sorted({m.name for m in self._with(ability)})
 
-    def named(self, name: str) -> LoadedModel:
-        """The model of this name, whatever it can. UnknownModel."""
+    def listed(self) -> list[tuple[str, str]]:
+        """Those with any ability, then their variants: names, and the models' own. May read
+        files."""
+        models = self._with(None)
+        variants = [(name, m.name) for m in models for name in m.model.variants()]
+        return sorted((m.name, m.name) for m in models) + sorted(variants)
+
+    def _with(self, ability: str | None) -> list[LoadedModel]:
+        models = self._runtime.models()
+        return [m for m in models if (a := abilities(m)) and ability in (None, *a)]
+
+    def named(self, name: str, *, variants: bool = True) -> LoadedModel:
+        """The model of this name, or one that may have this variant, whatever it can.
+        UnknownModel."""
         try:
             return self._runtime.model(name)
         except ModelNotFound:
+            models = self._with(None) if variants else []
+            if found := next((m for m in models if m.model.may_have_variant(name)), None):
+                return found
             able = ", ".join(self.names())
             raise UnknownModel(f"the model '{name}' does not exist; there are: {able}") from None
 

@@ -19,7 +19,7 @@ from wherry.frontends.http.exchange import Exchange
 from wherry.frontends.http.route import Route
 from wherry.frontends.openai.answers import AnswerParts, OpenAIAnswer
 from wherry.frontends.openai.chat_answer import ChatAnswer
-from wherry.frontends.openai.errors import UnknownModel, UnknownRoute, fail
+from wherry.frontends.openai.errors import UnknownRoute, fail
 from wherry.frontends.openai.fields.chat import ChatRequest
 from wherry.frontends.openai.fields.completion import CompletionRequest
 from wherry.frontends.openai.fields.conversion import (
@@ -82,26 +82,28 @@ class OpenAI:
             return Route({"GET": _missing, "POST": _missing}, "inference")
         return None
 
-    # Models
+    # Models. A variant's files may come and go: looking for them is for another thread.
 
     def _list(self, exchange: Exchange) -> None:
-        names = self._models.names()
-        data = [self._described(name) for name in names]
-        # The last three are for Anthropic's clients: there is but one page.
-        first, last = (names[0], names[-1]) if names else (None, None)
-        pages = {"has_more": False, "first_id": first, "last_id": last}
-        respond(exchange, msgspec.json.encode({"object": "list", "data": data, **pages}))
+        def tell(found: list[tuple[str, str]]) -> None:
+            data = [self._described(name, of) for name, of in found]
+            # The last three are for Anthropic's clients: there is but one page.
+            first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+            pages = {"has_more": False, "first_id": first, "last_id": last}
+            respond(exchange, msgspec.json.encode({"object": "list", "data": data, **pages}))
+
+        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
 
     def _show(self, name: str, exchange: Exchange) -> None:
-        try:
-            self._models.named(name)
-        except UnknownModel as error:
-            fail(exchange, error)
-        else:
-            respond(exchange, msgspec.json.encode(self._described(name)))
+        def tell(found: list[tuple[str, str]]) -> None:
+            of = dict(found).get(name) or self._models.named(name, variants=False).name
+            respond(exchange, msgspec.json.encode(self._described(name, of)))
 
-    def _described(self, name: str) -> dict[str, Any]:
-        """A model in OpenAI's words and in Anthropic's, of which neither minds the other's."""
+        self._entry.off_loop(exchange, self._models.listed, tell, fail, reads=False)
+
+    def _described(self, name: str, of: str) -> dict[str, Any]:
+        """A model, or a variant `of` one, in OpenAI's words and in Anthropic's, of which neither
+        minds the other's."""
         created_at = datetime.fromtimestamp(self._created, UTC)
         return {
             "id": name,
@@ -111,6 +113,7 @@ class OpenAI:
             "type": "model",
             "display_name": name,
             "created_at": created_at,
+            **({} if name == of else {"root": name, "parent": of}),
         }
 
     # The server

@@ -156,7 +156,6 @@ def test_a_field_that_is_not_known_is_left_out_and_named() -> None:
         ({"use_beam_search": True}, "use_beam_search"),
         ({"length_penalty": 2.0}, "length_penalty"),
         ({"logits_processors": ["x"]}, "logits_processors"),
-        ({"cache_salt": "s"}, "cache_salt"),
         ({"functions": []}, "functions"),
     ],
 )

@@ -26,6 +26,7 @@ SAME: Final = (
     "n", "temperature", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words",
     "logprob_token_ids", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "truncation_side",
+    "cache_salt",
 )  # fmt: skip
 #: Fields that the engine calls by another name.
 RENAMED: Final = {
@@ -82,6 +83,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     echo: bool | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    #: Prefixes are shared with requests of the same salt only.
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
     #: 1 runs first.
     priority: Whole | None = None
     #: What the answer must look like, as vLLM names it: now, and before.
@@ -137,7 +140,9 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if blamed == "constraint":
             return next((field for field, _ in self.forms()), blamed)
         names = {ours: name for name, ours in RENAMED.items()}
-        return {"truncate_prompt": "truncate_prompt_tokens", **names}.get(blamed, blamed)
+        return {"adapter": "model", "truncate_prompt": "truncate_prompt_tokens", **names}.get(
+            blamed, blamed
+        )
 
     def shows_thoughts(self) -> bool:
         """Whether the answer has what the model thought."""

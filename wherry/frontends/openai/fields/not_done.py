@@ -36,7 +36,6 @@ OF_GENERATIONS: Final = {
     "length_penalty": NotDone((1.0,)),
     "early_stopping": NotDone((False,)),
     "logits_processors": NotDone(([],)),
-    "cache_salt": NotDone(),
     "kv_transfer_params": NotDone(({},)),
     "vllm_xargs": NotDone(({},)),
     "thinking_token_budget": NotDone(),
