@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(
             "an object's address in a test's name: give it an id\n" + changing[0]
         )
+
+    for item in items:
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a GPU that torch can use"))
+
+
+@cache
+def has_gpu() -> bool:
+    if not Path("/proc/driver/nvidia/version").exists():  # importing torch takes seconds
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def pytest_collection_finish() -> None:

@@ -1,0 +1,153 @@
+"""The engine computes where its weights are, and waits for the device once in a step.
+
+Without a GPU the device "meta" stands for one: it computes shapes only, and refuses tensors of
+another device. Those marked `gpu` need a GPU: `python -m pytest -m gpu tests`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.unit.llm import tiny
+from wherry.llm import sampler
+from wherry.llm.kv_cache import KVCache
+from wherry.llm.linear import best_for
+from wherry.llm.loading import load_engine
+from wherry.llm.model import Decoder
+from wherry.llm.runner import ModelRunner
+from wherry.llm.sampling import Sampling
+from wherry.llm.scheduler import TokenScheduler
+from wherry.llm.sequence import Sequence
+
+META = torch.device("meta")
+#: What a request may ask of sampling, one by one.
+WISHES: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "random": {"seed": 1},
+    "filtered": {"temperature": 0.7, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "seed": 1},
+    "penalised": {"temperature": 0.0, "repetition_penalty": 1.2, "presence_penalty": 0.4},
+    "biased": {"temperature": 0.0, "logit_bias": {3: 1.0}, "bad_words_ids": ((4,),)},
+    "allowed": {"temperature": 0.0, "allowed_token_ids": (5, 6)},
+    "early": {"temperature": 0.0, "min_tokens": 5},
+    "reported": {"temperature": 0.0, "logprobs": 3},
+}
+
+
+def sequence(number: int, **wishes: Any) -> Sequence:
+    return Sequence(
+        id=number,
+        tokens=[(7 * place + number) % 250 for place in range(20 + number)],
+        prompt_tokens=20 + number,
+        sampling=Sampling(max_tokens=8, **wishes),
+        max_length=64,
+        ends=frozenset((tiny.END,)),
+        occurrences=Counter({9: 2}),
+    )
+
+
+@torch.inference_mode()
+def test_a_step_has_all_its_tensors_on_the_device() -> None:
+    from transformers import LlamaConfig
+
+    def weights(name: str, *shape: int) -> Tensor:
+        return torch.empty(shape, device=META, dtype=torch.bfloat16)
+
+    net = Decoder(LlamaConfig(**tiny.SIZES), weights, best_for(META, torch.bfloat16))  # type: ignore[arg-type]
+    runner = ModelRunner(net, cache_tokens=256, block_size=16, dtype=torch.bfloat16, device=META)
+    scheduler = TokenScheduler(KVCache(16, 16), max_running=4, max_step_tokens=32)
+    for number in range(3):
+        scheduler.add(sequence(number))
+    for _ in range(5):  # chunks of prompts alone, beside answers, and answers alone
+        chunks = scheduler.next_step()
+        logits = runner.run(chunks)
+        assert logits.device == META
+        assert logits.shape == (sum(chunk.logits for chunk in chunks), tiny.VOCABULARY)
+        scheduler.computed(chunks)
+        for chunk in chunks:
+            if chunk.is_last:
+                chunk.sequence.tokens.append(5)
+
+
+@pytest.mark.parametrize("wish", [w for w in WISHES if w not in ("allowed", "biased")])
+def test_what_a_request_changes_is_changed_on_the_device(wish: str) -> None:
+    logits = torch.empty(2, tiny.VOCABULARY, device=META)
+    sequences = [sequence(0, **WISHES[wish]), sequence(1)]
+    assert sampler._adjusted(logits, sequences).device == META
+
+
+class Waits:
+    """Counts how often a program waits for a device: it reads numbers of a tensor."""
+
+    METHODS = ("tolist", "item", "__bool__", "__int__", "__float__", "numpy", "cpu", "nonzero")
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in self.METHODS:
+            monkeypatch.setattr(torch.Tensor, name, self._counted(getattr(torch.Tensor, name)))
+
+    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(tensor: Tensor, *rest: Any, **options: Any) -> Any:
+            self.count += 1
+            return method(tensor, *rest, **options)
+
+        return counted
+
+
+#: How often sampling waits, whatever the number of sequences. Log probabilities are three tensors;
+#: whether a list of allowed tokens leaves any, and whether more candidates are needed, is one each.
+WAITS = {"filtered": 2, "reported": 4, "allowed": 3, "biased": 3}
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_sampling_waits_for_the_device_once(wish: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    for count in (1, 2):
+        logits = torch.randn(count, tiny.VOCABULARY)
+        sequences = [sequence(number, **WISHES[wish]) for number in range(count)]
+        with monkeypatch.context() as patched:
+            waits = Waits(patched)
+            sampler.sample(logits, sequences)
+        rows = count if wish in ("allowed", "biased") else 1  # these are looked at one by one
+        assert waits.count <= 1 + rows * (WAITS.get(wish, 1) - 1)
+
+
+# On a GPU
+
+
+def tokens(folder: Path, device: str, **options: Any) -> list[list[int]]:
+    engine, _ = load_engine(str(folder), "m", device, cache_gb=0.01, **options)
+    found: dict[Sequence, list[int]] = {}
+    for number in range(6):
+        prompt = [(11 * place + number) % 250 for place in range(30 + 20 * number)]
+        wishes: dict[str, Any] = {"temperature": 0.8 * (number % 2), "seed": number}
+        (made,) = engine.add(prompt, Sampling(max_tokens=12, ignore_eos=True, **wishes))
+        found[made] = []
+    while engine.busy:
+        for event in engine.step():
+            if event.sampled is not None:
+                found[event.sequence].append(event.sampled.token)
+    return list(found.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma"])
+def test_a_gpu_says_what_a_cpu_says(family: str, checkpoint: Callable[[str], Path]) -> None:
+    folder = checkpoint(family)
+    expected = tokens(folder, "cpu", dtype="float32")
+    assert tokens(folder, "cuda", dtype="float32", max_step_tokens=32) == expected
+    assert [len(one) for one in tokens(folder, "cuda", dtype="bfloat16")] == [12] * 6
+
+
+@pytest.mark.gpu
+def test_a_cache_takes_the_memory_that_it_is_given(checkpoint: Callable[[str], Path]) -> None:
+    before = torch.cuda.memory_allocated()
+    engine, _ = load_engine(str(checkpoint("llama")), "m", "cuda", cache_gb=0.1)
+    assert torch.cuda.memory_allocated() - before < 0.2e9
+    assert engine.cache.total_blocks > 0
