@@ -59,7 +59,7 @@ def test_a_step_has_all_its_tensors_on_the_device() -> None:
     def weights(name: str, *shape: int) -> Tensor:
         return torch.empty(shape, device=META, dtype=torch.bfloat16)
 
-    net = Decoder(LlamaConfig(**tiny.SIZES), weights, best_for(META, torch.bfloat16))  # type: ignore[arg-type]
+    net = Decoder(LlamaConfig(**tiny.SIZES), weights, best_for(META, torch.bfloat16))
     runner = ModelRunner(net, cache_tokens=256, block_size=16, dtype=torch.bfloat16, device=META)
     scheduler = TokenScheduler(KVCache(16, 16), max_running=4, max_step_tokens=32)
     for number in range(3):
