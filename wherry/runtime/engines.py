@@ -70,19 +70,16 @@ def _chosen(checkpoint: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]
     from wherry.llm.choice import AUTO, choose
     from wherry.llm.facts import facts_of, here, is_local
 
-    wanted = given.pop("engine", AUTO)
-    if not is_local(checkpoint):  # a hub id: its files are looked at when they are here
-        engine = wanted
-    else:
+    engine = wanted = given.pop("engine", AUTO)
+    if is_local(checkpoint):  # the files of a hub id are looked at when they are here
         choice = choose(facts_of(checkpoint), here(), wanted)
         engine = choice.engine
-        name = Path(checkpoint).name
-        log.info(
-            "engine chosen", extra={"checkpoint": name, "engine": engine, "why": choice.reason}
-        )
+        if engine in _OTHERS:  # an LLM tells its own when it is loaded
+            about = {"checkpoint": Path(checkpoint).name, "engine": engine}
+            log.info("engine", extra={**about, "reason": choice.reason})
     if engine in _OTHERS:
         return _OTHERS[engine], given
-    return "llm", given | ({} if engine == AUTO else {"engine": engine})
+    return "llm", given | ({} if wanted == AUTO else {"engine": wanted})
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -211,7 +211,10 @@ def test_the_files_of_a_checkpoint_choose_its_engine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["StrangeForCausalLM"]}')
     (model,) = load_targets([f"llm:{tmp_path}"])  # type: ignore[misc]
     assert isinstance(model, LLM)
-    assert model._options["engine"] == "transformers"
+    assert model._options["engine"] == "auto"  # it chooses between its own two when it is loaded
+    (forced,) = load_targets([with_engine(f"llm:{tmp_path}", "transformers")])  # type: ignore[misc]
+    assert isinstance(forced, LLM)
+    assert forced._options["engine"] == "transformers"
     for engine, problem in (
         ("wherry", "not computed exactly"),
         ("llama.cpp", r"reads \.gguf files only"),

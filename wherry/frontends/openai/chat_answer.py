@@ -114,7 +114,7 @@ class ChatAnswer(OpenAIAnswer):
                 break
             made.append(
                 {
-                    "id": call_id(f"{self.id}{choice['index']}", number),
+                    "id": call_id(f"{self.id}/{choice['index']}", number, self._style.tools),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }

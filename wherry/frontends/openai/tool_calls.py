@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from wherry.llm.formats.calls import Functions
 
@@ -18,6 +19,8 @@ class AllowedCalls:
     forced: bool = False
 
 
-def call_id(answer: str, number: int) -> str:
-    """One for each call of an answer; unique as the answer's own id is."""
-    return f"call_{answer.rpartition('-')[2]}_{number}"
+def call_id(answer: str, number: int, family: str) -> str:
+    """One for each call of an answer, which is named by its id and its index; as unique as that.
+    Templates of Mistral's models refuse all but nine letters and digits."""
+    digest = blake2b(f"{answer}/{number}".encode(), digest_size=12).hexdigest()
+    return digest[:9] if family == "mistral" else f"call_{digest}"

@@ -261,3 +261,20 @@ def test_a_forced_call_is_json_whatever_the_model_s_form_is() -> None:
     answer.add(ChoiceDelta(0, '{"name": "add", "arguments": {"a": 1}}', "stop", details=style))
     (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
     assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+
+
+def test_ids_of_calls_are_unique_and_fit_the_model_s_template() -> None:
+    def ids(request: str, family: str) -> list[str]:
+        answer = ChatAnswer("m", request, AllowedCalls(ADD))
+        style = {"style": {"tools": family, "thoughts": "none", "opened": False}}
+        calls = '[TOOL_CALLS][{"name": "add"}, {"name": "add"}]'
+        calls = calls if family == "mistral" else '<tool_call>{"name": "add"}</tool_call>' * 2
+        for index in (0, 1):
+            answer.add(ChoiceDelta(index, calls, "stop", details=style))
+        choices = answer.whole()["choices"]
+        return [call["id"] for one in choices for call in one["message"]["tool_calls"]]
+
+    found = [one for request in ("1-1", "1-11", "2-1") for one in ids(request, "hermes")]
+    assert len(set(found)) == len(found) == 12
+    assert all(one.startswith("call_") for one in found)
+    assert all(len(one) == 9 and one.isalnum() for one in ids("1-1", "mistral"))
