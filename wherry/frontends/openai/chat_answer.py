@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
 from wherry.frontends.openai.tool_calls import AllowedCalls, call_id
 from wherry.llm.formats.answer_text import AnswerStyle, AnswerText, Said
 from wherry.llm.formats.calls import ToolCall
+
+#: Of a message without thoughts: clients of vLLM look at the second in each message.
+_NO_THOUGHTS: Final = {"reasoning_content": None, "reasoning": None}
 
 
 class ChatAnswer(OpenAIAnswer):
@@ -76,7 +79,7 @@ class ChatAnswer(OpenAIAnswer):
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         return {
             "index": piece.index,
-            "message": {"role": "assistant", "content": self._echo},
+            "message": {"role": "assistant", "content": self._echo, **_NO_THOUGHTS},
             "logprobs": None,
             "finish_reason": None,
             "stop_reason": None,
@@ -97,7 +100,7 @@ class ChatAnswer(OpenAIAnswer):
         if said.thoughts and self.shown.thoughts:
             both = {"reasoning_content": said.thoughts, "reasoning": said.thoughts}
             for name, thoughts in both.items():
-                message[name] = message.get(name, "") + thoughts
+                message[name] = (message[name] or "") + thoughts
             chunks.append(_delta(choice["index"], both))
         if said.text:
             message["content"] += said.text
@@ -142,7 +145,7 @@ class ChatAnswer(OpenAIAnswer):
     def _finish(self, choice: Json, piece: ChoiceDelta, chunks: list[Json]) -> None:
         """Note the end, and say it with the last text, or in a chunk of its own."""
         message, reason = choice["message"], piece.finish_reason
-        if "tool_calls" in message or "reasoning" in message:
+        if "tool_calls" in message or message["reasoning"]:
             message["content"] = message["content"] or None
         if "tool_calls" in message:
             reason = "tool_calls" if reason == "stop" else reason

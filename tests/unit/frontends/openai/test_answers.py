@@ -36,7 +36,9 @@ def test_a_chat_is_a_role_its_texts_and_a_reason() -> None:
     ]
     whole = answer.whole()
     assert whole["id"] == "chatcmpl-abc-1"
-    assert whole["choices"][0]["message"] == {"role": "assistant", "content": "Hello"}
+    assert whole["choices"][0]["message"] == {
+        "role": "assistant", "content": "Hello", "reasoning_content": None, "reasoning": None,
+    }  # fmt: skip
     assert whole["usage"] == {
         "prompt_tokens": 4,
         "completion_tokens": 2,
@@ -242,7 +244,8 @@ def test_thoughts_are_left_out_where_they_are_not_wanted() -> None:
     answer = ChatAnswer("m", "x", shown=AnswerParts(thoughts=False))
     chunks = answer.add(ChoiceDelta(0, "Hm.</think>Yes.", "stop", details=THINKS))
     assert [chunk["delta"] for chunk in chunks[1:]] == [{"content": "Yes."}]
-    assert "reasoning" not in answer.whole()["choices"][0]["message"]
+    message = answer.whole()["choices"][0]["message"]
+    assert (message["reasoning"], message["reasoning_content"]) == (None, None)
 
 
 def test_log_probabilities_come_once_with_the_first_part_of_a_piece() -> None:
