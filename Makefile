@@ -2,8 +2,8 @@
 # make demo-ocr  a chain of three networks that reads pages
 # make demo-llm  a chat with a language model, and sixteen streams of it at once
 # make check   format, lint, types, arrows, shape, fast unit tests; what the commit hook runs
-# make test    the same, with integration and examples: four minutes
-# make test-full  the same, with demos, real language models, long runs: ten minutes; what CI runs
+# make test    the same, with integration and examples: five minutes
+# make test-full  the same, with demos, real language models, long runs: twelve minutes; what CI runs
 # make test-long  the same, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
