@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from wherry.llm.formats.calls import CallReader, Functions, ToolCall
@@ -66,12 +66,16 @@ class CallText:
         if self._body is None:
             return self._visible(kept), []
         body, self._body = "".join(self._body), None
-        if calls := self._calls(body):
-            return "", calls
-        if self._begin:
+        shown, calls = self._read(body)
+        if calls:
+            return self._visible(shown), calls
+        if self._begin and not (self._format.values and self._end in body):
             return self._visible(self._begin + body), []
-        shown, calls = self.feed(body)  # not without marks, but perhaps with them
-        rest, more = self.end()
+        # Not without marks, but perhaps with them; or a quote without its counterpart hides an end.
+        again = CallText(replace(self._format, bare=(), values=None), self._functions)
+        again._shown = self._shown
+        shown, calls = again.feed(self._begin + body)
+        rest, more = again.end()
         return shown + rest, calls + more
 
     # Parts
@@ -117,11 +121,10 @@ class CallText:
         if at < 0:
             body[:] = [whole]
             return ""
-        made = self._calls(whole[:at])
+        before, made = self._read(whole[:at])
         calls += made
         behind = at + len(self._end)
-        if not made:
-            shown.append(self._begin + whole[:behind])
+        shown.append(before if made else self._begin + whole[:behind])
         self._body = None
         return whole[behind:]
 
@@ -146,6 +149,14 @@ class CallText:
             text = text.lstrip("\n") if text.strip() else ""
         self._shown = self._shown or bool(text)
         return text
+
+    def _read(self, text: str) -> tuple[str, list[ToolCall]]:
+        """The calls in the text inside, and what stands before them: the mark may have been
+        mentioned before it was meant, so the last one counts as well as the first."""
+        if (calls := self._calls(text)) or not self._begin:
+            return "", calls
+        before, again, after = text.rpartition(self._begin)
+        return self._begin + before, self._calls(after) if again else []
 
     def _calls(self, text: str) -> list[ToolCall]:
         try:

@@ -72,9 +72,10 @@ def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
 
 def _typed(value: str, schema: Any) -> str:
     """The JSON of a value that was written without quotes."""
-    if not _is_text(schema):
-        bare = value.strip()
-        bare = _PYTHON.get(bare, bare)
+    bare = value.strip()
+    bare = _PYTHON.get(bare, bare)
+    types = _types(schema)
+    if "string" not in types or (bare == "null" and "null" in types):
         try:
             msgspec.json.decode(bare)
             return bare
@@ -84,6 +85,17 @@ def _typed(value: str, schema: Any) -> str:
     return json.dumps(value.removeprefix("\n").removesuffix("\n"), ensure_ascii=False)
 
 
-def _is_text(schema: Any) -> bool:
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    return kind == "string" or (isinstance(kind, list) and "string" in kind)
+def _types(schema: Any) -> set[str]:
+    """The types that a JSON schema names: itself, in one of its alternatives, or by its values."""
+    if not isinstance(schema, Mapping):
+        return set()
+    named = schema.get("type")
+    found = {one for one in (named if isinstance(named, list) else [named]) if isinstance(one, str)}
+    for several in ("anyOf", "oneOf"):
+        parts = schema.get(several)
+        for part in parts if isinstance(parts, list) else ():
+            found |= _types(part)
+    values = schema.get("enum")
+    if isinstance(values, list) and values and all(isinstance(one, str) for one in values):
+        found.add("string")
+    return found

@@ -56,6 +56,11 @@ def split(text: str, *, size: int = 0) -> tuple[str, list[ToolCall]]:
             "!",
             [ToolCall("add", '{"a": "</tool_call>\\""}')],
         ),
+        # A mark that is only mentioned, and a quote without its counterpart, hide no call.
+        (f"Use <tool_call> so: {ADD_TEXT}", "Use <tool_call> so: ", [ADD]),
+        (f"Use <tool_call> so: {ADD_TEXT[:-12]}", "Use <tool_call> so: ", [ADD]),
+        (f'<tool_call>{{"a</tool_call>{ADD_TEXT}!', '<tool_call>{"a</tool_call>!', [ADD]),
+        (f"<tool_call></tool_call>{ADD_TEXT}", "<tool_call></tool_call>", [ADD]),
         ('{"a": 1} and ' + ADD_TEXT, '{"a": 1} and ', [ADD]),
         ('<tool_call>{"name": "add", "arguments": [1]}</tool_call>', None, []),
         ('<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', None, []),

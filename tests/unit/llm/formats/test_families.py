@@ -27,6 +27,9 @@ WEATHER = {
         "days": {"type": "integer"},
         "detailed": {"type": "boolean"},
         "places": {"type": "array"},
+        "maybe": {"type": ["string", "null"]},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "chosen": {"enum": ["1", "2"]},
     },
 }
 FUNCTIONS = {"get_weather": WEATHER, "get_time": {}}
@@ -269,6 +272,11 @@ def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
         ("days", " 3 ", 3),
         ("days", "three", "three"),
         ("places", '["a", {"b": null}]', ["a", {"b": None}]),
+        ("maybe", "12", "12"),
+        ("maybe", "None", None),
+        ("either", "12", "12"),
+        ("either", "null", None),
+        ("chosen", "1", "1"),
         ("unknown", "[1]", [1]),
         ("unknown", "None", None),
         ("unknown", "[1", "[1"),
