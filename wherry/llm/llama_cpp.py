@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
+from wherry.llm.formats.read_already import STYLE, OneText
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.models.model import Device
 from wherry.models.step_model import Step, StepModel
@@ -60,6 +61,9 @@ class _LlamaRequest:
     #: Ends of answers, held back until the usage arrives, which comes last.
     ends: list[Delta] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
+    #: Of a chat: its answers' texts, by index, and how they are to be read, until that is told.
+    texts: dict[int, OneText] = field(default_factory=dict)
+    style: Mapping[str, Any] | None = None
 
 
 class LlamaCpp(StepModel):
@@ -69,7 +73,8 @@ class LlamaCpp(StepModel):
 
     Inputs and outputs are those of `LLM`. `slots` requests run at a time, each with a context of
     `context_tokens`. The answer has `token_ids` only if the request sets `logprobs`.
-    Refused: tools, what UNSUPPORTED lists, skip_special_tokens and add_special_tokens off, regular
+    llama.cpp reads calls of tools and thoughts itself: they are in the text as Hermes writes them.
+    Refused: what UNSUPPORTED lists, skip_special_tokens and add_special_tokens off, regular
     expressions, grammars, and chat templates of requests.
     """
 
@@ -108,6 +113,7 @@ class LlamaCpp(StepModel):
         wanted.n_parallel = self._slots
         wanted.n_ctx = self._slots * self._context
         wanted.verbosity = 1
+        wanted.use_jinja = True
         if str(device) == "cpu":
             wanted.n_gpu_layers = 0
         if self._threads is not None:
@@ -137,8 +143,6 @@ class LlamaCpp(StepModel):
         stream: bool = True,
     ) -> _LlamaRequest:
         check_one_prompt(str(self._settings["name"]), prompt, messages, token_ids)
-        if tools:
-            raise self._refused("tools are not supported by llama.cpp's adapter", "tools")
         if "chat_template" in template:
             problem = "chat_template is not supported by llama.cpp's adapter"
             raise self._refused(problem, "chat_template")
@@ -146,10 +150,14 @@ class LlamaCpp(StepModel):
         handle = self._server.handle_completions
         if messages:
             handle = self._server.handle_chat_completions
-            body |= {"messages": list(messages), "chat_template_kwargs": template}
+            body |= {"messages": _in_openai_words(messages), "chat_template_kwargs": template}
+            if tools:
+                body["tools"] = list(tools)
         else:
             body["prompt"] = prompt or list(token_ids)
         request = _LlamaRequest(parameters.logprobs, stream)
+        if messages and parameters.constraint is None:
+            request.style = STYLE
         request.thread = threading.Thread(
             target=self._wait,
             args=(handle, body, request),
@@ -205,15 +213,22 @@ class LlamaCpp(StepModel):
             request.usage = {**counts, "cached_tokens": cached}
         made: list[Delta] = []
         for choice in chunk.get("choices", ()):
-            text = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            text = choice.get("text")
+            details: dict[str, Any] = {}
+            if text is None:  # of a chat
+                if request.style is not None:
+                    details, request.style = {"style": request.style}, None
+                written = request.texts.setdefault(choice["index"], OneText())
+                text = written.feed(choice.get("delta", {}))
+                text += written.end() if choice.get("finish_reason") else ""
             logprobs = _logprobs(choice.get("logprobs"), request.alternatives)
             ids = [token["id"] for token in logprobs]
             if request.alternatives is None:
                 logprobs = []
-            delta = Delta(choice["index"], text, ids, "", logprobs, {})
+            delta = Delta(choice["index"], text, ids, "", logprobs, {}, details)
             if not request.stream:
                 request.whole.setdefault(delta.index, Delta.empty(delta.index)).extend(delta)
-            elif text or logprobs:
+            elif text or logprobs or details:
                 made.append(delta)
             if reason := choice.get("finish_reason"):
                 end = request.whole.pop(delta.index, Delta.empty(delta.index))
@@ -274,6 +289,22 @@ class LlamaCpp(StepModel):
         if error.get("code") == 400:
             return self._refused(str(error.get("message")))
         return RuntimeError(f"llama.cpp: {error.get('message')}")
+
+
+def _in_openai_words(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have their arguments as text, as llama.cpp wants them."""
+    made = [dict(message) for message in messages]
+    for message in made:
+        if calls := message.get("tool_calls"):
+            message["tool_calls"] = [_with_text(call) for call in calls]
+    return made
+
+
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "type": "function", "function": {**function, "arguments": text}}
 
 
 def _logprobs(found: Mapping[str, Any] | None, alternatives: int | None) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ class Tokenizer:
 
     def special_tokens(self) -> dict[str, int]:
         """The tokens that an answer's text leaves out, by their own texts."""
-        added = self.inner.added_tokens_decoder
+        added = getattr(self.inner, "added_tokens_decoder", {})  # Mistral's own has none
         return {token.content: number for number, token in added.items() if token.special}
 
     def encode(

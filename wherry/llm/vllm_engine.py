@@ -14,8 +14,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+import msgspec
+
 from wherry.llm.constraint import AnswerForm
 from wherry.llm.delta import Delta, check_one_prompt
+from wherry.llm.formats.model_style import END_TOKENS, ModelStyle
 from wherry.llm.sampling import Parameters, Sampling
 from wherry.llm.tokenizer import Tokenizer
 from wherry.models.model import Device
@@ -51,6 +54,8 @@ class _VllmRequest:
     generated: int = 0
     #: Without `stream`: the answers so far, by index.
     whole: dict[int, Delta] = field(default_factory=dict)
+    #: How a chat's answer is to be read, until that is told.
+    style: dict[str, Any] | None = None
 
 
 class VLLM(StepModel):
@@ -111,6 +116,7 @@ class VLLM(StepModel):
         # What vLLM takes from generation_config.json, by its own names, which are ours.
         self._defaults = dict(config.get_diff_sampling_param())
         self._tokenizer = Tokenizer(self._engine.get_tokenizer(), self._context)
+        self._style = ModelStyle(self._tokenizer.chat_template, self._tokenizer.special_tokens())
         self._numbers = itertools.count()
         self._gauges: dict[str, float] = {}
         self._read_at = -READ_EVERY
@@ -151,6 +157,11 @@ class VLLM(StepModel):
             )
         given = {"type": "token", "prompt_token_ids": tokens}
         request = _VllmRequest(f"{self._name}-{next(self._numbers)}", stream, wanted.logprobs or 0)
+        if messages and wanted.constraint is None:
+            end = self._tokenizer.decode(tokens[-END_TOKENS:], skip_special=False)
+            request.style = self._style.of_answer(end)
+            if self._style.hidden(calls=bool(tools)) is not None:  # vLLM hides all or none
+                wanted = msgspec.structs.replace(wanted, skip_special_tokens=False)
         try:
             self._engine.add_request(request.id, given, self._sampling(wanted))
         except self._refusals as error:  # parameters that vLLM does not support
@@ -258,7 +269,9 @@ class VLLM(StepModel):
             self._logprob(token, found, request.alternatives)
             for token, found in zip(tokens, answer.logprobs or (), strict=False)
         ]
-        return Delta(answer.index, answer.text, tokens, answer.finish_reason or "", logprobs, {})
+        details, request.style = {"style": request.style} if request.style else {}, None
+        reason = answer.finish_reason or ""
+        return Delta(answer.index, answer.text, tokens, reason, logprobs, {}, details)
 
     def _logprob(self, chosen: int, found: Mapping[int, Any], most: int) -> dict[str, Any]:
         """One token's entry in `logprobs`. vLLM lists the chosen token among the alternatives even

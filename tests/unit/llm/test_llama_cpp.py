@@ -1,6 +1,7 @@
 """How does llama.cpp serve behind the same front? With its own server, and SmolLM2 in 4 bits."""
 
 import importlib.util
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +87,6 @@ def test_an_answer_has_the_form_asked_for(
         ({"prompt": "a", "parameters": {"echo": True}}, "echo is not supported"),
         ({"prompt": "a", "parameters": {"constraint": {"regex": "a"}}}, "not supported"),
         ({"prompt": "a", "parameters": {"skip_special_tokens": False}}, "skip_special_tokens"),
-        ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools are not supported"),
         ({"prompt": "a " * 3000}, "exceeds the available context"),
         ({}, "give one of"),
     ],
@@ -137,3 +137,34 @@ def test_nobody_waits_for_one_who_left_in_a_long_prompt(tmp_path: Path) -> None:
     reading.set()
     model.unload()
     assert model.gauges() == {"running": 0.0}
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def test_it_is_told_of_tools_and_of_calls_that_were_made(runtime: wherry.Runtime) -> None:
+    call = {"id": "c1", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+    messages = [
+        {"role": "user", "content": "The weather in Paris?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sunny"},
+    ]
+    counts = [
+        deltas(runtime, messages=HELLO, tools=tools)[-1]["usage"]["prompt_tokens"]
+        for tools in ([], [WEATHER])
+    ]
+    assert counts[0] <= counts[1]
+    assert text(deltas(runtime, messages=messages, tools=[WEATHER]))
+    form = {"json_schema": {"const": {"name": "weather", "arguments": {}}}}
+    forced = {**GREEDY, "max_tokens": 40, "constraint": form}
+    found = deltas(runtime, messages=HELLO, tools=[WEATHER], parameters=forced)
+    assert json.loads(text(found)) == {"name": "weather", "arguments": {}}
+    assert "style" not in found[0]["details"]
+    plain = deltas(runtime, messages=HELLO)
+    assert plain[0]["details"]["style"]["thoughts"] == "think"
