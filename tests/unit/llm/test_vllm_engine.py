@@ -324,6 +324,13 @@ def test_vllm_gets_tokens_whatever_came(vllm: Fake) -> None:
     ]  # fmt: skip
 
 
+def test_a_chat_tells_once_how_its_answer_is_to_be_read(vllm: Fake) -> None:
+    chat = vllm.deltas(messages=[{"role": "user", "content": "Hi"}], parameters={"n": 2})
+    style = {"tools": "hermes", "thoughts": "none", "opened": False}
+    assert [delta["details"].get("style") for delta in chat] == [style, None, None, None]
+    assert not any(delta["details"] for delta in vllm.deltas(prompt="Hi"))
+
+
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [
