@@ -38,7 +38,7 @@ from benchmarks.harness import arguments, cpu_seconds, facts, memory_mb, server
 from benchmarks.llm import Job, checkpoint_of_the_package
 
 OURS = "wherry"
-LOADS = (("equal", 1), ("equal", 4), ("equal", 16), ("mixed", 4), ("mixed", 16))
+LOADS = (("equal", 1), ("equal", 4), ("equal", 16), ("equal", 64), ("mixed", 4), ("mixed", 16))
 TITLE = "the same requests over HTTP, SmolLM2-135M, float32, greedy"
 
 
