@@ -117,7 +117,8 @@ class ChatAnswer(OpenAIAnswer):
                 break
             made.append(
                 {
-                    "id": call_id(f"{self.id}/{choice['index']}", number, self._style.tools),
+                    "id": call.id
+                    or call_id(f"{self.id}/{choice['index']}", number, self._style.tools),
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }

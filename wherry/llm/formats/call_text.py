@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,10 +21,14 @@ class CallFormat:
     read: CallReader
     #: What begins and ends a text that is read; an end of "" is the answer's end.
     marks: tuple[tuple[str, str], ...] = ()
+    #: The same, where both are part of what is read.
+    inline: tuple[tuple[str, str], ...] = ()
     #: What an answer begins with that is nothing but calls, without marks.
     bare: tuple[str, ...] = ()
     #: Within which values an end is none: groups `open`, `close` or `toggle`.
     values: re.Pattern[str] | None = QUOTES
+    #: Where calls end that the answer goes on after, if no mark does it.
+    cut: Callable[[str], int] | None = None
 
 
 class CallText:
@@ -48,6 +53,9 @@ class CallText:
         self._searched = 0
         self._in_value = False
         self._shown = False
+        self._blanks = ""
+        #: Ends of marks, to be left out: a call was read that began without its mark.
+        self._stray: tuple[tuple[str, str], ...] = ()
 
     def feed(self, text: str) -> tuple[str, list[ToolCall]]:
         """Take more text; return what may be shown now, and the calls that are complete."""
@@ -66,14 +74,14 @@ class CallText:
         if self._body is None:
             return self._visible(kept), []
         body, self._body = "".join(self._body), None
-        shown, calls = self._read(body)
+        shown, calls = self._read_to_end(body)
         if calls:
             return self._visible(shown), calls
         if self._begin and not (self._format.values and self._end in body):
             return self._visible(self._begin + body), []
         # Not without marks, but perhaps with them; or a quote without its counterpart hides an end.
-        again = CallText(replace(self._format, bare=(), values=None), self._functions)
-        again._shown = self._shown
+        again = CallText(replace(self._format, bare=(), inline=(), values=None), self._functions)
+        again._shown, again._blanks = self._shown, self._blanks
         shown, calls = again.feed(self._begin + body)
         rest, more = again.end()
         return shown + rest, calls + more
@@ -92,16 +100,22 @@ class CallText:
             if without_marks:
                 self._enter("", "")
                 return text
-        found = [(at, mark) for mark in self._format.marks if (at := text.find(mark[0])) >= 0]
+        marks = self._format.marks + self._format.inline + self._stray
+        found = [(at, mark) for mark in marks if (at := text.find(mark[0])) >= 0]
         if not found:
-            keep = max((partial(text, mark[0]) for mark in self._format.marks), default=0)
+            keep = max((partial(text, mark[0]) for mark in marks), default=0)
             shown.append(text[: len(text) - keep])
             self._kept = text[len(text) - keep :]
             return ""
-        at, mark = min(found)
+        at, (begin, end) = min(found)
         shown.append(text[:at])
-        self._enter(*mark)
-        return text[at + len(mark[0]) :]
+        if (begin, end) in self._stray:
+            return text[at + len(begin) :]
+        if (begin, end) in self._format.inline:
+            self._enter("", end)
+            return text[at:]
+        self._enter(begin, end)
+        return text[at + len(begin) :]
 
     def _enter(self, begin: str, end: str) -> None:
         self._begin, self._end, self._body = begin, end, []
@@ -121,9 +135,11 @@ class CallText:
         if at < 0:
             body[:] = [whole]
             return ""
-        before, made = self._read(whole[:at])
-        calls += made
         behind = at + len(self._end)
+        before, made = self._read(whole[: at if self._begin else behind])
+        calls += made
+        if made and not self._begin:
+            self._stray = tuple((end, "") for _, end in self._format.marks if end)
         shown.append(before if made else self._begin + whole[:behind])
         self._body = None
         return whole[behind:]
@@ -146,8 +162,11 @@ class CallText:
     def _visible(self, text: str) -> str:
         """Leave out the line breaks around calls: they are not part of the answer."""
         if not self._shown:
-            text = text.lstrip("\n") if text.strip() else ""
-        self._shown = self._shown or bool(text)
+            text, self._blanks = self._blanks + text, ""
+            if not text.strip():
+                self._blanks = text
+                return ""
+            text, self._shown = text.lstrip("\n"), True
         return text
 
     def _read(self, text: str) -> tuple[str, list[ToolCall]]:
@@ -157,6 +176,15 @@ class CallText:
             return "", calls
         before, again, after = text.rpartition(self._begin)
         return self._begin + before, self._calls(after) if again else []
+
+    def _read_to_end(self, text: str) -> tuple[str, list[ToolCall]]:
+        """As `_read`, of what only the answer's end ends: text may follow the calls."""
+        shown, calls = self._read(text)
+        if not calls and self._format.cut is not None and not self._end:
+            at = self._format.cut(text)
+            if calls := self._calls(text[:at]):
+                shown = text[at:]
+        return shown, calls
 
     def _calls(self, text: str) -> list[ToolCall]:
         try:

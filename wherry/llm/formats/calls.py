@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,10 +14,12 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wants made. `arguments` is a JSON object, as clients get it."""
+    """A call that the model wants made. `arguments` is a JSON object, as clients get it; `id` is
+    set where the model names its calls itself."""
 
     name: str
     arguments: str
+    id: str = ""
 
 
 #: Reads the calls in a text that has nothing else. ValueError if there is anything else, or a call
@@ -25,7 +27,11 @@ class ToolCall:
 CallReader = Callable[[str, Functions], list[ToolCall]]
 
 
-def call_of(name: str, arguments: str, functions: Functions) -> ToolCall:
+#: A member that models put all arguments into, though no function asked for it.
+_WRAPPERS: Final = frozenset({"arguments", "parameters", "input"})
+
+
+def call_of(name: str, arguments: str, functions: Functions, call_id: str = "") -> ToolCall:
     """A call as the model wrote it. ValueError if the function is none of these, or the arguments
     are no JSON object, nor a JSON string that holds one."""
     name = name.strip()
@@ -36,5 +42,23 @@ def call_of(name: str, arguments: str, functions: Functions) -> ToolCall:
         arguments = msgspec.json.decode(arguments, type=str).strip()
     if arguments in ("", "null"):
         arguments = "{}"
-    msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
-    return ToolCall(name, arguments)
+    members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+    if len(members) == 1 and members.keys() <= _WRAPPERS:
+        ((key, value),) = members.items()
+        arguments = _unwrapped(key, value, functions[name]) or arguments
+    return ToolCall(name, arguments, call_id)
+
+
+def _unwrapped(key: str, value: msgspec.Raw, schema: Mapping[str, Any]) -> str:
+    """The arguments within a member that the function does not have; "" if it has it."""
+    known = schema.get("properties")
+    if not isinstance(known, Mapping) or not known or key in known:
+        return ""
+    text = bytes(value).decode()
+    if text.startswith('"'):
+        text = msgspec.json.decode(text, type=str)
+    try:
+        inner = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except ValueError:
+        return ""
+    return text if inner.keys() <= known.keys() else ""

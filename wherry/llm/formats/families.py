@@ -14,7 +14,7 @@ from typing import Final
 from wherry.llm.formats.call_text import CallFormat
 from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.harmony import MARKS as HARMONY_MARKS
-from wherry.llm.formats.json_calls import after_names, objects_or, of_objects
+from wherry.llm.formats.json_calls import after_names, end_of_objects, objects_or, of_objects
 from wherry.llm.formats.python_calls import of_python
 from wherry.llm.formats.tag_calls import in_tags, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
@@ -41,15 +41,48 @@ class ToolFamily:
 
 
 def _tagged(
-    marks: tuple[str, str], call: str, call_end: str, argument: str, argument_end: str
+    marks: tuple[str, str] | None,
+    call: str,
+    call_end: str,
+    argument: str,
+    argument_end: str,
+    *,
+    inline: str = "",
 ) -> CallFormat:
+    """Calls in tags; `inline`: what begins a call where there are no marks around it."""
     reader = in_tags(call, call_end, argument, argument_end)
     ends = [end for end in (argument_end, call_end) if end]
-    return CallFormat(reader, (marks,), values=values_in_tags(argument, *ends))
+    return CallFormat(
+        reader,
+        (marks,) if marks else (),
+        ((inline, call_end),) if inline else (),
+        values=values_in_tags(argument, *ends),
+    )
+
+
+def _hunyuan(suffix: str) -> CallFormat:
+    return _tagged(
+        (f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"),
+        rf"<tool_call{suffix}>\s*(?P<name>[^\s<]+)\s*<tool_sep{suffix}>",
+        f"</tool_call{suffix}>",
+        rf"<arg_key{suffix}>(?P<key>[^<]*)</arg_key{suffix}>\s*<arg_value{suffix}>",
+        f"</arg_value{suffix}>",
+    )
+
+
+def _dsml(marks: str) -> CallFormat:
+    return _tagged(
+        (f"<{_DSML}{marks}>", f"</{_DSML}{marks}>"),
+        rf'<{_DSML}invoke name="(?P<name>[^"]+)">',
+        f"</{_DSML}invoke>",
+        rf'<{_DSML}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
+        f"</{_DSML}parameter>",
+        inline=f"<{_DSML}invoke name=",
+    )
 
 
 def _python(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
-    return CallFormat(of_python, marks, bare, values=None)
+    return CallFormat(of_python, marks, bare=bare, values=None)
 
 
 def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
@@ -57,8 +90,11 @@ def _quoted(quote: str, marks: tuple[str, str]) -> CallFormat:
     return CallFormat(with_quotes(quote), (marks,), values=toggle)
 
 
-def _json(*marks: tuple[str, str], bare: tuple[str, ...] = ()) -> CallFormat:
-    return CallFormat(of_objects, marks, bare)
+def _json(
+    *marks: tuple[str, str], bare: tuple[str, ...] = (), inline: tuple[str, ...] = ()
+) -> CallFormat:
+    within = tuple((begin, "") for begin in inline)
+    return CallFormat(of_objects, marks, within, bare, cut=end_of_objects)
 
 
 #: The wide vertical line in marks of DeepSeek and Step.
@@ -82,16 +118,9 @@ DEFAULT: Final = "hermes"
 TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "harmony": ToolFamily("gpt-oss", None, (("<|channel|>", "<|message|>"),)),
     "deepseek_v32": ToolFamily(
-        "DeepSeek V3.2",
-        _tagged(
-            (f"<{_DSML}function_calls>", f"</{_DSML}function_calls>"),
-            rf'<{_DSML}invoke name="(?P<name>[^"]+)">',
-            f"</{_DSML}invoke>",
-            rf'<{_DSML}parameter name="(?P<key>[^"]+)"(?: string="(?P<string>\w+)")?>',
-            f"</{_DSML}parameter>",
-        ),
-        ((_DSML,),),
+        "DeepSeek V3.2", _dsml("function_calls"), ((_DSML, "function_calls>"),)
     ),
+    "deepseek_v4": ToolFamily("DeepSeek V4", _dsml("tool_calls"), ((_DSML,),)),
     "deepseek": ToolFamily(
         "DeepSeek V3, V3.1, R1",
         CallFormat(
@@ -108,7 +137,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         "Kimi K2",
         CallFormat(
             after_names(
-                r"<\|tool_call_begin\|>\s*(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?\s*"
+                r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?)\s*"
                 r"<\|tool_call_argument_begin\|>",
                 r"<\|tool_call_end\|>",
             ),
@@ -121,7 +150,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         "Step3",
         _tagged(
             (_wide("tool_calls_begin"), _wide("tool_calls_end")),
-            f"{_wide('tool_call_begin')}function{_wide('tool_sep')}"
+            f"(?:{_wide('tool_sep')})?\\s*{_wide('tool_call_begin')}(?:function{_wide('tool_sep')})?"
             '<steptml:invoke name="(?P<name>[^"]+)">',
             f"</steptml:invoke>{_wide('tool_call_end')}",
             r'<steptml:parameter name="(?P<key>[^"]+)">',
@@ -153,18 +182,33 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         (("<seed:tool_call>",),),
     ),
     "qwen3_coder": ToolFamily(
-        "Qwen3-Coder, Qwen3.5, Nemotron 3",
+        "Qwen3-Coder, Qwen3.5, Nemotron 3, Step 3.5, MiMo",
         _tagged(
             ("<tool_call>", "</tool_call>"),
             r"<function=(?P<name>[^>]+)>",
             "</function>",
             r"<parameter=(?P<key>[^>]+)>",
             "</parameter>",
+            inline="<function=",
         ),
         (("<function=", "<parameter="),),
     ),
+    "minicpm5": ToolFamily(
+        "MiniCPM5",
+        _tagged(
+            None,
+            r'<function name="(?P<name>[^"]+)">',
+            "</function>",
+            r'<param name="(?P<key>[^"]+)">',
+            "</param>",
+            inline="<function name=",
+        ),
+        (("<function name=", "<param name="),),
+    ),
+    "hunyuan3": ToolFamily("Hunyuan 3", _hunyuan(":opensource"), (("<tool_sep", ":opensource"),)),
+    "hunyuan3_preview": ToolFamily("Hunyuan 3 preview", _hunyuan(""), (("<tool_sep>",),)),
     "glm": ToolFamily(
-        "GLM-4.5 to 4.7",
+        "GLM-4.5 to 4.7, Laguna, Ling 3",
         _tagged(
             ("<tool_call>", "</tool_call>"),
             r"(?P<name>[^\s<]+)",
@@ -188,6 +232,42 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
         ("[CALL_ID]", "[ARGS]"),
+    ),
+    "solar_open": ToolFamily(
+        "Solar Open",
+        CallFormat(
+            after_names(
+                r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)"
+                r"<\|tool_call:args\|>",
+                r"<\|tool_call:end\|>",
+            ),
+            (("<|tool_calls|>", "<|calls|>"),),
+        ),
+        (("<|tool_call:begin|>",),),
+        ("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
+    ),
+    "gigachat3": ToolFamily(
+        "GigaChat 3",
+        _json(
+            ("<|message_sep|>\n\nfunction call<|role_sep|>", ""),
+            ("function call<|role_sep|>", ""),
+            ("<|function_call|>", ""),
+        ),
+        (("<|function_call|>",), ("function call", "<|role_sep|>")),
+        ("<|message_sep|>", "<|role_sep|>"),
+    ),
+    "functionary_v31": ToolFamily(
+        "Functionary 3.1",
+        CallFormat(
+            after_names(r"<function=(?P<name>[^>]+)>", "</function>"),
+            inline=(("<function=", "</function>"),),
+        ),
+        (("<function=", "</function>"), ("<function=", "<{start_tag}={function_name}>")),
+    ),
+    "functionary_v32": ToolFamily(
+        "Functionary 3.2",
+        CallFormat(after_names(r"(?:>>>)?(?P<name>[^\s{>]+)\n"), ((">>>", ""),), bare=()),
+        ((">>>all", "recipient"), ("'>>>' + tool_call",)),
     ),
     "cohere": ToolFamily(
         "Command R7B, Command A",
@@ -262,14 +342,14 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         CallFormat(
             objects_or(of_python, ("{", "[{")),
             (("<|python_start|>", "<|python_end|>"),),
-            _OBJECTS,
+            bare=_OBJECTS,
             values=None,
         ),
         (("<|python_start|>",), ("<|header_start|>",)),
     ),
     "pythonic": ToolFamily(
         "Llama 3.2 with pythonic calls, ToolACE, Gemma 3",
-        CallFormat(of_python, (("```tool_code", "```"), ("```python", "```")), ("[",), values=None),
+        _python(("```tool_code", "```"), ("```python", "```"), bare=("[",)),
         (("[func_name1(",), ("```tool_code",)),
     ),
     "hermes": ToolFamily(
@@ -279,12 +359,18 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "llama3": ToolFamily(
         "Llama 3.1, 3.2, 3.3",
-        _json(("<|python_tag|>", ""), bare=_OBJECT),
+        _json(("<|python_tag|>", ""), bare=_OBJECT, inline=('{"name"',)),
         (("<|python_tag|>",), ("Environment: ipython",), ('"parameters": dictionary',)),
     ),
     "xlam": ToolFamily(
         "xLAM, Watt",
-        _json(("<tool_call>", "</tool_call>"), ("[TOOL_CALLS]", ""), bare=_OBJECTS),
+        _json(
+            ("<tool_call>", "</tool_call>"),
+            ("[TOOL_CALLS]", ""),
+            ("```json\n", "```"),
+            bare=_OBJECTS,
+        ),
+        (("make calls in a single JSON array",),),
     ),
 }
 
@@ -296,6 +382,8 @@ class ThoughtFamily:
     models: str
     format: ThoughtFormat
     signs: tuple[tuple[str, ...], ...]
+    #: Special tokens within the format's marks.
+    inner: tuple[str, ...] = ()
 
 
 def _tags(name: str) -> ThoughtFormat:
@@ -317,6 +405,18 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
         ThoughtFormat("Here is my thought process:", "Here is my response:"),
         (("Here is my thought process:",), ("Here is my thought process after",)),
     ),
+    "gemma4": ThoughtFamily(
+        "Gemma 4",
+        ThoughtFormat("<|channel>thought", "<channel|>"),
+        (("<|channel>thought", "<channel|>"),),
+        ("<|channel>",),
+    ),
+    "hunyuan3": ThoughtFamily(
+        "Hunyuan 3",
+        _tags("think:opensource"),
+        (("<think:opensource>",), ("<think{}>", ":opensource")),
+    ),
+    "minimax_m3": ThoughtFamily("MiniMax M3", _tags("mm:think"), (("<mm:think>",),)),
     "think": ThoughtFamily(
         "DeepSeek R1 and V3.1, Qwen3, QwQ, GLM-4.5, MiniMax M1 and M2, Hunyuan, SmolLM3, EXAONE 4,"
         " Nemotron, Olmo 3, ERNIE 4.5",

@@ -53,8 +53,8 @@ def _call(members: _Members, functions: Functions) -> ToolCall:
 def after_names(head: str, tail: str = "") -> CallReader:
     """A reader of calls that are written as a name and the JSON of its arguments.
 
-    `head` is a pattern of what stands before the JSON, with a group `name`; `tail` of what may
-    stand behind it.
+    `head` is a pattern of what stands before the JSON, with a group `name` and perhaps `id`;
+    `tail` of what may stand behind it.
     """
     before, behind = re.compile(rf"\s*{head}\s*"), re.compile(rf"\s*(?:{tail})?\s*")
 
@@ -66,12 +66,26 @@ def after_names(head: str, tail: str = "") -> CallReader:
             if begun is None:
                 raise ValueError("text between calls")
             end = _end(text, begun.end())
-            calls.append(call_of(begun["name"], text[begun.end() : end], functions))
+            own_id = begun.groupdict().get("id") or ""
+            calls.append(call_of(begun["name"], text[begun.end() : end], functions, own_id))
             match = behind.match(text, end)
             at = match.end() if match else end
         return calls
 
     return read
+
+
+def end_of_objects(text: str) -> int:
+    """Where the JSON values end that a text begins with."""
+    at = end = len(text) - len(text.lstrip())
+    while text.startswith(("{", "["), at):
+        try:
+            end = _end(text, at)
+        except (ValueError, RecursionError):
+            break
+        between = _BETWEEN.match(text, end)
+        at = between.end() if between else end
+    return end
 
 
 def objects_or(other: CallReader, begins: tuple[str, ...]) -> CallReader:

@@ -52,6 +52,6 @@ class ModelStyle:
         if family is not None and (calls or family.format is None):
             marks = family.marks
         if thoughts := THOUGHT_FAMILIES.get(self.thoughts):
-            marks = (*marks, thoughts.format.begin, thoughts.format.end)
+            marks = (*marks, thoughts.format.begin, thoughts.format.end, *thoughts.inner)
         kept = {self._special[mark] for mark in marks if mark in self._special}
         return frozenset(self._special.values()) - kept if kept else None

@@ -12,6 +12,16 @@ from wherry.llm.formats.calls import Functions, ToolCall, call_of
 
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _FENCE: Final = re.compile(r"```(?:python|py|tool_code)?\s*(.*?)\s*```", re.DOTALL)
+#: Where a text in quotes begins, and a quote that an argument, an element or the call can end with.
+_OPEN: Final = re.compile(r"""(?<=[=(,\[{: ])['"]""")
+_CLOSE: Final = {
+    quote: re.compile(
+        rf"""(?<!\\){quote}(?=\s*(?:,\s*(?:[A-Za-z_]\w*\s*=|['"\[{{\d-])"""
+        r"""|\)\s*(?:$|[,\];\n])|[\]}:]))"""
+    )
+    for quote in "'\""
+}
+_LEADING_ZEROS: Final = re.compile(r"(?<=[=(,\[: ])0+(?=[1-9]\d*\s*[,)\]}])")
 #: How many characters are parsed: the tree of a text has a thousand times its size.
 MOST_CHARACTERS: Final = 1 << 17
 
@@ -24,16 +34,43 @@ def of_python(text: str, functions: Functions) -> list[ToolCall]:
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"more than {MOST_CHARACTERS} characters")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of escapes that Python does not know
-            tree = ast.parse(text)
+        tree = _tree(text)
+    except ValueError:
+        tree = _tree(_mended(text))
+    try:
         return [
             _call(call, functions)
             for line in tree.body
             for call in _calls(line.value if isinstance(line, ast.Expr) else line)
         ]
-    except (SyntaxError, TypeError, MemoryError) as error:
+    except TypeError as error:
         raise ValueError(str(error)) from None
+
+
+def _tree(text: str) -> ast.Module:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            return ast.parse(text)
+    except (SyntaxError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _mended(text: str) -> str:
+    """The text with line breaks and quotes escaped that stand in its texts as they are meant, and
+    without the zeros that integers begin with."""
+    parts: list[str] = []
+    at = 0
+    while begun := _OPEN.search(text, at):
+        quote = begun[0]
+        close = _CLOSE[quote].search(text, begun.end())
+        if close is None:
+            break
+        inner = re.sub(rf"(?<!\\){quote}", rf"\\{quote}", text[begun.end() : close.start()])
+        inner = inner.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\x00")
+        parts += _LEADING_ZEROS.sub("", text[at : begun.start()]), quote, inner, quote
+        at = close.end()
+    return "".join(parts) + _LEADING_ZEROS.sub("", text[at:])
 
 
 def _calls(node: ast.AST) -> list[ast.expr]:
@@ -58,7 +95,7 @@ def _value(node: ast.expr) -> Any:
     """The value of a literal, with JSON's names for constants beside Python's."""
     if isinstance(node, ast.Name) and node.id in _CONSTANTS:
         return _CONSTANTS[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return [_value(element) for element in node.elts]
     if isinstance(node, ast.Dict):
         if None in node.keys:

@@ -16,6 +16,8 @@ from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
 
 #: What models write that have seen much Python.
 _PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
+#: XML's marks around a text with any characters.
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 def in_tags(call: str, call_end: str, argument: str, argument_end: str) -> CallReader:
@@ -26,6 +28,7 @@ def in_tags(call: str, call_end: str, argument: str, argument_end: str) -> CallR
     "": the text is one call.
     """
     begin_call = re.compile(rf"\s*{call}")
+    begin_argument = re.compile(argument)
     #: What may follow a call's begin, or an argument: blanks, then another, or the call's end.
     inner = re.compile(rf"\s*(?:{argument}|(?P<end>{re.escape(call_end) or '$'}))")
     #: What ends an argument whose own end was left out.
@@ -47,20 +50,33 @@ def in_tags(call: str, call_end: str, argument: str, argument_end: str) -> CallR
     def _arguments(text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
         """The members of a call's arguments, and where the call ends."""
         members: list[str] = []
+        close = 0  # the next end of an argument; -1: there is none
         while (found := inner.match(text, at)) and found["end"] is None:
-            close = text.find(argument_end, found.end())
-            if close >= 0:
+            if 0 <= close < found.end():
+                close = text.find(argument_end, found.end())
+            if (begun := _next_argument(text, found.end(), close, types)) is not None:
+                value, at = text[found.end() : begun], begun
+            elif close >= 0:
                 value, at = text[found.end() : close], close + len(argument_end)
             else:
                 ended = following.search(text, found.end())
                 at = ended.start() if ended else len(text)
                 value = text[found.end() : at]
-            key, kind = found["key"].strip(), found.groupdict().get("string")
-            schema = {"type": "string"} if kind == "true" else types.get(key)
+            key, schema = found["key"].strip(), types.get(found["key"].strip())
+            if found.groupdict().get("string") == "true" and not _types(schema):
+                schema = {"type": "string"}
             members.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}")
         if found is None and text[at:].strip():
             raise ValueError("text between arguments")
         return members, found.end() if found else len(text)
+
+    def _next_argument(text: str, at: int, close: int, types: Mapping[str, Any]) -> int | None:
+        """Where another argument of the function begins before this one has its end: its own end
+        was left out."""
+        for found in begin_argument.finditer(text, at, max(close, at)):
+            if found["key"].strip() in types:
+                return found.start()
+        return None
 
     return read
 
@@ -81,8 +97,11 @@ def _typed(value: str, schema: Any) -> str:
             return bare
         except (ValueError, RecursionError):
             pass
-    # The line breaks after the tag and before its end belong to the tags.
-    return json.dumps(value.removeprefix("\n").removesuffix("\n"), ensure_ascii=False)
+    if value.startswith("\n"):  # tags on lines of their own: both line breaks are theirs
+        value = value[1:].removesuffix("\n")
+    if value.startswith(_CDATA) and value.endswith(_CDATA_END):
+        value = value[len(_CDATA) : -len(_CDATA_END)]
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _types(schema: Any) -> set[str]:

@@ -81,6 +81,46 @@ EXAMPLES = {
         f"</{B}DSML{B}invoke>\n</{B}DSML{B}function_calls>",
         [PARIS],
     ),
+    "deepseek_v4": (
+        f'<{B}DSML{B}tool_calls>\n<{B}DSML{B}invoke name="get_weather">\n'
+        f'<{B}DSML{B}parameter name="city" string="true">Paris</{B}DSML{B}parameter>\n'
+        f'<{B}DSML{B}parameter name="days" string="true">3</{B}DSML{B}parameter>\n'
+        f"</{B}DSML{B}invoke>\n</{B}DSML{B}tool_calls>",
+        [PARIS],
+    ),
+    "minicpm5": (
+        '<function name="get_weather"><param name="city"><![CDATA[Paris]]></param>'
+        '<param name="days">3</param></function>\n<function name="get_time"></function>',
+        [PARIS, TIME],
+    ),
+    "hunyuan3": (
+        "<tool_calls:opensource>\n<tool_call:opensource>get_weather<tool_sep:opensource>\n"
+        "<arg_key:opensource>city</arg_key:opensource>\n"
+        "<arg_value:opensource>Paris</arg_value:opensource>\n"
+        "<arg_key:opensource>days</arg_key:opensource>\n"
+        "<arg_value:opensource>3</arg_value:opensource>\n</tool_call:opensource>\n"
+        "<tool_call:opensource>get_time<tool_sep:opensource></tool_call:opensource>\n"
+        "</tool_calls:opensource>",
+        [PARIS, TIME],
+    ),
+    "hunyuan3_preview": (
+        "<tool_calls><tool_call>get_weather<tool_sep><arg_key>city</arg_key><arg_value>Paris"
+        "</arg_value><arg_key>days</arg_key><arg_value>3</arg_value></tool_call></tool_calls>",
+        [PARIS],
+    ),
+    "solar_open": (
+        f"<|tool_calls|><|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>get_weather"
+        f"<|tool_call:args|>{ARGUMENTS}<|tool_call:end|><|tool_call:begin|>a1b2c3d4e6"
+        "<|tool_call:name|>get_time<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+        [PARIS, TIME],
+    ),
+    "gigachat3": (f"<|message_sep|>\n\nfunction call<|role_sep|>\n{OBJECT}", [PARIS]),
+    "gigachat3: marked": (f"<|function_call|>{OBJECT}", [PARIS]),
+    "functionary_v31": (
+        f"<function=get_weather>{ARGUMENTS}</function>\n<function=get_time>{{}}</function>",
+        [PARIS, TIME],
+    ),
+    "functionary_v32": (f">>>get_weather\n{ARGUMENTS}>>>get_time\n{{}}", [PARIS, TIME]),
     "step3": (
         f"<{B}tool_calls_begin{B}>\n<{B}tool_call_begin{B}>function<{B}tool_sep{B}>"
         '<steptml:invoke name="get_weather"><steptml:parameter name="city">Paris'
@@ -146,6 +186,12 @@ EXAMPLES = {
     "pythonic: fence": ("```tool_code\nprint(get_weather(city='Paris', days=3))\n```", [PARIS]),
     "llama3": (f"<|python_tag|>{PARAMETERS}; {TIME_OBJECT}", [PARIS, TIME]),
     "llama3: bare": (PARAMETERS, [PARIS]),
+    "xlam: fence": (f"```json\n[{OBJECT}]\n```", [PARIS]),
+    "qwen3_coder: without its mark": (
+        "<function=get_weather>\n<parameter=city>\nParis\n<parameter=days>\n3\n</parameter>\n"
+        "</function>\n</tool_call>",
+        [PARIS],
+    ),
     "xlam": (f"[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
     "harmony": (
         "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
@@ -253,6 +299,9 @@ def test_a_call_of_an_unknown_function_is_shown(example: str) -> None:
         ('say "hi" \\ {', 'say "hi" \\ {'),
         ("é\U0001f600", "é\U0001f600"),
         ("", ""),
+        ("  def f():\n    pass\n", "  def f():\n    pass\n"),
+        ("a <parameter=x> b", "a <parameter=x> b"),
+        ("<![CDATA[a </x>]]>", "a </x>"),
     ],
 )
 def test_texts_in_tags_are_taken_as_they_are(value: str, argument: str) -> None:
@@ -297,13 +346,11 @@ def test_other_values_in_tags_are_json_if_they_are(name: str, value: str, argume
         "[get_weather(city=open('x'))]",
         "[get_weather(city=1j)]",
         "[get_weather(days=float('nan'))]",
-        "[get_weather(city={'a': {1, 2}})]",
         "[get_weather(city=b'a')]",
         "[import os]",
         "[" * 5000,
         "[get_weather(days=" + "-" * 5000 + "1)]",
         "[get_weather(days=" + "1" * 5000 + ")]",
-        "[get_weather(city='a\0b')]",
         "[get_weather(city='\\ud800')]",
         "[" + "get_time()," * 20_000 + "]",
     ],
@@ -312,6 +359,61 @@ def test_python_that_is_no_call_with_literals_is_shown(text: str) -> None:
     said = read(AnswerStyle("pythonic"), text)
     assert not said.calls or "ud800" in text
     assert said.text == ("" if said.calls else text)
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("get_weather(places={'a', 'b'})", {"places": ["a", "b"]}),
+        ("get_weather(days=07)", {"days": 7}),
+        ("get_weather(city='a\0b')", {"city": "a\0b"}),
+        (
+            "get_weather(city='cat <<EOF\na = 1\nEOF', days=3)",
+            {"city": "cat <<EOF\na = 1\nEOF", "days": 3},
+        ),
+        (
+            "get_weather(city='sed -n '1,5p' a.py', days=3)",
+            {"city": "sed -n '1,5p' a.py", "days": 3},
+        ),
+        (
+            'get_weather(city="say "hi" to \'me\'", days=0)',
+            {"city": "say \"hi\" to 'me'", "days": 0},
+        ),
+        ("get_weather(places=['it's', 'a'], days=3)", {"places": ["it's", "a"], "days": 3}),
+    ],
+)
+def test_texts_that_python_would_refuse_are_meant_as_they_stand(
+    call: str, arguments: dict[str, object]
+) -> None:
+    assert called(read(AnswerStyle("lfm2"), f"<|tool_call_start|>[{call}]<|tool_call_end|>")) == [
+        ("get_weather", arguments)
+    ]
+
+
+@pytest.mark.parametrize("family", ["llama3", "granite", "phi4_mini"])
+def test_text_may_follow_calls_that_no_mark_ends(family: str) -> None:
+    before, after = {
+        "llama3": ("", ""),
+        "granite": ("<|tool_call|>", ""),
+        "phi4_mini": ("functools[", "]"),
+    }[family]
+    text = f"Here: {before}{OBJECT}{after} More?"
+    for pieces in ([text], list(text)):
+        said = read(AnswerStyle(family), *pieces)
+        assert (called(said), said.text.split()) == ([PARIS], ["Here:", "More?"])
+
+
+@pytest.mark.parametrize(
+    "wrapped", [f'{{"arguments": {ARGUMENTS}}}', json.dumps({"input": ARGUMENTS})]
+)
+def test_arguments_within_a_member_that_no_function_has_are_taken_out(wrapped: str) -> None:
+    text = f'<tool_call>{{"name": "get_weather", "arguments": {wrapped}}}</tool_call>'
+    assert called(read(AnswerStyle(), text)) == [PARIS]
+
+
+def test_a_model_s_own_names_of_calls_are_kept() -> None:
+    said = read(AnswerStyle("kimi_k2"), EXAMPLES["kimi_k2"][0])
+    assert [call.id for call in said.calls] == ["functions.get_weather:0", "functions.get_time:1"]
 
 
 def test_arguments_are_the_model_s_own_json() -> None:
@@ -345,6 +447,9 @@ def test_a_long_call_in_small_pieces_is_searched_once() -> None:
         ("think", False, "<thin", "", "<thin"),
         ("think", False, "<think>", "", ""),
         ("think", False, "", "", ""),
+        ("gemma4", False, "<|channel>thought\nHm.<channel|>Yes.", "Hm.", "Yes."),
+        ("hunyuan3", False, "<think:opensource>Hm.</think:opensource>Yes.", "Hm.", "Yes."),
+        ("minimax_m3", False, "<mm:think>Hm.</mm:think>Yes.", "Hm.", "Yes."),
         ("mistral", False, "[THINK]Hm.[/THINK]Yes.", "Hm.", "Yes."),
         ("cohere", False, "<|START_THINKING|>Hm.<|END_THINKING|>Yes.", "Hm.", "Yes."),
         ("seed_oss", False, "<seed:think>Hm.</seed:think>Yes.", "Hm.", "Yes."),
