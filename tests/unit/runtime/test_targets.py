@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wherry import Model, Runtime
-from wherry.llm import LLM
+from wherry.llm import LLM, facts
 from wherry.runtime.engines import TargetError, with_engine
 from wherry.runtime.targets import (
     TargetRaised,
@@ -183,6 +183,12 @@ def test_a_checkpoint_is_named_behind_its_engine(engine: str) -> None:
         load_targets([f"{engine}:"])
 
 
+@pytest.fixture
+def _every_engine_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "find_spec", bool)
+
+
+@pytest.mark.usefixtures("_every_engine_is_installed")
 def test_arguments_of_an_engine_may_follow_its_checkpoint(tmp_path: Path) -> None:
     def model(target: str) -> LLM:
         (found,) = load_targets([target])  # type: ignore[misc]
@@ -207,6 +213,7 @@ def test_arguments_of_an_engine_may_follow_its_checkpoint(tmp_path: Path) -> Non
             model(target).config()
 
 
+@pytest.mark.usefixtures("_every_engine_is_installed")
 def test_the_files_of_a_checkpoint_choose_its_engine(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["StrangeForCausalLM"]}')
     (model,) = load_targets([f"llm:{tmp_path}"])  # type: ignore[misc]
