@@ -7,7 +7,7 @@ Sources: the models' chat templates and model cards.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -264,11 +264,6 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("<function=", "</function>"), ("<function=", "<{start_tag}={function_name}>")),
     ),
-    "functionary_v32": ToolFamily(
-        "Functionary 3.2",
-        CallFormat(after_names(r"(?:>>>)?(?P<name>[^\s{>]+)\n"), ((">>>", ""),), bare=()),
-        ((">>>all", "recipient"), ("'>>>' + tool_call",)),
-    ),
     "cohere": ToolFamily(
         "Command R7B, Command A",
         _json(("<|START_ACTION|>", "<|END_ACTION|>")),
@@ -426,9 +421,14 @@ THOUGHT_FAMILIES: Final[Mapping[str, ThoughtFamily]] = {
 }
 
 
-def tool_family_of(template: str) -> str:
-    """The name of the family whose signs a chat template has, or of the default."""
-    return next((n for n, f in TOOL_FAMILIES.items() if _has(template, f.signs)), DEFAULT)
+def tool_family_of(template: str, special: Collection[str] = ()) -> str:
+    """The name of the family whose signs a chat template has; of a template that has none, whose
+    signs are among the special tokens; or of the default."""
+    for text in (template, "\n".join(special)):
+        for name, family in TOOL_FAMILIES.items():
+            if _has(text, family.signs):
+                return name
+    return DEFAULT
 
 
 def thought_family_of(template: str) -> str:

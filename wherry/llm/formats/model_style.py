@@ -34,7 +34,7 @@ class ModelStyle:
     def __init__(
         self, template: str, special: Mapping[str, int], *, tools: str = AUTO, thoughts: str = AUTO
     ) -> None:
-        self.tools = tool_family_of(template) if tools == AUTO else tools
+        self.tools = tool_family_of(template, special) if tools == AUTO else tools
         self.thoughts = thought_family_of(template) if thoughts == AUTO else thoughts
         self._special = special
 

@@ -120,7 +120,6 @@ EXAMPLES = {
         f"<function=get_weather>{ARGUMENTS}</function>\n<function=get_time>{{}}</function>",
         [PARIS, TIME],
     ),
-    "functionary_v32": (f">>>get_weather\n{ARGUMENTS}>>>get_time\n{{}}", [PARIS, TIME]),
     "step3": (
         f"<{B}tool_calls_begin{B}>\n<{B}tool_call_begin{B}>function<{B}tool_sep{B}>"
         '<steptml:invoke name="get_weather"><steptml:parameter name="city">Paris'
@@ -234,6 +233,11 @@ def test_each_family_has_an_example_and_each_sign_leads_to_it() -> None:
     for name, thoughts in THOUGHT_FAMILIES.items():
         for signs in thoughts.signs:
             assert thought_family_of("\n".join(signs)) == name
+
+
+def test_special_tokens_tell_where_the_template_does_not() -> None:
+    assert tool_family_of("{{ messages }}", ["<|tool_call_start|>"]) == "lfm2"
+    assert tool_family_of("<tool_call>", ["<|tool_call_start|>"]) == "hermes"
 
 
 #: What a model may write that is no call, or not one of these functions.

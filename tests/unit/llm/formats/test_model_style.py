@@ -14,7 +14,7 @@ MISTRAL = "{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS] [THINK]"
 def test_the_template_shows_the_families() -> None:
     style = ModelStyle(MISTRAL, SPECIAL)
     assert (style.tools, style.thoughts) == ("mistral", "mistral")
-    plain = ModelStyle("{{ messages }}", SPECIAL)
+    plain = ModelStyle("{{ messages }}", {})
     assert (plain.tools, plain.thoughts) == ("hermes", "none")
 
 
