@@ -178,10 +178,17 @@ def commit(tree: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, cwd=tree).stdout.strip()
 
 
+#: Packages that a figure may depend on.
+VERSIONED = (
+    *("wherry", "numpy", "uvloop", "httptools", "msgspec", "onnxruntime"),
+    *("torch", "transformers", "tokenizers", "xllamacpp", "vllm"),
+)
+
+
 def facts() -> dict[str, Any]:
     """Machine, versions and commit, so that a figure can be placed later."""
     versions = {}
-    for package in ("wherry", "numpy", "uvloop", "httptools", "msgspec", "onnxruntime"):
+    for package in VERSIONED:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
