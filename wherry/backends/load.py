@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wherry.backends import elsewhere
 from wherry.backends.repository_model import RepositoryModel
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import is_name
@@ -77,21 +78,26 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
         return config.backend
     if config.platform:
         return PLATFORMS.get(config.platform, config.platform)
-    names = [config.default_model_filename] if config.default_model_filename else list(FILES)
+    known = {**FILES, **elsewhere.FILES}
+    names = [config.default_model_filename] if config.default_model_filename else list(known)
     for name in names:
         if os.path.exists(os.path.join(version_folder, name)):
-            for file, backend in FILES.items():
+            for file, backend in known.items():
                 if os.path.splitext(file)[1] == os.path.splitext(name)[1]:
                     return backend
+    wanted = [name for name in names if name not in elsewhere.FILES]
     raise ConfigError(
         f"model {config.name!r}: it says no backend, and version"
-        f" {os.path.basename(version_folder)} has none of {', '.join(names)}; set backend to one"
+        f" {os.path.basename(version_folder)} has none of {', '.join(wanted)}; set backend to one"
         f" of {', '.join(BACKENDS)}"
     )
 
 
 def unknown_backend(name: str) -> str:
-    """The error message for an unknown backend, with the closest known names."""
+    """The error message for a backend that is not here: what to do instead of it, or the closest
+    known names."""
+    if name in elsewhere.INSTEAD:
+        return f"backend {name!r} is not here: {elsewhere.INSTEAD[name]}"
     close = difflib.get_close_matches(name, BACKENDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(BACKENDS)}"
     return f"unknown backend {name!r}; {hint}"

@@ -42,7 +42,8 @@ def check(args: argparse.Namespace) -> int:
     """Load and warm up, run every example, print the merged settings with their origins."""
     flags = vars(args)
     settings = read_settings(flags, os.environ)
-    configure(settings.options.command_line.log_level, settings.options.command_line.log_format)
+    said = settings.options.command_line
+    configure(said.log_level, said.log_format, file=said.log_file)
     tell_ignored(flags)
     try:
         targets, settings = split_targets(flags["target"], settings)

@@ -21,6 +21,7 @@ from wherry.frontends.connections.descriptors import for_connections, raise_limi
 from wherry.frontends.grpc.rpc import CannotListen
 from wherry.models.model import Model
 from wherry.observability.logging import configure
+from wherry.observability.otel import triton_mode
 from wherry.repository.layout import names as repository_names
 from wherry.runtime.control import ModelControl
 from wherry.runtime.engines import with_engine
@@ -40,12 +41,14 @@ def serve(args: argparse.Namespace) -> int:
     flags = vars(args)
     settings = with_passed_sockets(read_settings(flags, os.environ), os.environ, os.getpid())
     given = settings.options
-    configure(given.command_line.log_level, given.command_line.log_format)
+    said = given.command_line
+    configure(said.log_level, said.log_format, file=said.log_file)
     # Until the server listens for it. The first process of a container has no default action:
     # without this, one that is told to stop while it imports its models would go on.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         tell_ignored(flags)
+        os.environ.update(triton_mode.environment_of(given.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
         server = server_of(settings, targets)
         connections = server.limits.max_connections
@@ -93,6 +96,8 @@ def control_of(
         raise ConfigError(
             "load_model needs model_control_mode explicit: in the other modes every model is loaded"
         )
+    if "*" in given.load_models and len(set(given.load_models)) > 1:
+        raise ConfigError("load_model '*' means every model: name no other beside it")
     limited = models.rate_limit != "off" or models.rate_limit_resources
     ignored: dict[str, Any] = {} if limited else {"resources": None}
     return ModelControl(

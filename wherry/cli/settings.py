@@ -76,15 +76,19 @@ class Settings:
         }
 
     def resources(self) -> dict[str, int]:
-        """The count of each shared resource, by name."""
+        """The count of each shared resource, by name. tritonserver's may name a device."""
         said: dict[str, int] = {}
         for text in self.options.models.rate_limit_resources:
-            name, _, count = text.partition(":")
-            count = count.removesuffix(":0")  # tritonserver's may name a device
-            if not name or not count.isdecimal() or int(count) < 1:
+            name, count, device = (*text.split(":"), "", "")[:3]
+            sound = text.count(":") <= 2 and (not device or device.isdecimal())
+            if not (sound and name and count.isdecimal() and int(count)):
                 where = self.origins["rate_limit_resource"]
-                raise ConfigError(f"{where}: {text!r} is not NAME:COUNT, with a count from 1 up")
-            said[name] = int(count)
+                raise ConfigError(
+                    f"{where}: {text!r} is not NAME:COUNT or NAME:COUNT:DEVICE, with a count from 1"
+                    " up"
+                )
+            # All devices share it here: the largest of what tritonserver has for each.
+            said[name] = max(int(count), said.get(name, 0) if device else 0)
         return said
 
     def api_keys(self) -> tuple[str, ...]:

@@ -1,12 +1,14 @@
 """How is a command line of tritonserver read as one of wherry?
 
-An option with a counterpart becomes that flag; one that changes nothing here is accepted with a
-warning; an unknown one is left for the parser to refuse.
+An option with a counterpart becomes that flag; one that says what holds here anyway is left out;
+one that changes nothing here is left out with a warning. An unknown one is left for the parser to
+refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from wherry.server.options import OPTIONS
@@ -26,13 +28,9 @@ SAME: Final = {
 
 #: Options that are accepted without effect, by the reason.
 _WITHOUT_EFFECT: Final = {
-    "the server is called wherry": "--id",
     "HTTP is always on": "--allow-http",
-    "use --reuse-port, which is for every port": "--reuse-http-port --reuse-grpc-port",
     "one event loop serves every connection": "--http-thread-count",
-    "gRPC is on where --grpc-port is set": "--allow-grpc",
     "--host is the address of both": "--grpc-address",
-    "use --grpc-compression": "--grpc-infer-response-compression-level",
     "gRPC takes care of its connections by itself":
         "--grpc-infer-allocation-pool-size --grpc-infer-thread-count "
         "--grpc-max-response-pool-size --grpc-keepalive-time --grpc-keepalive-timeout "
@@ -43,12 +41,13 @@ _WITHOUT_EFFECT: Final = {
         "--allow-sagemaker --sagemaker-port --sagemaker-safe-port-range "
         "--sagemaker-thread-count --allow-vertex-ai --vertex-ai-port --vertex-ai-thread-count "
         "--vertex-ai-default-model",
-    "metrics are at /metrics of the HTTP port":
-        "--allow-metrics --allow-gpu-metrics --allow-cpu-metrics --metrics-address",
+    "the figures of this machine are among the metrics":
+        "--allow-gpu-metrics --allow-cpu-metrics",
+    "--host is the address of the metrics, too": "--metrics-address",
     "metrics are read when they are asked for": "--metrics-interval-ms",
     "histograms are always there": "--metrics-config",
-    "use --log-level": "--log-info --log-warning --log-error",
-    "send stderr to a file": "--log-file",
+    "a level includes those above it; /v2/logging can switch it off alone":
+        "--log-info --log-warning --log-error",
     "backends take their settings from a model's parameters": "--backend-config",
     "there are no repository agents": "--repoagent-directory",
     "there are no cache libraries": "--cache-directory",
@@ -59,61 +58,156 @@ _WITHOUT_EFFECT: Final = {
         "--min-supported-compute-capability --model-load-gpu-limit",
     "instances are not bound to host policies": "--host-policy",
     "two models of one name are refused": "--model-namespacing",
-    "use --disable-auto-complete-config": "--strict-model-config",
 }  # fmt: skip
 #: The reason of each.
 WITHOUT_EFFECT: Final = {
     name: why for why, names in _WITHOUT_EFFECT.items() for name in names.split()
 }
 
+#: Switches of tritonserver with the value that holds here anyway; None: neither does.
+_HOLDS: Final[dict[str, bool | None]] = {
+    "--allow-http": True,
+    "--allow-sagemaker": False,
+    "--allow-vertex-ai": False,
+    "--allow-cpu-metrics": True,
+    "--allow-gpu-metrics": None,
+    "--model-namespacing": False,
+    "--enable-peer-access": None,
+    "--grpc-keepalive-permit-without-calls": True,
+}
+#: What the other switches of tritonserver become when they are on, and when they are off.
+_BECOME: Final[dict[str, tuple[list[str], list[str]]]] = {
+    "--allow-metrics": ([], ["--disabled-api=metrics"]),
+    "--reuse-http-port": (["--reuse-port"], []),
+    "--reuse-grpc-port": (["--reuse-port"], []),
+    "--strict-model-config": (["--disable-auto-complete-config"], []),
+}
+#: Switches of the log, from the least severe on, with the level that is left without them.
+_LOG_SWITCHES: Final = {"--log-info": "warning", "--log-warning": "error", "--log-error": ""}
+#: Options whose values may be written in capitals.
+_ANY_CASE: Final = ("--model-control-mode", "--rate-limit")
+
+#: The port of gRPC where --allow-grpc alone asks for it.
+_GRPC_PORT: Final = "8001"
+
 _TRUTH: Final = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 _SWITCHES: Final = {option.flag for option in OPTIONS.values() if option.is_switch}
+_OURS: Final = {option.flag for option in OPTIONS.values()}
 
 
 def in_our_words(arguments: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """The arguments with wherry's flags, and the flags without effect with their reasons."""
-    waiting = list(reversed(arguments))
     if not arguments or arguments[0] not in COMMANDS:
         return list(arguments), []
-    ours: list[str] = []
-    ignored: list[tuple[str, str]] = []
-    while waiting:
-        word = waiting.pop()
+    reading = _Reading(list(reversed(arguments)))
+    while reading.waiting:
+        reading.one()
+    reading.end()
+    return reading.ours, reading.ignored
+
+
+@dataclass
+class _Reading:
+    """A command line that is being translated, from the last of `waiting` on."""
+
+    waiting: list[str]
+    ours: list[str] = field(default_factory=list)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+    #: Of switches that mean something only beside others, the last value.
+    grpc: bool | None = None
+    log: dict[str, bool] = field(default_factory=dict)
+
+    def one(self) -> None:
+        """Translate one option, or pass one word on."""
+        word = self.waiting.pop()
         name, equals, value = word.partition("=")
-        if name in _SPECIAL:
-            value = value if equals else waiting.pop() if waiting else ""
-            ours += _SPECIAL[name](value)
-        elif name in WITHOUT_EFFECT and name not in _OURS:
-            if not equals and waiting and not waiting[-1].startswith("-"):
-                waiting.pop()
-            ignored.append((name, WITHOUT_EFFECT[name]))
-        elif name in _SWITCHES:
-            if not equals and waiting and waiting[-1].lower() in _TRUTH:
-                value = waiting.pop()
-            ours += _switch(name, value, word)
+        if name in _SWITCHES or name in _THEIR_SWITCHES:
+            if not equals and self.waiting and self.waiting[-1].lower() in _TRUTH:
+                value = self.waiting.pop()
+            self._switch(name, value, word)
+        elif name in _SPECIAL:
+            self.ours += _SPECIAL[name](value if equals else self._value())
+        elif name in _ANY_CASE:
+            self.ours.append(f"{name}={(value if equals else self._value()).lower()}")
+        elif name in WITHOUT_EFFECT:
+            if not equals and self.waiting and not self.waiting[-1].startswith("-"):
+                self.waiting.pop()
+            self._ignore(name)
         elif name in SAME:
-            ours.append(SAME[name] + equals + value)
+            self.ours.append(SAME[name] + equals + value)
         else:
-            ours.append(word)
-    return ours, ignored
+            self.ours.append(word)
+
+    def end(self) -> None:
+        """Add what several options mean together."""
+        ports = [word for word in self.ours if word.partition("=")[0] == "--grpc-port"]
+        if self.grpc and not ports:
+            self.ours.append(f"--grpc-port={_GRPC_PORT}")
+        elif self.grpc is False:
+            self.ours = _without("--grpc-port", self.ours)
+        level = ""
+        off = [name for name, on in self.log.items() if not on]
+        for name, left in _LOG_SWITCHES.items():
+            if name not in off or not left:
+                break
+            level = left
+            off.remove(name)
+        for name in off:
+            self._ignore(name)
+        if level and not any(word.startswith("--log-level") for word in self.ours):
+            self.ours.append(f"--log-level={level}")
+
+    def _switch(self, name: str, value: str, word: str) -> None:
+        """--strict-readiness=false as --no-strict-readiness."""
+        truth = _TRUTH.get(value.lower(), True if not value else None)
+        if truth is None:
+            self.ours.append(word)  # the parser says what is wrong with it
+        elif name in _SWITCHES:
+            self.ours.append(name if truth else "--no-" + name.removeprefix("--"))
+        elif name == "--allow-grpc":
+            self.grpc = truth
+        elif name in _LOG_SWITCHES:
+            self.log[name] = truth
+        elif name in _BECOME:
+            words = _BECOME[name][not truth]
+            self.ours += [one for one in words if one not in self.ours]
+        elif truth != _HOLDS[name]:
+            self._ignore(name)
+
+    def _value(self) -> str:
+        return self.waiting.pop() if self.waiting else ""
+
+    def _ignore(self, name: str) -> None:
+        self.ignored.append((name, WITHOUT_EFFECT[name]))
 
 
-def _switch(name: str, value: str, word: str) -> list[str]:
-    """--strict-readiness=false as --no-strict-readiness."""
-    truth = _TRUTH.get(value.lower(), True if not value else None)
-    if truth is None:
-        return [word]  # the parser says what is wrong with it
-    return [name if truth else "--no-" + name.removeprefix("--")]
+_THEIR_SWITCHES: Final = {"--allow-grpc", *_HOLDS, *_BECOME, *_LOG_SWITCHES}
+
+
+def _without(flag: str, words: Sequence[str]) -> list[str]:
+    """The words without this flag and its values."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word.partition("=")[0] != flag:
+            kept.append(word)
+        skip = not skip and word == flag
+    return kept
 
 
 def _verbose(value: str) -> list[str]:
-    return [] if value.lower() in ("0", "false", "") else ["--log-level=debug"]
+    return [] if value.lower() in ("0", "false", "off", "") else ["--log-level=debug"]
 
 
 def _log_format(value: str) -> list[str]:
-    """Theirs are for people, with two kinds of dates; ours are "human" and "json"."""
+    """Theirs are for people, with two kinds of dates; ours are "human", "iso8601" and "json"."""
     value = value.lower()
-    return [] if value in ("default", "iso8601") else [f"--log-format={value}"]
+    return [] if value == "default" else [f"--log-format={value}"]
+
+
+def _compression(value: str) -> list[str]:
+    levels = {"none": "none", "low": "gzip", "medium": "gzip", "high": "gzip"}
+    return [f"--grpc-compression={levels.get(value.lower(), value)}"]
 
 
 def _cache(value: str) -> list[str]:
@@ -127,6 +221,7 @@ def _cache(value: str) -> list[str]:
 #: Options whose value decides which flag of wherry they become.
 _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
     "--cache-config": _cache,
+    "--grpc-infer-response-compression-level": _compression,
     "--log-format": _log_format,
     "--log-verbose": _verbose,
     "--trace-file": lambda value: [f"--trace-config=triton,file={value}"],
@@ -135,4 +230,3 @@ _SPECIAL: Final[dict[str, Callable[[str], list[str]]]] = {
     "--trace-count": lambda value: [f"--trace-config=count={value}"],
     "--trace-log-frequency": lambda value: [f"--trace-config=triton,log-frequency={value}"],
 }
-_OURS: Final = {option.flag for option in OPTIONS.values()}

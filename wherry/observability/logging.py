@@ -22,6 +22,8 @@ from typing import Any, TextIO
 
 import msgspec
 
+from wherry.values.errors import ConfigError
+
 #: Attributes of every record; others came from `extra`.
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -91,15 +93,21 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(
-    level: str = "info", format: str = "human", stream: TextIO | None = None
+    level: str = "info",
+    format: str = "human",
+    stream: TextIO | None = None,
+    *,
+    file: str | None = None,
 ) -> logging.Handler:
-    """Send this program's log to `stream` (default stderr). For programs, not for libraries."""
+    """Send this program's log to `stream` (default stderr), or append it to `file`. For programs,
+    not for libraries. ConfigError if the file cannot be written."""
     stream = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(stream)
+    handler = logging.StreamHandler(stream) if file is None else _to_file(file)
     if format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(HumanFormatter(colour=_colour_is_welcome(stream, os.environ)))
+        colour = file is None and _colour_is_welcome(stream, os.environ)
+        handler.setFormatter(HumanFormatter(colour=colour, iso=format == "iso8601"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -107,6 +115,13 @@ def configure(
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
+
+
+def _to_file(path: str) -> logging.FileHandler:
+    try:
+        return logging.FileHandler(path, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"log_file {path}: {error.strerror}") from None
 
 
 def _colour_is_welcome(stream: TextIO, environ: Mapping[str, str]) -> bool:

@@ -191,7 +191,8 @@ def main(link: int, number: int) -> int:
     sock = socket.socket(fileno=link)
     size = int.from_bytes(_exactly(sock, 4), "little")
     options = msgspec.json.decode(_exactly(sock, size), type=Options)
-    handler = configure(options.command_line.log_level, options.command_line.log_format)
+    said = options.command_line
+    handler = configure(said.log_level, said.log_format, file=said.log_file)
 
     def say_which(record: logging.LogRecord) -> bool:
         record.front = number

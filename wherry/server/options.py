@@ -197,12 +197,16 @@ class Capacity:
 class Protocols:
     """Options of HTTP and gRPC beside inference."""
 
+    server_name: str | None = option(None,
+        "the server's name, as its clients are told it; not said: wherry, and triton with a model "
+        "repository", "NAME", key="id")
     header_forward_pattern: str | None = option(None,
         "give models the headers whose names this regex matches, as parameters",
         "REGEX", key="http_header_forward_pattern")
     trace_config: tuple[str, ...] = option((),
         "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N, "
-        "log-frequency=N; may be repeated", "SETTING", separator=";")
+        "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",
+        "SETTING", separator=";")
     grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
         "how to compress what gRPC clients are sent")
     strict_fields: bool = option(False,
@@ -267,7 +271,7 @@ class Models:
         "let batches wait for the `rate_limiter` resources that a config.pbtxt names")
     rate_limit_resources: tuple[str, ...] = option((),
         "how much of a resource models share (their `resources`); may be repeated",
-        "NAME:COUNT", key="rate_limit_resource", separator=",")
+        "NAME:COUNT[:DEVICE]", key="rate_limit_resource", separator=",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +300,9 @@ class CommandLine:
     engine: Literal["auto", "wherry", "transformers", "llama.cpp", "vllm"] = option("auto",
         "what runs a checkpoint (llm:FOLDER, llm:FILE.gguf); auto: what fits, and it is logged why")
     log_level: Literal["debug", "info", "warning", "error"] = option("info", "least to log")
-    log_format: Literal["human", "json"] = option("human", "lines for people or for machines")
+    log_format: Literal["human", "iso8601", "json"] = option("human",
+        "lines for people (iso8601: with dates) or for machines")
+    log_file: str | None = option(None, "append the log to this file, instead of stderr", "PATH")
 # fmt: on
 
 

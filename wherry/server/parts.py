@@ -193,7 +193,7 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
     access, pattern = options.access, options.protocols.header_forward_pattern
     return Common(
         # Clients of a Triton repository ask for its server by name.
-        name="triton" if control.repositories else "wherry",
+        name=options.protocols.server_name or ("triton" if control.repositories else "wherry"),
         keys=ApiKeys(access.api_keys),
         admission=Admission(options.capacity.max_in_flight, plan.max_queue_bytes),
         max_body_bytes=plan.limits.max_body_bytes,

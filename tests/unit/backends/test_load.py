@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from wherry.backends.load import backend_for, backend_name
+from wherry.backends import elsewhere
+from wherry.backends.load import BACKENDS, backend_for, backend_name, unknown_backend
 from wherry.pipelines.ensemble import EnsembleModel
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -51,11 +52,49 @@ def test_a_model_that_says_nothing_is_refused_with_what_could_be_said(tmp_path: 
 
 @pytest.mark.parametrize(
     ("backend", "why"),
-    [("pyhton", "did you mean 'python'"), ("tensorrt_plan", "known are: python, onnxruntime")],
+    [("pyhton", "did you mean 'python'"), ("abacus", "known are: python, onnxruntime")],
 )
 def test_an_unknown_backend_is_refused(tmp_path: Path, backend: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown backend '{backend}'; {why}"):
         backend_for(str(tmp_path), "1", TritonConfig(name="m", backend=backend))
+
+
+#: The backends of Triton and its containers, and the platforms of older configurations.
+BACKENDS_THERE = (
+    "tensorrt tensorflow onnxruntime pytorch python dali fil openvino vllm tensorrtllm"
+    " fastertransformer paddle armnn_tflite stateful hugectr hps identity repeat square custom"
+)
+PLATFORMS_THERE = (
+    "tensorrt_plan tensorflow_graphdef tensorflow_savedmodel onnxruntime_onnx pytorch_libtorch"
+    " torch_aoti ensemble caffe2_netdef"
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *[TritonConfig(backend=name) for name in BACKENDS_THERE.split()],
+        *[TritonConfig(platform=name) for name in (BACKENDS_THERE + " " + PLATFORMS_THERE).split()],
+    ],
+    ids=lambda config: config.backend or config.platform,
+)
+def test_every_backend_of_triton_is_here_or_says_what_to_do_instead(config: TritonConfig) -> None:
+    backend = backend_name(config, "")
+
+    assert (backend in BACKENDS) != (backend in elsewhere.INSTEAD)
+    if backend in elsewhere.INSTEAD:
+        told = unknown_backend(backend)
+        assert told.startswith(f"backend {backend!r} is not here: ")
+        assert "\n" not in told
+
+
+@pytest.mark.parametrize(("file", "backend"), elsewhere.FILES.items())
+def test_a_file_alone_says_what_to_do_instead(tmp_path: Path, file: str, backend: str) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / file).touch()
+
+    with pytest.raises(ConfigError, match=f"model 'm': backend '{backend}' is not here: "):
+        backend_for(str(tmp_path), "1", TritonConfig(name="m"))
 
 
 def test_a_python_based_backend_is_a_program_in_its_folder(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "inline": True, "instances": 2, "request_timeout": 1.5, "max_in_flight": 3,
         "max_body_size": 1024, "max_connections": 5, "idle_timeout": 6.0, "drain_timeout": 7.0,
         "engine": "vllm",
-        "log_level": "error", "log_format": "json", "access_log": True, "ready_fd": 9, "stop_fd": 9,
+        "log_level": "error", "log_format": "json", "log_file": "g", "id": "i", "access_log": True,
+        "ready_fd": 9, "stop_fd": 9,
         "strict_fields": True,
         "on": "local", "target_wait": 0.1, "replica_resource": ["num_gpus=1"],
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
@@ -113,7 +114,7 @@ def test_a_pyproject_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
         ("[sever]\nport = 1", "unknown key 'sever'; did you mean 'server'"),
         ("[server]\nport = 'abc'", r"\[server\]: port: 'abc': expected int, got str"),
         ("[server]\nport = 70000", "at least 0 and at most 65535"),
-        ("[server]\nlog_format = 'xml'", "expected one of human, json"),
+        ("[server]\nlog_format = 'xml'", "expected one of human, iso8601, json"),
         ("server = 3", "server must be a table"),
         (
             "[models.m]\nmax_batchsize = 3",

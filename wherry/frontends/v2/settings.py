@@ -7,12 +7,14 @@ trace file can be set only when the server starts: without one nothing is traced
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from wherry.observability.logging import HumanFormatter, JsonFormatter
+from wherry.observability.otel import triton_mode as opentelemetry
 from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 
 log = logging.getLogger("wherry")
@@ -36,6 +38,7 @@ TRACE_DEFAULTS: Final[dict[str, Any]] = {
     "trace_file": "",
     "trace_mode": "triton",
 }
+TRACE_MODES: Final = ("triton", "opentelemetry")
 #: What only the start of the server decides.
 _AT_START: Final = {"trace_file": "trace file location", "trace_mode": "trace mode"}
 _LEAST: Final = {"trace_rate": 0, "trace_count": -1, "log_frequency": 0}
@@ -60,7 +63,7 @@ class LogSettings:
             for name, severity in SEVERITIES.items()
         }
         return {
-            "log_file": "",
+            "log_file": _log_file(),
             **switches,
             "log_verbose_level": self._verbose_level if level <= logging.DEBUG else 0,
             "log_format": self._format(),
@@ -74,6 +77,8 @@ class LogSettings:
             for name, value in given.items():
                 if name not in values:
                     raise InvalidRequest(f"unknown log setting '{name}'")
+                if name == "log_file" and value == before[name]:
+                    continue
                 values[name] = _checked_log_setting(name, value)
             if values["log_format"] != before["log_format"]:
                 self._use_format(str(values["log_format"]))
@@ -103,11 +108,7 @@ class LogSettings:
         return "default"
 
     def _use_format(self, name: str) -> None:
-        ours = [
-            handler
-            for handler in logging.getLogger().handlers
-            if isinstance(handler.formatter, HumanFormatter | JsonFormatter)
-        ]
+        ours = _our_handlers()
         if not ours:
             raise Unsupported(
                 "log_format: the program that runs this server formats its log itself"
@@ -189,11 +190,25 @@ class TraceSettings:
         return {**self._initial, **self._own, **own}
 
 
+def _log_file() -> str:
+    """The name of the log's file, without its folder, which clients need not know."""
+    for handler in _our_handlers():
+        if isinstance(handler, logging.FileHandler):
+            return os.path.basename(handler.baseFilename)
+    return ""
+
+
+def _our_handlers() -> list[logging.Handler]:
+    return [
+        handler
+        for handler in logging.getLogger().handlers
+        if isinstance(handler.formatter, HumanFormatter | JsonFormatter)
+    ]
+
+
 def _checked_log_setting(name: str, value: Any) -> bool | int | str:
     if name == "log_file":
-        if value != "":
-            raise Unsupported("log file location can not be updated through network protocol")
-        return ""
+        raise Unsupported("log file location can not be updated through network protocol")
     if name == "log_format":
         if value not in LOG_FORMATS:
             raise InvalidRequest(f"log_format must be one of {', '.join(LOG_FORMATS)}")
@@ -234,19 +249,24 @@ def _checked_trace_setting(name: str, value: Any) -> Any:
 def _trace_config(given: Sequence[str]) -> dict[str, Any]:
     """The settings that a server starts with, from the words of --trace-config."""
     settings: dict[str, Any] = {}
+    if opentelemetry.is_wanted(given):
+        settings["trace_mode"] = "opentelemetry"
     for word in given:
         mode, comma, rest = word.partition(",")
         key, equals, value = (rest if comma else word).partition("=")
-        if (mode if comma else value if key == "mode" else "triton") != "triton":
-            raise ConfigError(f"trace_config {word!r}: only Triton's trace files are written")
-        if key == "mode":
-            continue
+        kind = mode if comma else value.lower() if key == "mode" else "triton"
+        if kind not in TRACE_MODES:
+            known = " and ".join(TRACE_MODES)
+            raise ConfigError(f"trace_config {word!r}: the modes are {known}")
+        if key == "mode" or kind == "opentelemetry":
+            continue  # what the SDK reads
         name = "log_frequency" if key == "log-frequency" else f"trace_{key}"
         if not equals or name not in TRACE_DEFAULTS:
             known = "file, level, rate, count and log-frequency"
             raise ConfigError(f"trace_config {word!r}: what there is to set: {known}")
         if name == "trace_file":
-            settings[name] = value
+            if "trace_mode" not in settings:
+                settings[name] = value
             continue
         try:
             checked = _checked_trace_setting(name, value)

@@ -3,12 +3,13 @@
 import io
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wherry.frontends.v2.settings import TRACE_DEFAULTS, LogSettings, TraceSettings
-from wherry.observability.logging import configure
+from wherry.observability.logging import HumanFormatter, configure
 from wherry.values.errors import ConfigError, InvalidRequest, Unsupported
 
 log = logging.getLogger("wherry")
@@ -228,8 +229,8 @@ def test_a_server_starts_with_what_its_trace_config_says() -> None:
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("opentelemetry,url=x", "only Triton's trace files are written"),
-        ("mode=opentelemetry", "only Triton's trace files are written"),
+        ("jaeger,url=x", "the modes are triton and opentelemetry"),
+        ("mode=jaeger", "the modes are triton and opentelemetry"),
         ("speed=1", "what there is to set: file, level, rate"),
         ("rate", "what there is to set"),
         ("rate=often", "trace_rate must be a whole number"),
@@ -239,3 +240,27 @@ def test_a_server_starts_with_what_its_trace_config_says() -> None:
 def test_a_trace_config_that_makes_no_sense_is_refused(word: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         TraceSettings([word])
+
+
+def test_with_opentelemetry_there_are_no_trace_files() -> None:
+    words = ["mode=opentelemetry", "opentelemetry,url=x", "triton,file=t", "level=TIMESTAMPS"]
+    settings = TraceSettings(words)
+
+    assert settings.values()["trace_mode"] == "opentelemetry"
+    assert settings.values()["trace_level"] == ["TIMESTAMPS"]
+    assert not settings.file
+    assert not settings.on
+
+
+def test_the_log_file_is_shown_and_cannot_be_changed(tmp_path: Path) -> None:
+    handler = logging.FileHandler(tmp_path / "server.log", delay=True)
+    handler.setFormatter(HumanFormatter())
+    logging.getLogger().addHandler(handler)
+    try:
+        settings = LogSettings()
+        assert settings.values()["log_file"] == "server.log"
+        assert settings.update({"log_file": "server.log"})["log_file"] == "server.log"
+        with pytest.raises(Unsupported, match="log file location"):
+            settings.update({"log_file": "other.log"})
+    finally:
+        logging.getLogger().removeHandler(handler)

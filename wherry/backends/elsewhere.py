@@ -1,0 +1,75 @@
+"""What is to be done with a model whose backend runs elsewhere only?
+
+One line for each backend and platform of Triton that is not here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ONNX_OF_TF: Final = (
+    "convert the saved model with `python -m tf2onnx.convert --saved-model DIR --output model.onnx`"
+    ' and say backend: "onnxruntime"'
+)
+_ENGINE: Final = (
+    "a plan fits one GPU type and one TensorRT: serve the ONNX file that it was built from with"
+    ' backend: "onnxruntime" (its gpu_execution_accelerator "tensorrt" builds the plan again)'
+)
+_PROGRAM: Final = (
+    'a compiled backend of your own cannot be loaded: write it as a model.py (backend: "python"),'
+    " which may call the same library"
+)
+_PREPROCESSING: Final = (
+    'write the pipeline as a model.py (backend: "python"), where nvidia-dali or numpy and Pillow do'
+    " the same work"
+)
+_LLM: Final = (
+    'serve the checkpoint itself: backend: "vllm" with its model.json, or `wherry serve llm:FOLDER`'
+)
+_SAMPLE: Final = (
+    'it is one of Triton\'s examples: a model.py (backend: "python") of ten lines does it'
+)
+
+#: What to do, by the backend or platform.
+INSTEAD: Final = {
+    "tensorrt": _ENGINE,
+    "tensorrt_plan": _ENGINE,
+    "tensorflow": _ONNX_OF_TF,
+    "tensorflow_graphdef": _ONNX_OF_TF.replace("--saved-model DIR", "--graphdef FILE")
+    .replace("saved model", "graph")
+    .replace("--output", "--inputs IN:0 --outputs OUT:0 --output"),
+    "tensorflow_savedmodel": _ONNX_OF_TF,
+    "dali": _PREPROCESSING,
+    "dali_python": _PREPROCESSING,
+    "tensorrtllm": _LLM,
+    "fastertransformer": _LLM,
+    "fil": 'convert the trees with onnxmltools, and say backend: "onnxruntime"',
+    "openvino": 'serve the model\'s ONNX file: backend: "onnxruntime"',
+    "vllm": "serve the checkpoint itself: `wherry serve llm:FOLDER`",
+    "paddle": 'convert it with paddle2onnx, and say backend: "onnxruntime"',
+    "armnn_tflite": "convert it with `python -m tf2onnx.convert --tflite FILE --output model.onnx`,"
+    ' and say backend: "onnxruntime"',
+    "caffe2": 'export it as ONNX, and say backend: "onnxruntime"',
+    "caffe2_netdef": 'export it as ONNX, and say backend: "onnxruntime"',
+    "onnx": 'say backend: "onnxruntime"',
+    "stateful": 'say backend: "onnxruntime", and sequence_batching { state { ... } } for its state',
+    "hugectr": _PROGRAM,
+    "hps": _PROGRAM,
+    "custom": _PROGRAM,
+    "bls": _PROGRAM,
+    "identity": _SAMPLE,
+    "repeat": _SAMPLE,
+    "square": _SAMPLE,
+    "recommended": _SAMPLE,
+    "minimal": _SAMPLE,
+}
+
+#: The backend of a model's file, where its name says that.
+FILES: Final = {
+    "model.plan": "tensorrt",
+    "model.savedmodel": "tensorflow",
+    "model.graphdef": "tensorflow",
+    "model.dali": "dali",
+    "model.pdmodel": "paddle",
+    "model.tflite": "armnn_tflite",
+}
