@@ -8,6 +8,7 @@
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make dist    sdist and wheel, looked into, and the wheel tried in an empty environment of each Python
+# make api     what was taken away since the last release of what is public; make dist runs it, too
 # make bench   the benchmarks; make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
@@ -35,7 +36,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist api bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -150,7 +151,11 @@ test-pythons:
 	@.ci/pythons
 
 dist: $(VENV)/.stamp-release
+	@$(BIN)/python -m tools.public_api
 	@$(BIN)/python -m tools.dist
+
+api: $(VENV)/.stamp-release
+	@$(BIN)/python -m tools.public_api
 
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks
