@@ -43,7 +43,6 @@ INSTEAD: Final = {
     "dali_python": _PREPROCESSING,
     "tensorrtllm": _LLM,
     "fastertransformer": _LLM,
-    "fil": 'convert the trees with onnxmltools, and say backend: "onnxruntime"',
     "openvino": 'serve the model\'s ONNX file: backend: "onnxruntime"',
     "vllm": "serve the checkpoint itself: `wherry serve llm:FOLDER`",
     "paddle": 'convert it with paddle2onnx, and say backend: "onnxruntime"',

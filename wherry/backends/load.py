@@ -26,6 +26,7 @@ BACKENDS: Final = {
     "python": "wherry.backends.triton_python.model:PythonBackendModel",
     "onnxruntime": "wherry.backends.onnx:OnnxModel",
     "pytorch": "wherry.backends.torch:TorchModel",
+    "fil": "wherry.backends.fil:FilModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
 
@@ -39,7 +40,16 @@ PLATFORMS: Final = {
 }
 
 #: The backend by the model's file, if the configuration names none.
-FILES: Final = {"model.py": "python", "model.onnx": "onnxruntime", "model.pt": "pytorch"}
+FILES: Final = {
+    "model.py": "python",
+    "model.onnx": "onnxruntime",
+    "model.pt": "pytorch",
+    "model.pt2": "pytorch",
+    "xgboost.json": "fil",
+    "xgboost.ubj": "fil",
+    "xgboost.model": "fil",
+    "checkpoint.tl": "fil",
+}
 
 
 def backend_for(

@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 import msgspec
 import numpy as np
 
-from wherry.backends import ragged
+from wherry.backends import parameters, ragged
+from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
@@ -72,7 +73,7 @@ class OnnxModel(RepositoryModel):
         """Add names, types and shapes from the file, and its batch dimension if all tensors have
         one."""
         path = model_file(folder, version, config)
-        options = _onnxruntime().SessionOptions()
+        options = _onnxruntime(config.name).SessionOptions()
         options.log_severity_level = 3
         options.graph_optimization_level = _onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL
         session = _session(path, options, ["CPUExecutionProvider"], config.name)
@@ -267,7 +268,7 @@ def model_file(folder: str, version: str, config: TritonConfig) -> str:
 
 def session_options(config: TritonConfig) -> Any:
     """The session's options from the parameters that Triton's backend knows."""
-    runtime = _onnxruntime()
+    runtime = _onnxruntime(config.name)
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = _whole(config, "intra_op_thread_count", 1)
@@ -314,15 +315,8 @@ def providers(config: TritonConfig, device: Device) -> list[Any]:
 
 
 def _whole(config: TritonConfig, name: str, default: int) -> int:
-    if name not in config.parameters:
-        return default
-    text = config.parameters[name].string_value
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(
-            f"model {config.name!r}: parameter {name!r} must be a whole number, not {text!r}"
-        ) from None
+    said = parameters.whole(config, name)
+    return default if said is None else said
 
 
 def _session(path: str, options: Any, wanted: list[Any], model: str) -> Any:
@@ -347,8 +341,7 @@ def _texts(array: Array) -> Array:
     return cast(Array, decoded.reshape(array.shape))
 
 
-def _onnxruntime() -> Any:
-    import onnxruntime
-
+def _onnxruntime(model: str = "") -> Any:
+    onnxruntime = library("onnxruntime", model, "'wherry[onnx]'")
     onnxruntime.disable_telemetry_events()
     return onnxruntime

@@ -63,7 +63,7 @@ class RepositoryFolders:
             changed = _config_of(config) if config is not None else found.config
             if patch is not None:
                 changed = _checked(patched(changed, patch), "patch")
-            _check_environment(changed, found.config)
+            _check_code(changed, found.config)
             return layout.read(layout.folders_of(name, self.folders)[0], config=changed)
         except FileNotFoundError:
             raise ModelNotFound(
@@ -114,11 +114,10 @@ def _checked(config: TritonConfig, what: str) -> TritonConfig:
     return config
 
 
-def _check_environment(config: TritonConfig, of_the_files: TritonConfig) -> None:
-    """BadConfig if a configuration that a client sends chooses another program to run the model
-    than the model's own files do."""
-    wanted = config.parameters.get("EXECUTION_ENV_PATH")
-    if wanted is not None and wanted != of_the_files.parameters.get("EXECUTION_ENV_PATH"):
-        raise BadConfig(
-            ["parameters: EXECUTION_ENV_PATH may only be set in the model's own config.pbtxt"]
-        )
+def _check_code(config: TritonConfig, of_the_files: TritonConfig) -> None:
+    """BadConfig if a configuration that a client sends has more code run than the model's own files
+    say: another program, or what a pickle holds."""
+    for name in ("EXECUTION_ENV_PATH", "ALLOW_PICKLE"):
+        wanted = config.parameters.get(name)
+        if wanted is not None and wanted != of_the_files.parameters.get(name):
+            raise BadConfig([f"parameters: {name} may only be set in the model's own config.pbtxt"])
