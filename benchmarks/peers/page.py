@@ -74,7 +74,7 @@ def tables(records: Sequence[dict[str, Any]], peers: Sequence[str]) -> str:
         if results:
             able = [peer for peer in peers if any(table.runs(r, peer) for r in results)]
             rows = [table.across(result, able) for result in results]
-            parts.append(f"### {title}\n\n{table.markdown(rows)}")
+            parts.append(f"## {title}\n\n{table.markdown(rows)}")
     return "\n".join(parts)
 
 

@@ -1,0 +1,118 @@
+"""tools.site: every page is in the site once, is reached, and its links lead where they led."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from tools.site.sources import COPIES, DECISIONS, links, moved, navigation, places, resolved, write
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site's own sources, as Sphinx reads them."""
+    folder = tmp_path_factory.mktemp("site")
+    write(ROOT, folder)
+    return folder
+
+
+def entries(page: Path) -> Iterator[str]:
+    """What the tables of contents of a page name."""
+    for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.M):
+        for line in block.splitlines():
+            if line and not line.startswith(":"):
+                yield line.removeprefix("/") + ".md"
+
+
+def test_every_page_is_reached_from_the_navigation_once(site: Path) -> None:
+    reached = ["index.md", *entries(site / "index.md"), *entries(site / DECISIONS)]
+    assert sorted(reached) == sorted({*places(ROOT).values(), DECISIONS})
+
+
+def test_every_page_has_a_group_and_a_place_in_it() -> None:
+    """Its folder gives the group, `docs/README.md` the place."""
+    named = {
+        resolved("docs/README.md", link)
+        for link in links((ROOT / "docs/README.md").read_text(encoding="utf-8"))
+    }
+    missing = [
+        page
+        for page in places(ROOT)
+        if page.startswith("docs/") and page.count("/") > 1 and "/decisions/" not in page
+        if page not in named
+    ]
+    assert missing == [], "add a row to docs/README.md: where it stands there, it is in the site"
+
+
+def test_every_link_of_the_site_leads_to_a_file_of_it(site: Path) -> None:
+    lost = [
+        (str(page.relative_to(site)), link)
+        for page in site.glob("**/*.md")
+        for link in links(page.read_text(encoding="utf-8"))
+        if not (page.parent / link).is_file()
+    ]
+    assert lost == []
+
+
+def test_every_page_has_a_title(site: Path) -> None:
+    untitled = [
+        str(page.relative_to(site))
+        for page in site.glob("**/*.md")
+        if not re.match(r"# \S|<!--.*?-->\s*# \S", page.read_text(), re.DOTALL)
+    ]
+    assert untitled == []
+
+
+def test_no_page_leads_to_another_site_for_what_the_browser_loads(site: Path) -> None:
+    """An image or a script from elsewhere would need the network."""
+    loads = re.compile(r"!\[[^\]]*\]\(https?:|<(?:img|script|link|iframe)\b")
+    shown = [
+        str(page.relative_to(site))
+        for page in site.glob("**/*.md")
+        if loads.search(re.sub(r"^```.*?^```|`[^`\n]+`", "", page.read_text(), flags=re.S | re.M))
+    ]
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("link", "becomes"),
+    [
+        ("[it](docs/how-to/llm.md)", "[it](how-to/llm.md)"),
+        ("[it](docs/how-to/llm.md#keys)", "[it](how-to/llm.md#keys)"),
+        ("![a [b] c](docs/a.svg)", "![a [b] c](a.svg)"),
+        ("[`test_x`](tests/unit/test_x.py)", "[`test_x`](repository/tests/unit/test_x.py.txt)"),
+        ("[decisions](docs/decisions)", "[decisions](decisions/index.md)"),
+        ("[an example](examples/llm)", "[an example](examples/llm.md)"),
+        ("[below](#below)", "[below](#below)"),
+        ("[elsewhere](https://example.org/a.md)", "[elsewhere](https://example.org/a.md)"),
+        ("```py\na[0](docs/a.svg)\n```\n", "```py\na[0](docs/a.svg)\n```\n"),
+    ],
+)
+def test_a_link_leads_where_it_led(link: str, becomes: str) -> None:
+    to = {
+        "README.md": "index.md",
+        "docs/how-to/llm.md": "how-to/llm.md",
+        "docs/a.svg": "a.svg",
+        "tests/unit/test_x.py": f"{COPIES}/tests/unit/test_x.py.txt",
+        "docs/decisions": DECISIONS,
+        "examples/llm": "examples/llm.md",
+    }
+    assert moved(f"See\n{link}", "README.md", to) == f"See\n{becomes}"
+
+
+def test_a_link_of_a_page_below_goes_up_as_far_as_it_must() -> None:
+    to = {"docs/how-to/llm.md": "how-to/llm.md", "README.md": "index.md"}
+    assert moved("[up](../../README.md)", "docs/how-to/llm.md", to) == "[up](../index.md)"
+
+
+def test_the_order_within_a_group_is_that_of_the_list_of_pages() -> None:
+    shown = navigation(ROOT)
+    assert list(shown)[:5] == ["Start", "Tutorials", "How to", "Reference", "Explanation"]
+    assert shown["How to"][0] == "how-to/install.md"
+    assert shown["Decisions"] == sorted(shown["Decisions"])
+    assert all(PurePosixPath(page).suffix == ".md" for pages in shown.values() for page in pages)

@@ -1,0 +1,157 @@
+"""Which pages has the site, in which order, and where does each of their links lead?
+
+The pages are the Markdown files of the repository, which a forge shows where they lie. Here each
+gets its place in the site. The folder of a page is its group, and `docs/README.md` has the order
+within it: nothing is listed a second time. A link to a page leads to its place, a link to another
+file of the repository to a copy of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+#: Folder of docs/, and what the navigation calls it.
+GROUPS = {
+    "tutorial": "Tutorials",
+    "how-to": "How to",
+    "reference": "Reference",
+    "explanation": "Explanation",
+    "internals": "Inside",
+    "decisions": "Decisions",
+}
+#: Pages outside of docs/, and their places.
+OTHERS = {
+    "README.md": "index.md",
+    "docs/README.md": "pages.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+    "changes/README.md": "changes.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+#: Where copies of other files of the repository are.
+COPIES = "repository"
+#: The list of decisions, which the site has and the repository needs not.
+DECISIONS = "decisions/index.md"
+
+_LINK = re.compile(
+    r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<to>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)"
+)
+_FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def places(root: Path) -> dict[str, str]:
+    """The site's pages: path in the repository -> place in the site."""
+    found = {source: place for source, place in OTHERS.items() if (root / source).exists()}
+    for page in sorted(root.glob("examples/*/README.md")):
+        found[page.relative_to(root).as_posix()] = f"examples/{page.parent.name}.md"
+    for page in sorted(root.glob("docs/*/**/*.md")):
+        found[page.relative_to(root).as_posix()] = page.relative_to(root / "docs").as_posix()
+    return found
+
+
+def navigation(root: Path) -> dict[str, list[str]]:
+    """Caption -> the places below it, in the order in which `docs/README.md` names them.
+
+    Decisions have numbers, and that order; pages that it does not name come last.
+    """
+    named = re.findall(r"\]\(([^)#]+\.md)\)", (root / "docs/README.md").read_text(encoding="utf-8"))
+    rank = {place: number for number, place in reversed([*enumerate(named)])}
+    groups: dict[str, list[str]] = {"Start": ["pages.md"], **{name: [] for name in GROUPS.values()}}
+    groups["Examples"] = []
+    groups["Project"] = []
+    for source, place in places(root).items():
+        if source in ("README.md", "docs/README.md"):
+            continue
+        folder = place.partition("/")[0] if "/" in place else ""
+        caption = "Examples" if folder == "examples" else GROUPS.get(folder, "Project")
+        groups[caption].append(place)
+    return {
+        caption: sorted(pages, key=lambda place: (rank.get(place, len(rank)), place))
+        for caption, pages in groups.items()
+    }
+
+
+def links(text: str) -> Iterator[str]:
+    """The relative links of a page, without their anchors; those in its code are none."""
+    for part in _outside_code(text):
+        yield from (match["to"] for match in _LINK.finditer(part))
+
+
+def moved(text: str, source: str, to: Mapping[str, str]) -> str:
+    """The page `source` with its links as they are at its place.
+
+    `to` says where each path of the repository is in the site; a link elsewhere stays.
+    """
+    folder = PurePosixPath(to[source]).parent
+
+    def at_its_place(match: re.Match[str]) -> str:
+        target = to.get(resolved(source, match["to"]))
+        if target is None:
+            return match[0]
+        return f"{match['before']}{os.path.relpath(target, folder)}{match['anchor'] or ''})"
+
+    fences = [*_FENCE.findall(text), ""]
+    parts = (_LINK.sub(at_its_place, part) for part in _outside_code(text))
+    return "".join(part + fence for part, fence in zip(parts, fences, strict=True))
+
+
+def resolved(source: str, link: str) -> str:
+    """The path in the repository to which this link of the page `source` leads."""
+    return os.path.normpath(PurePosixPath(source).parent / link)
+
+
+def write(root: Path, into: Path) -> None:
+    """Write the site's sources, in Markdown, to the folder `into`; what was there goes."""
+    shutil.rmtree(into, ignore_errors=True)
+    pages = places(root)
+    copies = {
+        path: path.removeprefix("docs/") if path.startswith("docs/") else f"{COPIES}/{path}.txt"
+        for source in pages
+        for link in links((root / source).read_text(encoding="utf-8"))
+        if (path := resolved(source, link)) not in pages and (root / path).is_file()
+    }
+    to = {**pages, **copies, **_folders(pages)}
+    for path, place in {**pages, **copies}.items():
+        (into / place).parent.mkdir(parents=True, exist_ok=True)
+        if path in pages:
+            page = moved((root / path).read_text(encoding="utf-8"), path, to)
+            (into / place).write_text(page, encoding="utf-8")
+        else:
+            shutil.copyfile(root / path, into / place)
+    groups = navigation(root)
+    _write_decisions(into, groups["Decisions"])
+    groups["Decisions"] = [DECISIONS]
+    with (into / "index.md").open("a", encoding="utf-8") as index:
+        index.writelines(_toctree(caption, shown) for caption, shown in groups.items() if shown)
+
+
+def _folders(pages: Mapping[str, str]) -> dict[str, str]:
+    """A link to a folder leads to its README; the decisions have a list of themselves."""
+    readmes = {
+        str(PurePosixPath(source).parent): place
+        for source, place in pages.items()
+        if source.endswith("/README.md")
+    }
+    return {**readmes, "docs/decisions": DECISIONS}
+
+
+def _write_decisions(into: Path, decisions: Sequence[str]) -> None:
+    page = into / DECISIONS
+    page.parent.mkdir(parents=True, exist_ok=True)
+    head = "# Decisions\n\nWhy it is built so, what was refused, and what would change our mind.\n"
+    page.write_text(head + _toctree(None, [f"/{place}" for place in decisions]), encoding="utf-8")
+
+
+def _toctree(caption: str | None, shown: Sequence[str]) -> str:
+    options = f":hidden:\n:caption: {caption}\n" if caption else ":maxdepth: 1\n"
+    entries = "\n".join(place.removesuffix(".md") for place in shown)
+    return f"\n```{{toctree}}\n{options}\n{entries}\n```\n"
+
+
+def _outside_code(text: str) -> list[str]:
+    return _FENCE.split(text)
