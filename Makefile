@@ -8,6 +8,7 @@
 # make test-ray  the tests on Ray, which it installs (80 MB): a minute and a half
 # make test-pythons  the tests on each Python from 3.11 that is found, with numpy's lowest version too
 # make dist    sdist and wheel, looked into, and the wheel tried in an empty environment of each Python
+# make licences  of the files here that are not ours, and of the packages that wherry needs
 # make api     what was taken away since the last release of what is public; make dist runs it, too
 # make docs    the documentation as a site, in build/site, in an environment of its own
 # make bench   the benchmarks; make format, make clean
@@ -38,7 +39,7 @@ SOURCES := $(wildcard wherry tests tools examples benchmarks)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist api docs bench proto format clean
+.PHONY: help demo demo-ocr demo-llm check test test-full test-long test-ray test-pythons lint dist licences api docs bench proto format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -153,8 +154,12 @@ test-pythons:
 	@.ci/pythons
 
 dist: $(VENV)/.stamp-release
+	@$(BIN)/reuse lint --quiet || $(BIN)/reuse lint
 	@$(BIN)/python -m tools.public_api
 	@$(BIN)/python -m tools.dist
+
+licences: $(VENV)/.stamp-release
+	@$(BIN)/python -m tools.dist.licences
 
 api: $(VENV)/.stamp-release
 	@$(BIN)/python -m tools.public_api

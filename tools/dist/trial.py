@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tools.dist.build import ROOT
+from tools.dist.sbom import SbomFailed, write_sbom
 
 #: Promised in docs/how-to/install.md.
 DOWNLOAD_MB, IMPORT_CPU_S, FIRST_ANSWER_S = 30.0, 0.15, 60.0
@@ -89,20 +90,30 @@ def pythons(minors: Sequence[int] = range(11, 20)) -> Iterator[Path]:
                 break
 
 
-def try_on(python: Path, wheel: Path, version: str) -> Trial:
-    """Install the wheel for this Python and use it, in folders that are removed afterwards."""
+def try_on(python: Path, wheel: Path, version: str, sbom: Path | None = None) -> Trial:
+    """Install the wheel for this Python and use it, in folders that are removed afterwards.
+
+    What is then installed, without what the README needs, is described in the file `sbom`.
+    """
     trial = Trial(_run([python, "-c", "import platform; print(platform.python_version())"]).strip())
     with tempfile.TemporaryDirectory(prefix="wherry-trial-") as folder:
         try:
-            _try(trial, python, wheel, version, Path(folder))
-        except Failed as failed:
+            _install(trial, python, wheel, version, Path(folder))
+            if sbom:
+                write_sbom(_python_of(Path(folder)), wheel, version, sbom)
+            _run_readme(trial, Path(folder))
+        except (Failed, SbomFailed) as failed:
             trial.failed = str(failed)
     return trial
 
 
-def _try(trial: Trial, python: Path, wheel: Path, version: str, folder: Path) -> None:
+def _python_of(folder: Path) -> Path:
+    return folder / "environment" / "bin" / "python"
+
+
+def _install(trial: Trial, python: Path, wheel: Path, version: str, folder: Path) -> None:
     started = time.perf_counter()
-    own = folder / "environment" / "bin" / "python"
+    own = _python_of(folder)
     downloaded = folder / "downloaded"
     # Without a pip of its own: this one fills it, as the image of deploy/ is filled.
     _run([python, "-m", "venv", "--without-pip", folder / "environment"])
@@ -120,6 +131,10 @@ def _try(trial: Trial, python: Path, wheel: Path, version: str, folder: Path) ->
         raise Failed(f"imports not this wheel of {version}, but {seen}")
     trial.import_cpu_s = _cpu(own, "import wherry", folder)
     trial.model_cpu_s = _cpu(own, "import wherry; wherry.model", folder)
+
+
+def _run_readme(trial: Trial, folder: Path) -> None:
+    own = _python_of(folder)
     if not shutil.which("curl"):
         trial.readme = "no curl"
         return
