@@ -6,15 +6,13 @@ The requests, its answers and our reasons to answer otherwise are tests/golden/a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.golden.calls import Address, send
-from tests.golden.record import REPOSITORY, models
 from tests.golden.replay import judged, recorded
-from wherry.testing.servers import ServerProcess
+from tests.golden.table import PAGE, compared, page, server
 
 CASES = recorded()
 GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
@@ -22,14 +20,8 @@ GROUPS = tuple(dict.fromkeys(case["name"].split(": ")[0] for case in CASES))
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[Address]:
-    options = [
-        "--model-control-mode=explicit", "--cache-size=1MiB", "--allow-client-shm",
-        "--grpc-port=0", *(f"--load-model={name}" for name in models()),
-    ]  # fmt: skip
-    with ServerProcess(str(REPOSITORY), *options, ready_timeout=250) as server:
-        found = re.search(r"grpc=(\S+)", server.log)
-        assert found is not None, server.log
-        yield Address(server.url.removeprefix("http://"), found[1])
+    with server() as found:
+        yield found
 
 
 @pytest.mark.slow
@@ -45,6 +37,13 @@ def test_a_client_of_triton_gets_the_answers_it_knows(address: Address, group: s
         for difference in judged(step, send(address, step))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_page_of_the_differences_is_true() -> None:
+    """`python -m tests.golden.table` writes it anew."""
+    assert page(compared(), compared("--triton-strict")) == PAGE.read_text()
 
 
 def test_whoever_answers_otherwise_says_why() -> None:

@@ -81,6 +81,10 @@ class Listeners:
         self._loop: asyncio.AbstractEventLoop | None = None
 
         def listener(application: Application) -> Listener:
+            if options.protocols.triton_strict:
+                from wherry.server.strict_http import StrictHttp
+
+                application = StrictHttp(application)
             if logged:
                 application = AccessLog(application)
             if tracing is not None:
@@ -113,6 +117,10 @@ class Listeners:
 
             calls: GrpcApplication = applications.grpc
             ended = None
+            if options.protocols.triton_strict:
+                from wherry.server.strict_calls import StrictCalls
+
+                calls = StrictCalls(calls)
             if tracing is not None:
                 from wherry.server.traced_calls import TracedCalls
 

@@ -46,7 +46,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "engine": "vllm",
         "log_level": "error", "log_format": "json", "log_file": "g", "id": "i", "access_log": True,
         "ready_fd": 9, "stop_fd": 9,
-        "strict_fields": True,
+        "strict_fields": True, "triton_strict": True,
         "on": "local", "target_wait": 0.1, "replica_resource": ["num_gpus=1"],
         "grpc_port": 10, "model_repository": ["m"], "model_control_mode": "poll",
         "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,

@@ -43,7 +43,10 @@ def status_of(rpc: Rpc, error: Exception) -> tuple[str, str, Metadata]:
     if error.grpc_code == "DEADLINE_EXCEEDED":
         # What a client's own clock says, which ends the call as often: its users look for that.
         text = f"Deadline Exceeded: {text}"
-    return error.grpc_code, shortened(text), trailers
+    code = error.grpc_code
+    if rpc.metadata.words is not None:
+        code, text = rpc.metadata.words(code, text)
+    return code, shortened(text), trailers
 
 
 def shortened(text: str) -> str:

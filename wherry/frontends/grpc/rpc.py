@@ -23,15 +23,17 @@ class CallMetadata(dict[str, str]):
     """The client's metadata of a call. Names are in lower case; binary values are left out.
 
     Equal calls may share it, and with it `notes`, in which the application keeps what it finds out
-    once. `trace` is the call's RequestTrace, if it is traced: then it is one call's alone.
+    once. `trace` is the call's RequestTrace, if it is traced, and `words` gives an error's code and
+    text others: with either it is one call's alone.
     """
 
-    __slots__ = ("notes", "trace")
+    __slots__ = ("notes", "trace", "words")
 
     def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(values)
         self.notes: Any = None
         self.trace: Any = None
+        self.words: Callable[[str, str], tuple[str, str]] | None = None
 
 
 class CannotListen(OSError):

@@ -94,13 +94,15 @@ def _encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def packed(body: Body, accept_encoding: str, most: int) -> tuple[Body, Headers]:
+def packed(
+    body: Body, accept_encoding: str, most: int, *, least: int = MIN_BYTES
+) -> tuple[Body, Headers]:
     """Compress a body if the client accepts it; return it with the headers that say so.
 
-    Above `most` bytes it stays as it is.
+    Below `least` bytes, and above `most`, it stays as it is.
     """
     size = len(body) if isinstance(body, bytes) else sum(len(part) for part in body)
-    if not MIN_BYTES <= size <= most:
+    if not least <= size <= most:
         return body, ()
     coding = best_coding(accept_encoding)
     if coding is None:

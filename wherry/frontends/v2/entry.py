@@ -56,6 +56,7 @@ class Entry:
             common.shared_memory,
             common.input_urls,
             common.max_body_bytes,
+            common.most_batches,
         )
 
     def reply(

@@ -40,14 +40,16 @@ class ModelTensors:
         shared_memory: SharedMemory | None = None,
         urls: InputUrls | None = None,
         most_bytes: int = sys.maxsize,
+        most_batches: int = MAX_PARTS,
     ) -> None:
-        """`most_bytes` may come from all URLs of a request."""
+        """`most_bytes` may come from all URLs of a request, which may be so many batches."""
         self.urls = urls or InputUrls()
         self.most_bytes = most_bytes
         self.model = config.name
         self.version = config.version
         batched = self._batched = config.max_batch_size > 0
-        self.most_rows = MAX_PARTS * max(1, config.max_batch_size)
+        self.most_batches = most_batches
+        self.most_rows = most_batches * max(1, config.max_batch_size)
         self.inputs = {
             spec.name: InputCodec(spec, config.name, batched=batched) for spec in signature.inputs
         }
@@ -95,7 +97,7 @@ class ModelTensors:
     def _too_many(self, what: str, rows: int) -> InvalidRequest:
         return InvalidRequest(
             f"{what} has {rows} rows, and a request to model '{self.model}' at most"
-            f" {self.most_rows} ({MAX_PARTS} batches of its max_batch_size); send several"
+            f" {self.most_rows} ({self.most_batches} batches of its max_batch_size); send several"
         )
 
     def complete(self, columns: Columns) -> Columns:

@@ -1,0 +1,136 @@
+"""server/strict_http.py, server/strict_calls.py: Triton's answers over the wire."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
+
+from tests.unit.server.asking import upper
+from wherry.server.server import Server
+from wherry.testing import local_server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[Server]:
+    with local_server(upper, triton_strict=True, grpc_port=0) as server:
+        yield server
+
+
+def asked(
+    server: Server, method: str, path: str, body: str | None = None, **headers: str
+) -> tuple[int, str | None, Any]:
+    """Status, Content-Type and what the JSON says."""
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, answer.headers["Content-Type"], json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def texts(*words: str, **more: Any) -> str:
+    tensor = {"name": "text", "shape": [len(words), 1], "datatype": "BYTES", "data": words}
+    return json.dumps({"inputs": [tensor], **more})
+
+
+INFER = "/v2/models/upper/infer"
+GENERATE = "/v2/models/upper/generate"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "kind", "error"),
+    [
+        ("HEAD", "/v2/health/live", None, 405, "text/plain", None),
+        ("GET", "/v2/models/none/ready", None, 400, "text/plain", "Model version not ready"),
+        ("GET", "/v2/models/upper/what", None, 404, "text/plain", "Not Found"),
+        (
+            "POST",
+            "/v2/models/none/infer",
+            texts("a"),
+            404,
+            "text/plain",
+            "Request for unknown model: 'none' is not found",
+        ),
+        (
+            "POST",
+            INFER,
+            '{"inputs": [1',
+            500,
+            "application/json",
+            "failed to parse the request JSON buffer: Missing a comma or ] after an array element."
+            " at 13",
+        ),
+        (
+            "POST",
+            INFER,
+            texts(*"abcdefghi", id="mine"),
+            400,
+            "application/json",
+            "[request id: mine] inference request batch-size must be <= 8 for 'upper'",
+        ),
+        (
+            "POST",
+            INFER,
+            "[]",
+            500,
+            "application/json",
+            "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'",
+        ),
+    ],
+)
+def test_refusals_are_tritons(
+    strict: Server,
+    method: str,
+    path: str,
+    body: str | None,
+    status: int,
+    kind: str,
+    error: str | None,
+) -> None:
+    told = asked(strict, method, path, body)
+    assert told == (status, kind, error if error is None else {"error": error})
+
+
+def test_members_of_generate_stand_in_order(strict: Server) -> None:
+    _, _, answer = asked(strict, "POST", GENERATE, json.dumps({"text": "a", "id": "x"}))
+    assert list(answer) == sorted(answer)
+    assert answer["id"] == "x"
+
+
+def test_a_compressed_generate_is_refused(strict: Server) -> None:
+    told = asked(strict, "POST", GENERATE, "{}", **{"Content-Encoding": "gzip"})
+    assert told[0] == 400
+    assert "only 'identity'" in told[2]["error"]
+
+
+def test_other_paths_are_as_ever(strict: Server) -> None:
+    assert asked(strict, "HEAD", "/healthz")[0] == 200
+    status, _, answer = asked(strict, "POST", "/v1/chat/completions", "{")
+    assert status == 400
+    assert "message" in answer["error"]
+
+
+def test_without_the_option_nothing_changes() -> None:
+    with local_server(upper) as server:
+        assert asked(server, "HEAD", "/v2/health/live")[0] == 200
+        assert asked(server, "POST", INFER, texts(*"abcdefghi"))[0] == 200
+
+
+def test_a_call_of_grpc_is_refused_with_its_id(strict: Server) -> None:
+    address = strict.grpc_url
+    with tritonclient.grpc.InferenceServerClient(address) as client:
+        tensor = tritonclient.grpc.InferInput("text", [9, 1], "BYTES")
+        tensor.set_data_from_numpy(np.array([b"a"] * 9, object).reshape(9, 1))
+        with pytest.raises(InferenceServerException, match=r"\[request id: mine\] inference req"):
+            client.infer("upper", [tensor], request_id="mine")

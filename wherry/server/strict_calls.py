@@ -1,0 +1,38 @@
+"""How is the error of a gRPC call told in Triton's words, for `--triton-strict`?"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from wherry.frontends.grpc.rpc import Application, CallMetadata, Rpc
+from wherry.frontends.v2.triton_words import ToldError, in_tritons_words
+from wherry.values.buffer import Buffer
+
+_INFER = "/ModelInfer"
+
+
+class StrictCalls:
+    """Another gRPC application, whose errors are those of Triton."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self.methods = application.methods
+        self.vital = application.vital
+        self.drain = application.drain
+        self.end_streams = application.end_streams
+
+    def __call__(self, rpc: Rpc) -> None:
+        strict = CallMetadata(rpc.metadata)  # equal calls may share the other
+        strict.trace = rpc.metadata.trace
+        strict.words = partial(self._told, rpc.path, rpc.message)
+        rpc.metadata = strict
+        self._application(rpc)
+
+    def _told(self, path: str, message: Buffer, code: str, text: str) -> tuple[str, str]:
+        request_id = ""
+        if path.endswith(_INFER):
+            with suppress(ValueError):  # it may be what the error is about
+                request_id = self.methods[path].request.decode(bytes(message)).get("id", "")
+        told = in_tritons_words(ToldError(0, code, text), request_id, over_grpc=True)
+        return told.code, told.text
