@@ -18,13 +18,13 @@ import msgspec
 import numpy as np
 
 from wherry.backends import parameters
+from wherry.backends.completing import with_batching
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.models.model import Device
 from wherry.repository.triton_config import (
     TritonConfig,
-    TritonDynamicBatching,
     TritonInput,
     TritonOutput,
 )
@@ -283,6 +283,4 @@ def complete(config: TritonConfig, forest: Forest) -> TritonConfig:
                 f"{where}: {tensor.name!r} has dims {dims} in config.pbtxt; the file has"
                 f" {' or '.join(map(str, sorted(right)))}"
             )
-    if most > 1 and not (config.dynamic_batching or config.sequence_batching):
-        completed.dynamic_batching = TritonDynamicBatching()
-    return completed
+    return with_batching(completed)

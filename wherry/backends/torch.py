@@ -1,4 +1,5 @@
-"""How does a TorchScript or torch.export file of a repository run?
+"""How does a PyTorch file of a repository run: TorchScript, or a program of torch.export or
+AOTInductor?
 
 In threads that share one module for each device. The inputs are the parameters of forward(), named
 as there, or `NAME__0`, `NAME__1` by position. Pickled modules are refused: reading one runs
@@ -9,27 +10,26 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-import msgspec
 import numpy as np
 
+from wherry.backends import torch_program
+from wherry.backends.completing import complete, with_batching
+from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
 from wherry.backends.tensors import from_model, to_model
+from wherry.backends.torch_program import Program
 from wherry.instances.devices import for_torch
 from wherry.models.model import Device
-from wherry.repository.triton_config import TritonConfig, TritonDynamicBatching, TritonInput
+from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 from wherry.values.errors import BadModelOutput, ConfigError
 from wherry.values.request import Array, Column, Columns
 
 #: The file names of TorchScript and of an exported program.
 FILES: Final = ("model.pt", "model.pt2")
-
-#: torch.export.load uses a global while it reads: one file at a time.
-_reading = threading.Lock()
 
 
 class TorchModel(RepositoryModel):
@@ -42,29 +42,19 @@ class TorchModel(RepositoryModel):
 
     @classmethod
     def completed(cls, folder: str, version: str, config: TritonConfig) -> TritonConfig:
-        """Require inputs and outputs in config.pbtxt: the file's own names and shapes are not
-        reliable."""
-        if config.platform == "torch_aoti":
-            raise ConfigError(
-                f"model {config.name!r}: platform 'torch_aoti': what AOTInductor has compiled is"
-                " not supported; save the program with torch.export.save, or as TorchScript"
-            )
-        model_file(folder, version, config)
+        """Add what a program says of its inputs and outputs. TorchScript's own names and shapes are
+        not reliable: config.pbtxt must list them."""
+        path = model_file(folder, version, config)
+        if path.endswith(".pt2"):
+            return _completed(config, path)
         for side, tensors in (("input", config.input), ("output", config.output)):
             if not tensors:
                 raise ConfigError(
-                    f"model {config.name!r}: a PyTorch file does not say its {side}s: list them in"
-                    " config.pbtxt"
+                    f"model {config.name!r}: a TorchScript file does not say its {side}s: list them"
+                    " in config.pbtxt"
                 )
-            for tensor in tensors:
-                if tensor.data_type in ("TYPE_STRING", "TYPE_BF16"):
-                    raise ConfigError(
-                        f"model {config.name!r}: {side} {tensor.name!r}: PyTorch files take no"
-                        f" {tensor.data_type}"
-                    )
-        if config.max_batch_size > 1 and not (config.dynamic_batching or config.sequence_batching):
-            return msgspec.structs.replace(config, dynamic_batching=TritonDynamicBatching())
-        return config
+        _check_types(config)
+        return with_batching(config)
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "isolation": "thread"}
@@ -102,8 +92,7 @@ class _Module:
     """A loaded file, called with arrays by name. Any thread, also several at once."""
 
     def __init__(self, folder: str, version: str, config: TritonConfig, device: str) -> None:
-        import torch
-
+        torch: Any = library("torch", config.name, "torch")
         self._torch = torch
         self._config = config
         self._device = torch.device(device)
@@ -111,19 +100,28 @@ class _Module:
         if threads is not None:
             torch.set_num_threads(int(threads.string_value))
         path = model_file(folder, version, config)
-        self._forward, names = _load(torch, path, self._device, config.name)
+        if path.endswith(".pt2"):
+            program = _program(path, config.name, self._device)
+            self._run: Callable[[Mapping[str, Array]], Sequence[Any]] = _ProgramCall(
+                config, program, self._as_tensor
+            )
+            return
+        self._forward, names = _script(torch, path, self._device, config.name)
         self._order = _places(config.name, config.input, names)
+        self._run = self._run_script
 
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
-        torch = self._torch
-        inputs = [
-            torch.from_numpy(np.require(arrays[name], requirements="C")).to(self._device)
-            for name in self._order
-            if name in arrays
-        ]
-        with torch.inference_mode():
-            result = self._forward(*inputs)
-        return [cast(Array, tensor.cpu().numpy()) for tensor in self._tensors(result)]
+        with self._torch.inference_mode():
+            found = self._run(arrays)
+        return [cast(Array, tensor.cpu().numpy()) for tensor in found]
+
+    def _as_tensor(self, array: Array) -> Any:
+        whole = np.require(array, requirements="C")
+        return self._torch.from_numpy(whole).to(self._device)
+
+    def _run_script(self, arrays: Mapping[str, Array]) -> list[Any]:
+        inputs = [self._as_tensor(arrays[name]) for name in self._order if name in arrays]
+        return self._tensors(self._forward(*inputs))
 
     def _tensors(self, result: Any) -> list[Any]:
         """The outputs as tensors, in the order of the configuration."""
@@ -152,16 +150,87 @@ def model_file(folder: str, version: str, config: TritonConfig) -> str:
     raise ConfigError(f"model {config.name!r}: version {version} has no {' or '.join(names)}")
 
 
-def _load(
+class _ProgramCall:
+    """Calls a program with the inputs that a configuration names."""
+
+    def __init__(
+        self, config: TritonConfig, program: Program, as_tensor: Callable[[Array], Any]
+    ) -> None:
+        self._program, self._as_tensor = program, as_tensor
+        places = torch_program.places(config.name, config.input, program.inputs)
+        by_place = {place: tensor.name for place, tensor in zip(places, config.input, strict=True)}
+        if len(by_place) < len(program.inputs):
+            missing = [s.path for place, s in enumerate(program.inputs) if place not in by_place]
+            raise ConfigError(
+                f"model {config.name!r}: the file has more inputs than config.pbtxt:"
+                f" {', '.join(missing)}"
+            )
+        self._order = [by_place[place] for place in sorted(by_place)]
+        self._outputs = torch_program.places(config.name, config.output, program.outputs)
+        self._least = max([slot.least for slot in program.inputs], default=0)
+        self._batched = config.max_batch_size > 0
+
+    def __call__(self, arrays: Mapping[str, Array]) -> list[Any]:
+        inputs = [arrays[name] for name in self._order]
+        rows = len(inputs[0]) if self._batched and inputs else self._least
+        if rows < self._least:  # compiled for more: with the last row again, which is cut off
+            more = self._least - rows
+            inputs = [np.concatenate([one, np.repeat(one[-1:], more, axis=0)]) for one in inputs]
+        found = self._program.run([self._as_tensor(array) for array in inputs])
+        chosen = [found[place] for place in self._outputs]
+        return [one[:rows] for one in chosen] if rows < self._least else chosen
+
+
+def _completed(config: TritonConfig, path: str) -> TritonConfig:
+    """Ask the file if the configuration leaves something out."""
+    tensors: list[TritonInput | TritonOutput] = [*config.input, *config.output]
+    if (
+        config.input
+        and config.output
+        and all(tensor.dims and tensor.data_type != "TYPE_INVALID" for tensor in tensors)
+    ):
+        _check_types(config)
+        return with_batching(config)
+    torch: Any = library("torch", config.name, "torch")
+    program = _program(path, config.name, None)
+    if not config.output or any(slot.shape is None for slot in program.outputs):
+        program = torch_program.tried(torch, program)
+    found = complete(
+        config,
+        torch_program.described(config.input, program.inputs, "input", config.name),
+        torch_program.described(config.output, program.outputs, "output", config.name),
+    )
+    _check_types(found)
+    return found
+
+
+def _check_types(config: TritonConfig) -> None:
+    for side, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
+            if tensor.data_type in ("TYPE_STRING", "TYPE_BF16"):
+                raise ConfigError(
+                    f"model {config.name!r}: {side} {tensor.name!r}: PyTorch files take no"
+                    f" {tensor.data_type}"
+                )
+
+
+def _program(path: str, model: str, device: Any) -> Program:
+    torch: Any = library("torch", model, "torch")
+    try:
+        return torch_program.open_program(torch, path, device)
+    except Exception as error:  # of any type, by what is in the file
+        why = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"model {model!r}: {os.path.basename(path)} cannot be loaded: {why}; it must be what"
+            " torch.export.save or aoti_compile_and_package wrote"
+        ) from error
+
+
+def _script(
     torch: Any, path: str, device: Any, model: str
 ) -> tuple[Callable[..., Any], Sequence[str]]:
-    """The file's function, and its parameter names if the file has them."""
+    """The file's function, and the names of its parameters."""
     try:
-        if path.endswith(".pt2"):
-            with _reading:
-                program = torch.export.load(path)
-            names = list(program.graph_signature.user_inputs)
-            return program.module().to(device), names
         module = torch.jit.load(path, map_location=device).eval()
     except Exception as error:  # of any type, by what is in the file
         raise ConfigError(

@@ -79,7 +79,9 @@ _GROUP_WITHOUT_EFFECT: Final = {
     "host_policy": "instances are not bound to host policies",
 }
 #: Backends and platforms whose tensors may have no dimensions.
-_TAKE_SCALARS: Final = {"onnxruntime", "onnxruntime_onnx", "pytorch", "pytorch_libtorch"}
+_TAKE_SCALARS: Final = {
+    "onnxruntime", "onnxruntime_onnx", "pytorch", "pytorch_libtorch", "torch_aoti", "openvino",
+}  # fmt: skip
 _OPTIMIZATION_WITHOUT_EFFECT: Final = {
     "priority": "models share the device without priorities",
     "cuda": "CUDA graphs and streams are the model's own business",
