@@ -269,6 +269,89 @@ def test_async_execute_awaits_other_models(rt: wherry.Runtime) -> None:
     assert answers == [2.0 * i for i in range(16)]
 
 
+def test_a_call_is_begun_before_anything_awaits_it(tmp_path: Path) -> None:
+    """async_exec() returns a future, as in Triton: of two calls that are awaited one after the
+    other the second is answered meanwhile, and asyncio.wait() takes them."""
+    code = """
+import asyncio
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [2]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [-1]})
+        return config
+
+    def call(self, x):
+        tensors = [pb_utils.Tensor(name, x[np.newaxis]) for name in "AB"]
+        return pb_utils.InferenceRequest(
+            model_name="add_sub", requested_output_names=["SUM"], inputs=tensors
+        ).async_exec()
+
+    async def execute(self, requests):
+        x = requests[0].inputs()[0].as_numpy()
+        first, second = self.call(x), self.call(10 * x)
+        second.add_done_callback(lambda _: first_may_be_read.set())
+        first_may_be_read = asyncio.Event()
+        await first_may_be_read.wait()
+        done, _ = await asyncio.wait([first, second])
+        sums = [one.result().output_tensors()[0].as_numpy().ravel() for one in (first, second)]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.concatenate(sums))])]
+"""
+    with running("add_sub", written_model(tmp_path, code)) as rt:
+        assert rt.infer("written", X=X)["Y"].tolist() == [2, 4, 20, 40]
+
+
+def test_waiting_for_a_stream_to_begin_leaves_the_loop_to_others(tmp_path: Path) -> None:
+    """`await async_exec(decoupled=True)` returns with the first response, so that a plain `for`
+    over a stream of one response blocks nothing."""
+    code = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_FP32", "dims": [1]})
+        config.set_model_transaction_policy({"decoupled": True})
+        return config
+
+    def initialize(self, args):
+        self.leaf = args["model_name"] == "leaf"
+        self.held = []
+
+    def answer(self, sender, x):
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)])
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    async def execute(self, requests):
+        for request in requests:
+            x = request.inputs()[0].as_numpy()
+            sender = request.get_response_sender()
+            if self.leaf:  # answers the first when the second has come
+                self.held.append((sender, x))
+                if len(self.held) == 2:
+                    for one in self.held:
+                        self.answer(*one)
+                continue
+            call = pb_utils.InferenceRequest(
+                model_name="leaf", requested_output_names=["Y"], inputs=[pb_utils.Tensor("X", x)]
+            )
+            for response in await call.async_exec(decoupled=True):
+                for tensor in response.output_tensors():
+                    self.answer(sender, tensor.as_numpy())
+"""
+    models = [written_model(tmp_path, code, name=name) for name in ("leaf", "written")]
+    with running(*models) as rt, ThreadPoolExecutor(2) as pool:
+        answers = pool.map(
+            lambda x: list(rt.stream("written", X=np.array([x], np.float32))), (1.0, 2.0)
+        )
+        assert [[one["Y"][0] for one in stream] for stream in answers] == [[1.0], [2.0]]
+
+
 def test_errors_of_a_call_are_errors_in_its_response(rt: wherry.Runtime) -> None:
     assert "error 2" in call(rt, "exec", model="nowhere")[0]
     assert "error 3: unexpected inference output 'X'" in call(rt, "exec", outputs=["X"])[0]

@@ -38,7 +38,8 @@ def save(files: Mapping[str, bytes], root: str) -> None:
 def _parts(path: str) -> list[str]:
     if len(path) > MAX_PATH_CHARS:
         raise BadUpload(f"a file's path has {len(path)} characters, of at most {MAX_PATH_CHARS}")
-    parts = path.split("/")
+    # Triton joins the name to the folder's, so that "file:/1/model.py" is the same file.
+    parts = path.removeprefix("/").split("/")
     if len(parts) > MAX_DEPTH or not all(is_name(part) and _can_be_written(part) for part in parts):
         raise BadUpload(f"{path!r} is no file of its folder")
     return parts

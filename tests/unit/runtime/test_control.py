@@ -332,7 +332,7 @@ def test_files_stand_in_place_of_the_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["../escaped", "/etc/x", "1/../../x", "", "1//number", ".hidden", "1/\0", "1/."]
+    "path", ["../escaped", "//x", "1/../../x", "", "1//number", ".hidden", "1/\0", "1/."]
 )
 def test_a_file_does_not_leave_its_folder(tmp_path: Path, path: str) -> None:
     with controlled(tmp_path, mode="explicit") as control:

@@ -46,6 +46,8 @@ class Link:
         self.exchanges: dict[int, Callable[[], RequestExchange | None]] = {}
         self._calls: weakref.WeakValueDictionary[int, ServerCall] = weakref.WeakValueDictionary()
         self._call_keys = itertools.count()
+        #: Of async_exec(): an event loop holds its tasks weakly.
+        self.tasks: set[Any] = set()
         #: Requests that were cancelled before they had an exchange.
         self._cancelled: set[int] = set()
         #: For the exchanges of requests, which any thread may begin.

@@ -533,16 +533,10 @@ class InferenceRequest:
         finally:
             call.drop()
 
-    async def async_exec(self, decoupled: bool = False) -> Any:
-        """Run the request as `exec` does, for `async def execute`. Cancelling the task cancels the
-        request."""
-        call = self._call(decoupled)
-        if decoupled:
-            return call
-        try:
-            return await call.only_async()
-        finally:
-            call.drop()
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """Begin to run the request, and return a future of what `exec` returns, done when the first
+        response is there. For `async def execute`. Cancelling the future cancels the request."""
+        return self._call(decoupled).begun(decoupled)
 
     def _call(self, decoupled: bool) -> Any:
         if not self._model:

@@ -76,15 +76,44 @@ class ServerCall:
 
     # For event loops
 
-    async def only_async(self) -> Any:
-        async for response in self:
-            return response
-        return _no_response()
+    def begun(self, decoupled: bool) -> Any:
+        """A future of the only response, or of this iterator once its first response is there. The
+        call has been sent: it goes on whether or not anything awaits the future."""
+        import asyncio
+
+        first = self._first() if decoupled else self._only_async()
+        task = asyncio.get_running_loop().create_task(first)
+        self._link.tasks.add(task)
+        task.add_done_callback(self._link.tasks.discard)
+        return task
+
+    async def _first(self) -> ServerCall:
+        try:
+            await self._arrival()
+        except BaseException:  # the future was cancelled
+            self.drop()
+            raise
+        return self
+
+    async def _only_async(self) -> Any:
+        try:
+            async for response in self:
+                return response
+            return _no_response()
+        finally:
+            self.drop()
 
     def __aiter__(self) -> ServerCall:
         return iter(self)
 
     async def __anext__(self) -> Any:
+        await self._arrival()
+        if self._next == len(self._answers):
+            raise StopAsyncIteration
+        return self._taken()
+
+    async def _arrival(self) -> None:
+        """Wait until the next response is there, or the end."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -97,9 +126,6 @@ class ServerCall:
                     await woken.wait()
             finally:
                 self._link.inbox.unwatch(loop)
-        if self._next == len(self._answers):
-            raise StopAsyncIteration
-        return self._taken()
 
     def _ready(self) -> bool:
         return self._next < len(self._answers) or self._done
