@@ -3,15 +3,17 @@ metadata?"""
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import itertools
+import mimetypes
 import random
 import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,6 +25,8 @@ from wherry.values.errors import ConfigError
 Row = dict[str, Any]
 T = TypeVar("T")
 
+#: What a file is named that is one row, not lines of text.
+MEDIA: Final = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".wav", ".mp3", ".flac", ".ogg")
 #: Rows that are made up, or taken from a generator that does not end.
 MOST_ROWS = 1000
 
@@ -228,10 +232,35 @@ def _checked(made: Any, target: str) -> Iterable[Any]:
     return made
 
 
+def from_files(source: str) -> list[Any]:
+    """The bytes of each file of a folder, or of those that a pattern names, in order."""
+    folder = Path(source)
+    pattern = str(folder / "*") if folder.is_dir() else source
+    found = sorted(path for path in glob.glob(pattern) if Path(path).is_file())[:MOST_ROWS]
+    if not found:
+        raise ConfigError(f"inputs {source}: there is not one file")
+    try:
+        return [Path(path).read_bytes() for path in found]
+    except OSError as error:
+        raise ConfigError(f"inputs {source}: {error}") from None
+
+
+def media_type(source: str) -> str:
+    """The media type of a file, or of the first of several, by its name; "" if it has none."""
+    path = Path(source)
+    if path.is_dir() or glob.has_magic(source):
+        source = min(glob.glob(str(path / "*") if path.is_dir() else source), default="")
+    return mimetypes.guess_type(source)[0] or ""
+
+
 def given(source: str) -> list[Any]:
-    """Rows from a file, or from `file.py:function`."""
+    """Rows from a file, from the files of a folder or a pattern, or from `file.py:function`."""
     if re.search(r"\.py:\w+$", source):
         return from_program(source)
+    if Path(source).is_dir() or (glob.has_magic(source) and not Path(source).exists()):
+        return from_files(source)
+    if source.lower().endswith(MEDIA):
+        return [Path(source).read_bytes()] if Path(source).is_file() else from_file(source)
     return from_file(source)
 
 

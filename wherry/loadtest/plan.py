@@ -47,6 +47,11 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True, tag="replay"):
 Load = Closed | Rate | Bursts | Replay
 
 
+def is_open(load: Load) -> bool:
+    """Whether requests come at moments of their own, however long answers take."""
+    return not isinstance(load, Closed)
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement to be made, until the first of its ends. Times are seconds."""
 

@@ -13,19 +13,35 @@ from wherry.loadtest.figures import Figures
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Limits that a load must meet: seconds by quantile; `errors` is the share that may fail."""
+    """Limits that a load must meet: seconds of the latency by quantile; `errors` is the share that
+    may fail; `rate` are the requests/s at least, and `first_token` the seconds that 95 of 100
+    streams may take to their first piece."""
 
     limits: dict[str, float]
     errors: float = 0.01
+    rate: float = 0.0
+    first_token: float | None = None
 
     def met(self, told: Figures) -> bool:
         """An open load must be kept up with, too: `Search` looks after that."""
         if told.latency is None or told.error_share > self.errors:
             return False
+        if told.requests_per_second < self.rate or self.late_streams(told):
+            return False
         return all(getattr(told.latency, name) <= limit for name, limit in self.limits.items())
+
+    def late_streams(self, told: Figures) -> bool:
+        """Whether first pieces come too late, or what was measured is no streams."""
+        if self.first_token is None:
+            return False
+        return told.first_token is None or told.first_token.p95 > self.first_token
 
     def __str__(self) -> str:
         limits = [f"{name} <= {1e3 * limit:g} ms" for name, limit in self.limits.items()]
+        if self.first_token is not None:
+            limits.append(f"first token p95 <= {1e3 * self.first_token:g} ms")
+        if self.rate:
+            limits.append(f"requests/s >= {self.rate:g}")
         return ", ".join([*limits, f"errors <= {100 * self.errors:g} %"])
 
 

@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from wherry.loadtest.compare import Change
+from wherry.loadtest.continuous import CORRECTED
 from wherry.loadtest.figures import Spread
 from wherry.loadtest.messages import LoadProgress
 from wherry.loadtest.offline import Cell, OfflineReport, recommended
-from wherry.loadtest.plan import Plan, describe
+from wherry.loadtest.plan import Plan, describe, is_open
 from wherry.loadtest.report import Point, Report, SearchResult, number, shown
 
 #: Width of a table that goes to a file or a pipe.
@@ -110,6 +111,8 @@ def print_report(report: Report, out: Console | None = None) -> None:
     for point in report.points:
         for note in point.notes:
             said.setdefault(note, []).append(point.label)
+    if any(is_open(point.load) for point in report.points):
+        said[CORRECTED] = []
     for note, labels in said.items():
         where = f" [{'; '.join(labels)}]" if len(report.points) > 1 and any(labels) else ""
         out.print(Text(f"! {note}{where}"), soft_wrap=True)

@@ -335,8 +335,12 @@ def _plain(where: Address, sending: Sending) -> Target:
     bodies, source = _bodies(sending)
     method = sending.method or ("POST" if bodies != [b""] else "GET")
     headers = sending.all_headers()
-    if bodies[0][:1] in (b"{", b"[") and not any(n.lower() == "content-type" for n in headers):
-        headers["Content-Type"] = "application/json"
+    if not any(name.lower() == "content-type" for name in headers):
+        kind = inputs.media_type(sending.inputs or (sending.body or "").removeprefix("@"))
+        if bodies[0][:1] in (b"{", b"["):
+            headers["Content-Type"] = "application/json"
+        elif kind.startswith(("image/", "audio/", "video/")):
+            headers["Content-Type"] = kind
 
     def requests(size: int) -> list[Encoded]:
         return [encode.http(method, where.path, where.name, headers, b, size) for b in bodies]

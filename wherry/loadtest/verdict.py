@@ -70,6 +70,18 @@ def missed(point: Point, objective: Objective) -> list[str]:
     for name, limit in objective.limits.items():
         if told.latency is not None and (reached := getattr(told.latency, name)) > limit:
             found.append(f"{name} is {1e3 * reached:.3g} ms, asked for {1e3 * limit:g} ms")
+    if objective.late_streams(told):
+        most = 1e3 * (objective.first_token or 0.0)
+        spread = told.first_token
+        reached = (
+            "is not known: nothing streamed"
+            if spread is None
+            else (f"is {1e3 * spread.p95:.3g} ms")
+        )
+        found.append(f"p95 of the first token {reached}, asked for {most:g} ms")
+    if told.requests_per_second < objective.rate:
+        reached = number(told.requests_per_second)
+        found.append(f"requests/s is {reached}, asked for {objective.rate:g}")
     if told.error_share > objective.errors:
         share, most = 100 * told.error_share, 100 * objective.errors
         found.append(f"{share:.2g} % of the requests failed, asked for {most:g} %")

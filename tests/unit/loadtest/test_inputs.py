@@ -151,3 +151,18 @@ def test_every_row_stands_in_as_many_requests_as_any_other(count: int, size: int
     flat = [row for batch in made for row in batch]
     assert {len(batch) for batch in made} == {size}
     assert len({flat.count(row) for row in range(count)}) == 1
+
+
+def test_files_of_a_folder_or_a_pattern_are_rows(tmp_path: Path) -> None:
+    for name in ("b.jpg", "a.jpg", "c.txt"):
+        (tmp_path / name).write_bytes(name.encode())
+    (tmp_path / "folder").mkdir()
+    assert inputs.given(str(tmp_path)) == [b"a.jpg", b"b.jpg", b"c.txt"]
+    assert inputs.given(str(tmp_path / "*.jpg")) == [b"a.jpg", b"b.jpg"]
+    assert inputs.given(str(tmp_path / "a.jpg")) == [b"a.jpg"]
+    kinds = [inputs.media_type(str(tmp_path / name)) for name in ("*.jpg", "a.jpg")]
+    assert kinds == ["image/jpeg"] * 2
+    with pytest.raises(ConfigError, match="not one file"):
+        inputs.given(str(tmp_path / "*.png"))
+    with pytest.raises(ConfigError, match=r"none\.jpg"):
+        inputs.given(str(tmp_path / "none.jpg"))

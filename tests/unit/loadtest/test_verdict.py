@@ -86,3 +86,19 @@ def test_what_is_missed_is_said_with_both_numbers() -> None:
         f"p50 is {1e3 * run.figures.latency.p50:.3g} ms, asked for 1 ms",  # type: ignore[union-attr]
         "10 % of the requests failed, asked for 1 %",
     ]
+
+
+def test_a_rate_and_a_first_token_may_be_asked_for() -> None:
+    made = point(rate=100.0, noise=0.0)
+    assert missed(made, Objective({}, 1.0, rate=99.0)) == []
+    assert missed(made, Objective({}, 1.0, rate=101.0)) == ["requests/s is 100, asked for 101"]
+    asked = Objective({}, 1.0, first_token=0.2)
+    assert missed(made, asked) == [
+        "p95 of the first token is not known: nothing streamed, asked for 200 ms"
+    ]
+    streamed = msgspec.structs.replace(made.figures, first_token=made.figures.latency)
+    assert missed(msgspec.structs.replace(made, figures=streamed), asked) == []
+    assert not asked.met(made.figures)
+    assert str(Objective({"p95": 0.1}, 0.01, 5.0, 0.2)) == (
+        "p95 <= 100 ms, first token p95 <= 200 ms, requests/s >= 5, errors <= 1 %"
+    )

@@ -29,7 +29,7 @@ def bench(args: argparse.Namespace) -> int:
                 run.carry_out()
         if run.report is not None and run.points:
             print_report(run.report)
-            failures += out.write(run.report)
+            failures += out.write(run.report, asked.objective)
         elif interrupts.asked():
             failures = ["interrupted before anything was measured: there is no report"]
     return exit_code(interrupts, [*failures, *run.not_measured], run.missed)

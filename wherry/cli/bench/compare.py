@@ -64,7 +64,7 @@ def _in_turns(args: argparse.Namespace) -> int:
         before, after = (run.report for run in runs)
         if before is not None and after is not None and after.points:
             print_changes(comparing.compare(before, after, in_turns=True), [], in_turns=True)
-            failures += out.write(_both(before, after))
+            failures += out.write(_both(before, after), asked.objective)
     named = list(zip("AB", runs, strict=True))
     wrong = [f"{name}: {one}" for name, run in named for one in run.not_measured]
     missed = [f"{name}: {one}" for name, run in named for one in run.missed]

@@ -21,6 +21,8 @@ class Flag(NamedTuple):
     metavar: str | None = None
     default: Any = None
     more: Mapping[str, Any] = {}
+    #: Other spellings.
+    also: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
         """For argparse's `add_argument`."""
@@ -43,7 +45,8 @@ GROUPS: Final = {
         Flag("--protocol", "by default what the URL's path or the server says",
              more={"choices": PROTOCOLS}),
         Flag("--local", "in this process, without a server"),
-        Flag("--inputs", "rows: a JSONL or text file, or file.py:function", "PATH"),
+        Flag("--inputs", "rows: a JSONL or text file, file.py:function, or a folder or pattern of"
+             " files, such as images", "PATH"),
         Flag("--rows", "rows of each request [1]", "N,..", "1"),
         Flag("--length", "texts are made up: 300, 100-800, 5-120w, normal:300,80 (several:"
              " --offline)", "L", [], REPEATED),
@@ -87,9 +90,11 @@ GROUPS: Final = {
              REPEATED),
     ),
     "thresholds (exit code 1 where one is missed), and search": (
-        Flag("--p50", "p50 at most", "SECONDS"),
-        Flag("--p95", "p95 at most", "SECONDS"),
-        Flag("--p99", "p99 at most", "SECONDS"),
+        Flag("--p50", "p50 at most", "SECONDS", also=("--max-p50",)),
+        Flag("--p95", "p95 at most", "SECONDS", also=("--max-p95",)),
+        Flag("--p99", "p99 at most", "SECONDS", also=("--max-p99",)),
+        Flag("--max-ttft", "streams: p95 of the first token at most", "SECONDS"),
+        Flag("--min-rps", "requests/s at least", "N", 0.0, FLOAT),
         Flag("--max-errors", "failed requests at most [1%% with --find-max]", "SHARE"),
         Flag("--find-max", "the highest load that meets these thresholds",
              more={"nargs": "?", "const": "callers", "choices": ("callers", "rate")}),
@@ -105,6 +110,9 @@ GROUPS: Final = {
         Flag("--json", "the report, for --compare and programs", "PATH"),
         Flag("--html", "the report as one page with charts", "PATH"),
         Flag("--csv", "a line for each point", "PATH"),
+        Flag("--junit", "a test case for each point, for continuous integration", "PATH"),
+        Flag("--summary", "a page of Markdown, appended [$GITHUB_STEP_SUMMARY]", "PATH",
+             more={"nargs": "?", "const": ""}),
         Flag("--jsonl", "a line for each request", "PATH"),
         Flag("--quiet", "nothing meanwhile, on stderr"),
     ),
@@ -119,4 +127,4 @@ def add_flags(to: argparse.ArgumentParser) -> None:
     for title, flags in GROUPS.items():
         group = to.add_argument_group(title)
         for flag in flags:
-            group.add_argument(flag.name, **flag.options())
+            group.add_argument(flag.name, *flag.also, **flag.options())

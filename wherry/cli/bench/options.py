@@ -209,14 +209,17 @@ def _objective(args: argparse.Namespace) -> Objective:
         for name in ("p50", "p95", "p99")
         if (limit := seconds_of(f"--{name}", getattr(args, name))) is not None
     }
-    if args.find_max and not limits:
+    more = {"rate": args.min_rps, "first_token": seconds_of("--max-ttft", args.max_ttft)}
+    if not args.min_rps >= 0:
+        raise ConfigError(f"--min-rps {args.min_rps:g}: it is a number of requests/s")
+    if args.find_max and not limits and args.max_ttft is None:
         raise ConfigError("--find-max needs a target, for example --p95 200ms")
     if args.max_errors is None:
-        return Objective(limits, 0.01 if args.find_max else 1.0)
+        return Objective(limits, 0.01 if args.find_max else 1.0, **more)
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", args.max_errors.strip())
     if match is None:
         raise ConfigError(f"--max-errors {args.max_errors!r}: write for example 1% or 0.01")
-    return Objective(limits, float(match[1]) / (100 if match[2] else 1))
+    return Objective(limits, float(match[1]) / (100 if match[2] else 1), **more)
 
 
 def shape_of(text: str) -> tuple[str, tuple[int, ...]]:

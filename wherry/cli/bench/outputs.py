@@ -9,18 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from wherry.loadtest import continuous
 from wherry.loadtest import report as reports
 from wherry.loadtest.report import Report
+from wherry.loadtest.search import Objective
 from wherry.loadtest.session import Measured
 from wherry.values.errors import ConfigError
 
 #: What stands in each file that is written at the end, by its flag.
-CONTENTS: Final[Mapping[str, Callable[[Report], str]]] = {
-    "json": lambda report: reports.encode(report).decode(),
-    "html": reports.page,
-    "csv": reports.as_csv,
+CONTENTS: Final[Mapping[str, Callable[[Report, Objective], str]]] = {
+    "json": lambda report, _: reports.encode(report).decode(),
+    "html": lambda report, _: reports.page(report),
+    "csv": lambda report, _: reports.as_csv(report),
+    "junit": continuous.junit,
+    "summary": continuous.summary,
 }
 OUTPUTS: Final = (*CONTENTS, "jsonl")
+#: Those that go behind what the file has: other steps write into it, too.
+APPENDED: Final = ("summary",)
 
 
 @dataclass(slots=True)
@@ -32,6 +38,10 @@ class Outputs:
     _begun: bool = False
 
     def __post_init__(self) -> None:
+        if self.args.summary == "":
+            self.args.summary = os.environ.get("GITHUB_STEP_SUMMARY")
+            if not self.args.summary:
+                raise ConfigError("--summary: name a file, or set GITHUB_STEP_SUMMARY")
         for name in OUTPUTS:
             if path := getattr(self.args, name):
                 _can_be_written(f"--{name} {path}", Path(path).absolute())
@@ -45,14 +55,15 @@ class Outputs:
             for line in reports.jsonl(measured.table, measured.begin, measured.point.settings):
                 file.write(line + b"\n")
 
-    def write(self, report: Report) -> list[str]:
+    def write(self, report: Report, objective: Objective) -> list[str]:
         """Write all of them, even if one cannot be. Returns the problems."""
         problems = []
         for name, content in CONTENTS.items():
             path = getattr(self.args, name)
             try:
                 if path:
-                    Path(path).write_text(content(report), encoding="utf-8")
+                    with open(path, "a" if name in APPENDED else "w", encoding="utf-8") as file:
+                        file.write(content(report, objective))
             except OSError as error:
                 problems.append(f"--{name} {path}: {error}")
         return problems
