@@ -85,7 +85,7 @@ class Page:
         tree = ast.fix_missing_locations(_Shown(block, self._at).visit(tree))
         ast.increment_lineno(tree, block.line - 1)
         self._module.__dict__["_shows"] = _shows
-        exec(compile(tree, str(self.path), "exec"), self._module.__dict__)
+        exec(compile(tree, str(self.path), "exec", dont_inherit=True), self._module.__dict__)
 
     def _run_console(self, block: Block) -> None:
         for number, command, shown in _commands(block.text):

@@ -11,10 +11,19 @@ from wherry.values.errors import InvalidRequest
 
 @dataclass(slots=True)
 class Delta:
-    """The next piece of an answer."""
+    """The next piece of an answer.
+
+    For example:
+
+        whole = Delta.empty(0)
+        for delta in runtime.stream("chat", prompt="Once"):
+            whole.extend(Delta(**delta))
+        print(whole.text, whole.finish_reason)
+    """
 
     #: The index of the answer, below the request's `n`.
     index: int
+    #: The text since the last piece; a character is never cut in two.
     text: str
     #: The tokens since the last piece, including tokens that have no text.
     token_ids: list[int]

@@ -46,6 +46,12 @@ class Event:
 class Engine:
     """Generates tokens with one model on one device.
 
+        engine = Engine(run, cache, name="chat", vocabulary=49152, context_tokens=8192)
+        sequences = engine.add(token_ids, Sampling(temperature=0.0, max_tokens=64))
+        while engine.busy:
+            for new in engine.step():
+                print(new)
+
     `run` computes the chunks of a step and returns the logits that they request. All methods are
     for one thread.
     """
@@ -168,6 +174,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
+        """Whether a generation waits or runs."""
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def step(self) -> list[Event]:

@@ -300,7 +300,9 @@ class LLM(StepModel):
         if "_reader" in self.__dict__:
             self._reader.shutdown(cancel_futures=True)
 
+    #: What generates, once loaded.
     engine: Engine
+    #: What makes tokens of text, once loaded.
     tokenizer: Tokenizer
     #: How the model writes calls and thoughts.
     style: ModelStyle

@@ -97,6 +97,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     #: Keep this number of tokens of the prompt: its last ones, or with `truncation_side` "right"
     #: its first ones. 0: as many as there is room for.
     truncate_prompt: int | None = None
+    #: Where tokens are left out by `truncate_prompt`.
     truncation_side: Literal["left", "right"] = "left"
     #: The form of the answer (schema, grammar, ...); None: unconstrained.
     constraint: AnswerForm | None = None
@@ -127,12 +128,22 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Sampling(Parameters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sampling parameters of one generation. `checked` refuses values out of range."""
+    """The sampling parameters of one generation. `checked` refuses values out of range.
 
+    For example:
+
+        Sampling(temperature=0.0, max_tokens=64, stop=("END",)).checked("chat", vocabulary=49152)
+    """
+
+    #: 0: the most probable token each time.
     temperature: float = 1.0
+    #: Tokens are drawn from the most probable ones that have this much probability together.
     top_p: float = 1.0
+    #: Tokens are drawn from so many most probable ones; 0: all.
     top_k: int = 0
+    #: Tokens are drawn from those at least this times as probable as the most probable one.
     min_p: float = 0.0
+    #: Divides the score of tokens that are there already; 1: no effect.
     repetition_penalty: float = 1.0
 
     def checked(self, model: str, vocabulary: int) -> Sampling:

@@ -20,9 +20,18 @@ from wherry.values.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """`count` copies of a model on one device ("auto", "cpu", "cuda", "cuda:1")."""
+    """`count` copies of a model on one device.
 
+    For example:
+
+        @wherry.model(instances=[wherry.InstanceGroup(2, "cpu")])
+        def twice(x: int) -> int:
+            return 2 * x
+    """
+
+    #: At least 1.
     count: int = 1
+    #: "cpu", "cuda:1", "cuda" (each GPU has `count`), or "auto": "cuda" if there is a GPU.
     device: str = "auto"
 
     def __post_init__(self) -> None:
@@ -34,7 +43,14 @@ class InstanceGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """How many requests of one priority level may wait for an instance, and how long."""
+    """How many requests of one priority level may wait for an instance, and how long.
+
+    For example:
+
+        @wherry.model(queue_policies=[wherry.QueuePolicy(level=2, timeout=0.5, max_queue_size=100)])
+        def patient(x: int) -> int:
+            return x
+    """
 
     #: The priority level; 0: all levels without a policy of their own.
     level: int = 0
@@ -72,14 +88,18 @@ CONTROLS = ("start", "end", "ready", "id")
 class SequenceControl:
     """An input that the server fills: the position of a row in its sequence.
 
-    `kind`: "start", "end" and "ready" are flags, "id" is the sequence's id.
+    For example:
+
+        wherry.SequenceControl("start", input="is_first").name  # -> 'is_first'
     """
 
+    #: "start", "end" and "ready" are flags, "id" is the sequence's id.
     kind: str
     #: The input's name; "": the kind.
     input: str = ""
-    #: The values of the flag.
+    #: The value of a flag that is not set.
     false: float = 0
+    #: The value of a flag that is set.
     true: float = 1
     #: The datatype ("FP32") of an input that the model's signature does not have.
     datatype: str = ""
@@ -90,18 +110,25 @@ class SequenceControl:
 
     @property
     def name(self) -> str:
+        """The input's name."""
         return self.input or self.kind
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
     """A tensor that the server keeps between the steps of a sequence. The model's `output` becomes
-    its `input` in the next step; callers see neither."""
+    its `input` in the next step; callers see neither.
 
+        wherry.SequenceState("total", "total_after", datatype="INT64")
+    """
+
+    #: The input that has it, and the output that sets it.
     input: str
+    #: The output whose value is the next step's.
     output: str
-    #: One row's.
+    #: The datatype of a row.
     datatype: str = "FP32"
+    #: The shape of a row; () is a number.
     shape: tuple[int, ...] = ()
     #: The value at the sequence's start, one row in little-endian; None: zeros.
     initial: bytes | None = None
@@ -111,7 +138,20 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceBatching:
-    """Runs requests with one sequence id in order on one instance."""
+    """Requests with one sequence id run in order on one instance.
+
+    For example:
+
+        class Total(wherry.Model):
+            sequence = wherry.SequenceBatching(
+                max_sequence_idle=60.0,
+                states=(wherry.SequenceState("total", "total_after", datatype="INT64"),),
+            )
+
+            def execute(
+                self, x: list[int], total: list[int]
+            ) -> tuple[list[int], list[int]]: ...
+    """
 
     #: "direct": a sequence owns a row of the batch; "oldest": more sequences than rows.
     strategy: str = "direct"
@@ -123,7 +163,9 @@ class SequenceBatching:
     minimum_slot_utilization: float = 0.0
     #: The model runs each request again until it is done.
     iterative: bool = False
+    #: The inputs that the server fills.
     controls: tuple[SequenceControl, ...] = ()
+    #: The tensors that the server keeps between steps.
     states: tuple[SequenceState, ...] = ()
 
     def __post_init__(self) -> None:
@@ -145,15 +187,25 @@ class SequenceBatching:
 
     @property
     def hidden_outputs(self) -> set[str]:
+        """Outputs of the model that callers do not get."""
         return {state.output for state in self.states if not state.returned}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """All settings of one model."""
+    """All settings of one model.
 
+    For example:
+
+        sentiment.config().max_batch_size  # -> 32
+        sentiment.config(max_queue_size=10).max_queue_size  # -> 10
+    """
+
+    #: What callers say; a function's name, or a class's in lower case, if nothing else is said.
     name: str
+    #: A whole number from 1 up.
     version: str = "1"
+    #: For the metadata and the start page.
     description: str = ""
     #: A path at which the model is called in its own types: "/predict". None: it has none.
     route: str | None = None
@@ -191,8 +243,10 @@ class ModelConfig:
     #: Priorities are 1 (highest) to `priority_levels`; 0 in a request is the default level. With 0
     #: levels priorities are ignored.
     priority_levels: int = 10
+    #: The level of requests that say none.
     default_priority: int = 5
 
+    #: How many instances on which devices.
     instances: tuple[InstanceGroup, ...] = (InstanceGroup(),)
     #: Amounts of shared resources that a batch needs, by name; None: none.
     resources: Mapping[str, int] | None = None
@@ -214,7 +268,9 @@ class ModelConfig:
     #: Crashes within `crash_window` seconds after which an instance is taken out. It is retried at
     #: growing intervals of at most `max_restart_delay` seconds.
     crash_budget: int = 5
+    #: Seconds; see `crash_budget`.
     crash_window: float = 60.0
+    #: Seconds; see `crash_budget`.
     max_restart_delay: float = 30.0
     #: The model's requests are steps of sequences.
     sequence: SequenceBatching | None = None

@@ -29,9 +29,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The device for an instance's weights: `str(device)` is "cpu" or "cuda:1"."""
+    """The device for an instance's weights: `str(device)` is "cpu" or "cuda:1".
 
+    For example:
+
+        str(wherry.Device("cuda", 1))  # -> 'cuda:1'
+    """
+
+    #: "cpu" or "cuda".
     kind: str = "cpu"
+    #: The number of the GPU, from 0.
     index: int = 0
     #: Chosen by "auto": a model that cannot use it may use the CPU instead.
     automatic: bool = field(default=False, compare=False)
@@ -76,6 +83,18 @@ current_call: ContextVar[PipelineCall | None] = ContextVar("wherry_current_call"
 
 class Model:
     """A model with state to load: subclass this.
+
+        class Embedder(wherry.Model):
+            max_batch_size = 64
+
+            def load(self, device: wherry.Device) -> None:
+                self.weights = np.eye(4, dtype=np.float32)
+
+            def execute(self, text: list[str]) -> Annotated[np.ndarray, wherry.FP32[4]]:
+                return np.array([self.weights[len(one) % 4] for one in text])
+
+        with wherry.Runtime(Embedder()) as runtime:
+            runtime.infer("embedder", text="abcde").tolist()  # -> [0.0, 1.0, 0.0, 0.0]
 
     Class attributes named like fields of ModelConfig configure it. `load` and `execute` run in the
     instance's thread or process; `execute` may run in different threads there, one call at a time.
@@ -165,6 +184,7 @@ class Model:
 
     @functools.cached_property
     def name(self) -> str:
+        """The name that callers say."""
         return self.config().name
 
     def config(self, **overrides: Any) -> ModelConfig:
@@ -208,6 +228,7 @@ class Model:
                     )
 
     def signature(self, name: str = "") -> Signature:
+        """Return the inputs and outputs, as the annotations of `execute` say them. ConfigError."""
         name = name or type(self).__name__
         if getattr(self.execute, "__func__", None) is Model.execute:
             raise ConfigError(f"model {name!r}: {type(self).__name__} has no execute() method")
@@ -272,7 +293,17 @@ def model(function: Callable[P, R], /) -> FunctionModel[P, R]: ...
 @overload
 def model(**settings: Any) -> Callable[[Callable[P, R]], FunctionModel[P, R]]: ...
 def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
-    """Make a function a model. `settings` are fields of ModelConfig, and `cost`: a function that
+    """Make a function a model. It stays a function.
+
+        @wherry.model(max_batch_size=32)
+        def shout(text: list[str]) -> list[str]:
+            return [one.upper() for one in text]
+
+        shout(["a", "b"])  # -> ['A', 'B']
+        with wherry.Runtime(shout):
+            shout.infer("a")  # -> 'A'
+
+    `settings` are fields of ModelConfig, and `cost`: a function that
     returns a row's size (`cost=len`), or 1: all rows cost the same (see Model).
 
     ConfigError for mistakes in annotations or settings, at import.
@@ -293,6 +324,13 @@ def pipeline(**settings: Any) -> Callable[[Callable[P, R]], Pipeline[P, R]]: ...
 def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
     """Make an `async def` function that calls other models a model. `settings` are fields of
     ModelConfig.
+
+        @wherry.pipeline
+        async def each(text: str) -> list[str]:
+            return await wherry.gather(sentiment.ainfer(one) for one in text.split("."))
+
+        with wherry.Runtime(sentiment, each) as runtime:
+            runtime.infer("each", text="good. bad")  # -> ['POSITIVE', 'NEGATIVE']
 
     ConfigError for mistakes in annotations or settings, at import.
     """

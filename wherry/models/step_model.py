@@ -30,7 +30,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Step(Generic[T]):
-    """The result of one step for one request."""
+    """The result of one step for one request.
+
+    For example:
+
+        wherry.Step(["a word"], done=True).done  # -> True
+    """
 
     #: Responses to send to its caller now.
     responses: Sequence[T] = ()
@@ -42,6 +47,20 @@ class Step(Generic[T]):
 
 class StepModel(Model):
     """A model that works in steps: subclass this.
+
+        class Countdown(wherry.StepModel):
+            max_batch_size = 8
+
+            def start(self, n: int) -> list[int]:
+                return [n]
+
+            def step(self, active: list[list[int]]) -> Sequence[wherry.Step[int]]:
+                for left in active:
+                    left[0] -= 1
+                return [wherry.Step([left[0]], done=left[0] == 0) for left in active]
+
+        with wherry.Runtime(Countdown()) as runtime:
+            list(runtime.stream("countdown", n=3))  # -> [2, 1, 0]
 
     `max_batch_size` is the number of requests that may be active; more wait. All methods run in one
     thread of the instance. An exception from `step` ends every active request, so report errors of

@@ -13,6 +13,8 @@ T = TypeVar("T")
 async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Await all calls concurrently. Returns their results in order.
 
+        asyncio.run(wherry.gather(asyncio.sleep(0, n) for n in range(3)))  # -> [0, 1, 2]
+
     The first exception cancels the other calls and is raised; cancelling the caller cancels all
     calls. When this returns or raises, no call is still running.
     """
@@ -28,9 +30,12 @@ async def gather(calls: Iterable[Awaitable[T]]) -> list[T]:
 async def in_order(calls: Iterable[Awaitable[T]]) -> AsyncIterator[AsyncIterator[T]]:
     """Start all calls at once and yield their results in order, for a pipeline that streams:
 
-        async with wherry.in_order(read(line) for line in lines) as texts:
-            async for text in texts:
-                yield text
+        @wherry.pipeline
+        async def by_line(text: str) -> AsyncIterator[str]:
+            calls = (sentiment.ainfer(line) for line in text.splitlines())
+            async with wherry.in_order(calls) as labels:
+                async for label in labels:
+                    yield label
 
     When the block is left, no call is still running.
     """

@@ -17,6 +17,8 @@ BORDERS = (
 def split_text(text: str, max_chars: int = 300) -> list[str]:
     """Split `text` into pieces of at most `max_chars` characters, at the best boundary in reach.
 
+        wherry.split_text("One sentence. Another.", 15)  # -> ['One sentence. ', 'Another.']
+
     The pieces joined are the text. White space alone joins a neighbouring piece where it fits.
     Without a boundary a piece ends after `max_chars` characters. An empty text is one empty piece.
     """

@@ -95,7 +95,13 @@ def asgi(
     limits: Limits | None = None,
     drain_timeout: float = 30.0,
 ) -> Asgi:
-    """The models as an ASGI application, for uvicorn, hypercorn, or a mount in FastAPI."""
+    """The models as an ASGI application, for uvicorn, hypercorn, or a mount in FastAPI.
+
+        app = wherry.asgi(sentiment)  # uvicorn module:app
+
+    Its `lifespan` is for a host that mounts it: `FastAPI(lifespan=app.lifespan)`. `isolation` and
+    `overrides` are those of `wherry.Runtime`, the others options of `wherry.Server`.
+    """
     options = Options(
         access=Access(api_keys=tuple(api_keys)),
         capacity=Capacity(max_in_flight=max_in_flight, max_queue_bytes=max_queue_bytes),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A clock that stands still until `advance`.
+    """A clock that stands still until `advance`. Calling it gives the time.
+
+        clock = ManualClock()
+        clock.advance(1.5)
+        clock()  # -> 1.5
 
     For objects that take a clock as an argument and read it, such as schedulers. A thread that
     waits with a timeout uses the machine's clock and is not affected.
@@ -14,6 +18,7 @@ class ManualClock:
         self._now = now
 
     def __call__(self) -> float:
+        """Return the time in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> float:

@@ -12,10 +12,11 @@ class GatedModel(Model):
     """An echo of text that says when a batch has started and then waits for the test.
 
         gated = GatedModel(max_batch_size=4)
-        with wherry.Runtime(gated) as runtime:
-            ...                                 # call it from threads or tasks
-            assert gated.wait_started() == ["a"]
+        with wherry.Runtime(gated) as runtime, ThreadPoolExecutor() as threads:
+            answer = threads.submit(runtime.infer, "gated", text="a")
+            gated.wait_started()  # -> ['a']
             gated.let_finish()
+            answer.result()  # -> 'a'
 
     The settings are fields of ModelConfig. It has one instance, a thread, so that the test and
     the model share their gates.

@@ -21,8 +21,10 @@ from wherry.server.server import Server
 def local_server(*models: Model | type[Model], **options: Any) -> Iterator[Server]:
     """A server on a free port in this process; `options` are those of `wherry.Server`.
 
-    with local_server(sentiment) as server:
-        requests.get(server.url + "/v2")
+    For example:
+
+        with local_server(sentiment) as server, wherry.Client(server.url) as client:
+            client.infer("sentiment", text="good")  # -> 'POSITIVE'
     """
     options = {"port": 0, "drain_timeout": 5.0, **options}
     with Server(*models, **options) as server:
@@ -35,6 +37,9 @@ def running_server(
 ) -> Iterator[str]:
     """Yield the URL of `python -m wherry serve ARGUMENTS` on a free port, once it is ready.
 
+        with running_server("app.py") as url, wherry.Client(url) as client:
+            client.ready()  # -> True
+
     RuntimeError with the server's log if it does not become ready.
     """
     with ServerProcess(*arguments, env=env, cwd=cwd) as server:
@@ -43,6 +48,11 @@ def running_server(
 
 class ServerProcess:
     """`python -m wherry serve ARGUMENTS --port 0` as a child process.
+
+        with ServerProcess("app.py") as server:
+            server.url.startswith("http://127.0.0.1:")  # -> True
+            server.send(signal.SIGTERM)
+            server.wait()  # -> 0
 
     Readiness is reported through a pipe (`--ready-fd`): no port is polled, and a server that dies
     closes the pipe, so the wait ends. Entering the `with` block waits until the server is ready;
@@ -108,6 +118,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
+        """The process id of the server."""
         return self.process.pid
 
     @property

@@ -48,6 +48,12 @@ class ImageSpec:
 
     Beside `wherry.Image` the code has PIL images; beside `np.ndarray` uint8 arrays of shape
     [height, width, channels]; beside `bytes` the encoded bytes, of which only the size is checked.
+
+        @wherry.model(max_batch_size=8)
+        def darkness(
+            image: Annotated[list[np.ndarray], wherry.ImageSpec(mode="L", max_pixels=1_000_000)],
+        ) -> list[float]:
+            return [1 - float(one.mean()) / 255 for one in image]
     """
 
     kind: ClassVar[Literal["image"]] = "image"
@@ -96,6 +102,12 @@ class AudioSpec:
     Beside `wherry.Audio` the code has its values; beside `np.ndarray` float32 samples of shape
     [frames], or [frames, channels] with `mono=False`, and `sample_rate` is needed; beside `bytes`
     the encoded bytes, of which only the size is checked.
+
+        @wherry.model(max_batch_size=8)
+        def loudness(
+            sound: Annotated[list[np.ndarray], wherry.AudioSpec(sample_rate=16000)],
+        ) -> list[float]:
+            return [float(np.abs(one).max()) for one in sound]
     """
 
     kind: ClassVar[Literal["audio"]] = "audio"
@@ -137,7 +149,16 @@ class AudioSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSpec:
-    """Settings of a file: `Annotated[wherry.File, wherry.FileSpec(max_bytes=1_000_000)]`."""
+    """Settings of a file: `Annotated[wherry.File, wherry.FileSpec(max_bytes=1_000_000)]`.
+
+    For example:
+
+        Csv = Annotated[wherry.File, wherry.FileSpec(max_bytes=1_000_000, accepts=("text/csv",))]
+
+        @wherry.model
+        def lines(table: Csv) -> int:
+            return table.data.count(b"\\n")
+    """
 
     kind: ClassVar[Literal["file"]] = "file"
 
@@ -163,7 +184,13 @@ MediaSpec = ImageSpec | AudioSpec | FileSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audio:
-    """Recorded sound: float32 samples between -1 and 1."""
+    """Recorded sound: float32 samples between -1 and 1.
+
+    For example:
+
+        sound = wherry.Audio(np.zeros(8000, np.float32), sample_rate=16000)
+        sound.seconds, sound.channels  # -> (0.5, 1)
+    """
 
     #: Of shape [frames], or [frames, channels]. What a model returns may be float64 too.
     samples: npt.NDArray[np.floating[Any]]
@@ -186,8 +213,14 @@ class Audio:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The bytes of a file, with what its sender says of it."""
+    """The bytes of a file, with what its sender says of it.
 
+    For example:
+
+        wherry.File(b"a,b", name="table.csv", media_type="text/csv").name  # -> 'table.csv'
+    """
+
+    #: Its content.
     data: bytes = field(repr=False)
     #: Its last path component; None: unknown.
     name: str | None = None

@@ -52,10 +52,18 @@ class InferResponse(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """The position of a request in a sequence (Triton's correlation id)."""
+    """The position of a request in a sequence (Triton's correlation id).
 
+    For example:
+
+        wherry.SequenceStep("alice", start=True).id  # -> 'alice'
+    """
+
+    #: A number of up to 64 bits, or text.
     id: int | str
+    #: Whether this is the first request of its sequence.
     start: bool = False
+    #: Whether this is its last request.
     end: bool = False
 
 

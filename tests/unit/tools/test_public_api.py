@@ -9,7 +9,8 @@ import pytest
 
 from tools.public_api.__main__ import since_the_release
 from tools.public_api.compare import breaks, is_allowed, lost
-from tools.public_api.surface import BETWEEN_PARTS, stubs
+from tools.public_api.promise import BETWEEN_PARTS
+from tools.public_api.surface import stubs
 
 PACKAGE = {
     "__init__.py": """
