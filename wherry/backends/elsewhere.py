@@ -44,7 +44,6 @@ INSTEAD: Final = {
     "tensorrtllm": _LLM,
     "fastertransformer": _LLM,
     "openvino": 'serve the model\'s ONNX file: backend: "onnxruntime"',
-    "vllm": "serve the checkpoint itself: `wherry serve llm:FOLDER`",
     "paddle": 'convert it with paddle2onnx, and say backend: "onnxruntime"',
     "armnn_tflite": "convert it with `python -m tf2onnx.convert --tflite FILE --output model.onnx`,"
     ' and say backend: "onnxruntime"',

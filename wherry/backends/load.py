@@ -27,6 +27,7 @@ BACKENDS: Final = {
     "onnxruntime": "wherry.backends.onnx:OnnxModel",
     "pytorch": "wherry.backends.torch:TorchModel",
     "fil": "wherry.backends.fil:FilModel",
+    "vllm": "wherry.runtime.vllm_backend:VllmBackendModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
 

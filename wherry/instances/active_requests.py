@@ -32,7 +32,7 @@ class ActiveRequests:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._by_instance: dict[StepInstance, dict[int, Active]] = {}
         self._by_request: dict[InferRequest, Active] = {}
         self._on_trial: set[InferRequest] = set()
@@ -53,11 +53,11 @@ class ActiveRequests:
         return gone
 
     def has_room(self) -> bool:
-        return any(len(active) < self._most for active in self._by_instance.values())
+        return any(len(active) < self.most for active in self._by_instance.values())
 
     def place_for(self, request: InferRequest) -> StepInstance | None:
         """The emptiest instance that has room for it, if one has."""
-        most = 1 if request.attempts else self._most
+        most = 1 if request.attempts else self.most
         free = self._by_instance
         if self._on_trial:
             trials = {self._by_request[one].instance for one in self._on_trial}

@@ -365,6 +365,8 @@ class Executable:
         outputs: Columns = {}
         for spec in signature.outputs:
             if spec.name not in result:
+                if spec.optional:
+                    continue
                 raise BadModelOutput(f"model {self.config.name!r} returned no output {spec.name!r}")
             value = result[spec.name]
             if self._returns_row:

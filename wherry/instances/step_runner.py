@@ -55,14 +55,14 @@ class StepRunner(InstanceRunner[StepInstance]):
         timer: Timer,
         statistics: ModelStatistics,
         takes_parameters: bool = False,
+        most_active: int | None = None,
     ) -> None:
         super().__init__(config, make_instances, clock=clock, timer=timer, statistics=statistics)
-        #: The model has an input called `parameters`: a request's own parameters go there.
         self._takes_parameters = takes_parameters
         self._queue = RequestQueue()
         self._first = FirstResponses()
         self._longest = config.max_queue_wait or None
-        self._active = ActiveRequests(config.max_batch_size)
+        self._active = ActiveRequests(most_active or config.max_batch_size)
         self._gauges: dict[str, Mapping[str, float]] = {}
 
     # What is shown
@@ -83,7 +83,7 @@ class StepRunner(InstanceRunner[StepInstance]):
 
     def load(self) -> Load:
         with self._lock:
-            most, instances = self.config.max_batch_size, self._active.instances
+            most, instances = self._active.most, self._active.instances
             one, waiting = self._first.mean_seconds, len(self._first)
             return Load(
                 ready=bool(instances) and not self.readiness.reason,

@@ -68,6 +68,16 @@ class StepModel(Model):
     it is loaded again, in a new worker if it has one.
     """
 
+    # For backends.
+
+    #: Whether `start` takes the request's own parameters, as `parameters`, beside its inputs.
+    takes_parameters: bool = False
+
+    @property
+    def most_active(self) -> int | None:
+        """Requests that may be active; None: `max_batch_size`."""
+        return None
+
     def start(self, *args: Any, **inputs: Any) -> Any:
         """Add a request. Returns its state, which is passed to `step` from now on.
 

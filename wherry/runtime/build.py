@@ -117,7 +117,8 @@ class Builder:
             clock=self._clock,
             timer=self._timer,
             statistics=ModelStatistics(),
-            takes_parameters=signature.input("parameters") is not None,
+            takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
+            most_active=model.most_active or config.max_batch_size,
         )
 
     def _batches(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,30 @@ def language_model(kind: str, source: str) -> Model:
     except TypeError as error:
         raise TargetError(f"{kind}:{source}: {error}") from None
     return model
+
+
+def engine_of(
+    checkpoint: str,
+    *,
+    name: str,
+    wanted: str | None,
+    ours: Mapping[str, Any],
+    vllm: Mapping[str, Any],
+) -> tuple[Model, str]:
+    """A model called `name` for a checkpoint, and its engine: the wanted one, else vLLM if that is
+    installed, else what is chosen. `ours` are arguments for wherry's engine, `vllm` for vLLM's;
+    llama.cpp is given none. ConfigError if there is none."""
+    from wherry.llm.choice import AUTO
+    from wherry.llm.facts import here
+
+    engine = wanted or ("vllm" if "vllm" in here().engines else AUTO)
+    kind, given = _chosen(checkpoint, {"engine": engine})
+    arguments = {"llm": {**ours, **given}, "vllm": vllm}.get(kind, {})
+    module, class_name, _ = ENGINES[kind]
+    made: Model = getattr(importlib.import_module(module), class_name)(
+        checkpoint, name=name, **arguments
+    )
+    return made, "wherry" if kind == "llm" else kind
 
 
 def with_engine(target: str, engine: str) -> str:
