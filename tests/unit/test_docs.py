@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http_exchange import served
+from tools.reference.__main__ import PAGES as PAGES_FROM_CODE
 from wherry import InstanceGroup, Runtime, model
 from wherry.frontends.admission import Admission
 from wherry.models.config import FIELDS, GROUP_FIELDS
@@ -62,18 +63,30 @@ def test_the_readme_has_rows_of_the_page_of_promises_only() -> None:
         return set(re.findall(r"^\| (.*?) \| \[", (ROOT / page).read_text(), re.M))
 
     readme = rows("README.md")
-    assert len(readme) == 8
-    assert readme <= {
-        promise.replace("(limits.md)", "(docs/explanation/limits.md)")
-        for promise in rows("docs/explanation/promises.md")
-    }
+    assert len(readme) == 6
+    assert readme <= rows("docs/explanation/promises.md")
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    above_the_fold = text.splitlines()[:20]
+    assert sum(line.startswith("![") for line in above_the_fold) == 1
+
+
+@pytest.mark.parametrize("page", PAGES_FROM_CODE)
+def test_a_page_from_the_code_is_what_the_code_says(page: str) -> None:
+    written = (ROOT / "docs/reference" / page).read_text(encoding="utf-8")
+    assert written == PAGES_FROM_CODE[page](), "run: python -m tools.reference"
 
 
 def test_every_page_is_in_the_list_of_pages() -> None:
     """The decisions are listed as a folder."""
     listed = set(re.findall(r"\]\(([^)#]+\.md)\)", (ROOT / "docs/README.md").read_text()))
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/*/*.md")}
-    assert listed == {page for page in pages if not page.startswith("decisions/")}
+    assert listed == {page for page in pages if not page.startswith("decisions/")}, (
+        "give the page a row of docs/README.md: where it stands there, it is on the site"
+    )
 
 
 def test_every_module_asks_its_question_in_its_docstring() -> None:
