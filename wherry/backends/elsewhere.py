@@ -43,7 +43,6 @@ INSTEAD: Final = {
     "dali_python": _PREPROCESSING,
     "tensorrtllm": _LLM,
     "fastertransformer": _LLM,
-    "openvino": 'serve the model\'s ONNX file: backend: "onnxruntime"',
     "paddle": 'convert it with paddle2onnx, and say backend: "onnxruntime"',
     "armnn_tflite": "convert it with `python -m tf2onnx.convert --tflite FILE --output model.onnx`,"
     ' and say backend: "onnxruntime"',
