@@ -30,7 +30,7 @@ from wherry.frontends.openapi.routes import OPENAPI, OpenApiRoutes, leave_out
 from wherry.frontends.rows.pass_on import PassOn
 from wherry.frontends.v2.common import Common
 from wherry.frontends.v2.http.entry import HttpEntry
-from wherry.frontends.v2.http.kserve import KServeRoutes
+from wherry.frontends.v2.http.kserve import KServeRoutes, respond_fine
 from wherry.frontends.v2.http.repository import RepositoryRoutes
 from wherry.frontends.v2.http.settings import setting_routes
 from wherry.frontends.v2.http.shared_memory import SharedMemoryRoutes
@@ -207,14 +207,14 @@ class HttpApp:
 
     def _live(self, exchange: Exchange) -> None:
         """Answer 200: that this code runs shows that the event loop turns."""
-        respond(exchange, b"", content_type="text/plain")
+        respond_fine(exchange, {"live": True})
 
     def _ready(self, exchange: Exchange) -> None:
         """Answer 200, or 503 with the reason for each model that is not ready."""
         not_ready = self._control.not_ready()
         reasons = {name: without_paths(reason) for name, reason in not_ready.items()}
         if not self.draining and not reasons:
-            respond(exchange, b"", content_type="text/plain")
+            respond_fine(exchange, {"ready": True})
             return
         why = [f"model '{name}': {reason}" for name, reason in reasons.items()]
         if self.draining:

@@ -69,6 +69,8 @@ class StrictExchange(PassedOn):
         if status >= 400:
             status, text = self._told(status, body)
             body, content_type = error_body(text), TEXT if self._is_plain(text) else JSON
+        elif path in _HEALTH or _READY.fullmatch(path):
+            body, content_type = b"", TEXT
         elif path.endswith("/generate"):
             body = _sorted(body)
         elif "accept-encoding" in self.request.headers and path.endswith("/infer"):

@@ -102,6 +102,11 @@ def test_refusals_are_tritons(
     assert told == (status, kind, error if error is None else {"error": error})
 
 
+def test_health_is_told_without_json(strict: Server) -> None:
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/upper/ready"):
+        assert asked(strict, "GET", path, Accept="*/*") == (200, "text/plain", None)
+
+
 def test_members_of_generate_stand_in_order(strict: Server) -> None:
     _, _, answer = asked(strict, "POST", GENERATE, json.dumps({"text": "a", "id": "x"}))
     assert list(answer) == sorted(answer)

@@ -32,6 +32,25 @@ class NotReady(msgspec.Struct, kw_only=True):
     models: dict[str, str] = {}
 
 
+class ServerLive(ExactAnswer):
+    """The server lives. Only for clients that say by Accept that they take JSON."""
+
+    live: bool
+
+
+class ServerReady(ExactAnswer):
+    """The server is ready. Only for clients that say by Accept that they take JSON."""
+
+    ready: bool
+
+
+class ModelReady(ExactAnswer):
+    """The model is ready. Only for clients that say by Accept that they take JSON."""
+
+    name: str
+    ready: bool
+
+
 class ServerMetadata(ExactAnswer):
     """The server's name, its version, and the extensions of the V2 protocol that it has."""
 

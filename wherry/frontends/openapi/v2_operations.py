@@ -242,11 +242,13 @@ _SET_TRACE: Final = Operation(
     gives=json_of(answers.TraceValues),
     errors=(400, 413, 501),
 )
-_LIVE: Final = Operation(summary="Whether the server lives", gives=_EMPTY)
+_LIVE: Final = Operation(
+    summary="Whether the server lives", gives={**json_of(answers.ServerLive), **_EMPTY}
+)
 _READY: Final = Operation(
     summary="Whether the server and its models are ready",
     description="With status 503 the body has the reason for each model that is not.",
-    gives=_EMPTY,
+    gives={**json_of(answers.ServerReady), **_EMPTY},
     errors=(503,),
 )
 _INDEX: Final = Operation(
@@ -277,7 +279,11 @@ _OF_MODEL: Final[dict[str, tuple[str, Operation]]] = {
     ),
     "/ready": (
         "GET",
-        Operation(summary="Whether a model is ready", gives=_EMPTY, errors=(404, 503)),
+        Operation(
+            summary="Whether a model is ready",
+            gives={**json_of(answers.ModelReady), **_EMPTY},
+            errors=(404, 503),
+        ),
     ),
     "/stats": (
         "GET",

@@ -225,6 +225,23 @@ def test_statistics_have_all_their_fields_from_the_start_and_only_grow() -> None
 def test_a_model_that_is_ready_says_so(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status, answer.body) == (200, b"")
+    answer = client.get(path, headers={"accept": "application/json, text/html;q=0.5"})
+    assert (answer.status, answer.json) == (200, {"name": "echo", "ready": True})
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "text/html, application/*;q=0.1"])
+def test_kserves_client_reads_the_health_as_json(client: Client, accept: str) -> None:
+    for path, told in (("live", {"live": True}), ("ready", {"ready": True})):
+        answer = client.get(f"/v2/health/{path}", headers={"accept": accept})
+        assert (answer.status, answer.json) == (200, told)
+
+
+def test_a_client_without_json_gets_the_health_as_triton_tells_it(client: Client) -> None:
+    for headers in ({}, {"accept": "text/plain"}):
+        answer = client.get("/v2/health/ready", headers=headers)
+        assert (answer.status, answer.body, answer.content_type) == (
+            200, b"", "text/plain",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
