@@ -149,6 +149,26 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--sort", choices="nrlwf", default="n", help="the key to sort by at first [n]")
     _add_client(top)
 
+    init = _command(
+        commands,
+        "init",
+        "write a first model into a folder, with its test and its image",
+        "init.command:init",
+        "Nothing that is there is written over.",
+    )
+    init.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="[this one]")
+
+    doctor = _command(
+        commands,
+        "doctor",
+        "look at this machine: versions, devices, limits, ports",
+        "doctor.command:doctor",
+        "Exit code 1 if something would keep a server from serving; notes are worth knowing.",
+    )
+    doctor.add_argument("--json", action="store_true", help="one JSON object a line")
+    doctor.add_argument("--port", type=int, default=8000, help="HTTP port to try [8000]")
+    doctor.add_argument("--grpc-port", type=int, default=8001, help="gRPC port to try [8001]")
+
     board = _command(
         commands,
         "grafana",

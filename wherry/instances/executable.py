@@ -22,7 +22,7 @@ from wherry.instances.async_calls import AsyncCalls
 from wherry.instances.media_rows import Decoded, MediaRows
 from wherry.instances.sequence_inputs import SequenceInputs, callers_signature
 from wherry.models.config import ModelConfig
-from wherry.models.model import Device, Model
+from wherry.models.model import Device, Model, load_on
 from wherry.models.row_types import WrongRow, converter
 from wherry.models.rows import as_array, columns_of_row, describe
 from wherry.models.signature import Signature
@@ -180,7 +180,7 @@ class Executable:
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up samples, in the thread that will run it."""
         self._media.require()
-        self.model.load(device)
+        load_on(self.model, device)
         self.warm_up()
 
     def warm_up(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from wherry.instances.executable import Executable, Failure, model_errors
 from wherry.instances.messages import Join, Leave
 from wherry.models.config import ModelConfig
-from wherry.models.model import Device
+from wherry.models.model import Device, load_on
 from wherry.models.step_model import Step, StepModel
 from wherry.values.errors import BadModelOutput, WorkerDied
 from wherry.values.request import Columns
@@ -59,7 +59,7 @@ class StepLoop:
 
     def load(self, device: Device) -> None:
         """Load the model and run its warm-up rows to their end."""
-        self.model.load(device)
+        load_on(self.model, device)
         for row in self._config.warmup or self._config.examples[:1]:
             share = self.join(0, self._executable.columns_of(row))
             while share is None or not (share.done or share.failure):

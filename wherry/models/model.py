@@ -154,7 +154,9 @@ class Model:
         return self
 
     def load(self, device: Device) -> None:
-        """Load weights. Runs once in each instance before it is ready; may block."""
+        """Load weights. Runs once in each instance before it is ready; may block.
+
+        One that is written without `device` is called without it."""
 
     def execute(self, *args: Any, **inputs: Any) -> Any:
         """Compute one batch: columns in, columns out, one output row for each input row."""
@@ -310,6 +312,12 @@ def model(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
     """
 
     def decorate(function: Callable[P, R]) -> FunctionModel[P, R]:
+        if isinstance(function, type):
+            name = function.__name__
+            raise ConfigError(
+                f"model {name!r}: @wherry.model is for functions; write class {name}(wherry.Model),"
+                " with `execute` for a batch and, where there is something to load, `load`"
+            )
         made = FunctionModel(function, settings)
         made.config()
         return made
@@ -349,6 +357,15 @@ def pipeline(function: Callable[P, R] | None = None, /, **settings: Any) -> Any:
         return made
 
     return decorate if function is None else decorate(function)
+
+
+def load_on(model: Model, device: Device) -> None:
+    """Have a model load, with the device if its `load` takes one."""
+    load: Callable[..., None] = model.load
+    if inspect.signature(load).parameters:
+        load(device)
+    else:
+        load()
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import wherry
+from wherry.models.model import load_on
 from wherry.values.errors import ConfigError, ModelNotReady
 
 
@@ -181,3 +182,34 @@ def test_a_generator_model_is_still_a_generator_function() -> None:
         yield n
 
     assert list(count([1])) == [[1]]
+
+
+def test_a_load_without_a_device_is_called_without() -> None:
+    class Plain(wherry.Model):
+        def load(self) -> None:  # type: ignore[override]
+            self.loaded = True
+
+        def execute(self, text: list[str]) -> list[str]:
+            return text
+
+    class Placed(wherry.Model):
+        def load(self, device: wherry.Device) -> None:
+            self.where = device
+
+        def execute(self, text: list[str]) -> list[str]:
+            return text
+
+    plain, placed = Plain(), Placed()
+    load_on(plain, wherry.Device())
+    load_on(placed, wherry.Device("cuda", 1))
+    assert plain.loaded
+    assert placed.where == wherry.Device("cuda", 1)
+
+
+def test_a_class_is_no_function_to_decorate() -> None:
+    with pytest.raises(ConfigError, match=r"class Twice\(wherry\.Model\)"):
+
+        @wherry.model
+        class Twice:
+            def execute(self, text: list[str]) -> list[str]:
+                return text

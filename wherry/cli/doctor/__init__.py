@@ -1,0 +1,1 @@
+"""`wherry doctor`: what of this machine would keep a server from serving well?"""
