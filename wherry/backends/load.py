@@ -15,6 +15,7 @@ import msgspec
 
 from wherry.backends import elsewhere
 from wherry.backends.repository_model import RepositoryModel
+from wherry.repository.checksum import mismatches
 from wherry.repository.kind import is_ensemble
 from wherry.repository.layout import is_name
 from wherry.repository.problems import BadConfig
@@ -68,6 +69,8 @@ def backend_for(
     Python-based backends are in `backend_directory`, in folders of their names. Blocks: completing
     may read the model's file or run its code in a process. ConfigError says what is wrong.
     """
+    if wrong := list(mismatches(folder, config)):
+        raise BadConfig(f"{config.name}: {problem}" for problem in wrong)
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
     cls: type[RepositoryModel] = _imported("python" if program else backend, config.name)

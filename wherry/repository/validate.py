@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from wherry.repository import checksum
 from wherry.repository.ensemble_graph import graph_problems
 from wherry.repository.kind import is_decoupled, is_ensemble
 from wherry.repository.problems import Path, Problem
@@ -47,6 +48,7 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
     for index, sample in enumerate(config.model_warmup):
         yield from _warmup(("model_warmup", index), sample, config)
     yield from _file(("default_model_filename",), config.default_model_filename)
+    yield from _checksums(config)
     yield from _ensemble(config)
     if is_decoupled(config) and config.response_cache is not None and config.response_cache.enable:
         yield Problem(("response_cache",), "a decoupled model's responses cannot be cached")
@@ -57,6 +59,9 @@ def without_effect(config: TritonConfig) -> Iterator[tuple[str, str]]:
     for name, why in _WITHOUT_EFFECT.items():
         if getattr(config, name):
             yield name, why
+    for agent in config.model_repository_agents.agents if config.model_repository_agents else ():
+        if agent.name != checksum.NAME:
+            yield f"model_repository_agents {agent.name!r}", f"the only agent is {checksum.NAME!r}"
     for name, why in _GROUP_WITHOUT_EFFECT.items():
         if any(getattr(group, name) for group in config.instance_group):
             yield f"instance_group.{name}", why
@@ -70,7 +75,6 @@ _WITHOUT_EFFECT: Final = {
     "runtime": "a backend is Python here: there is no library to choose",
     "cc_model_filenames": "one file serves every compute capability",
     "model_operations": "backends here load no operation libraries; import them in a model.py",
-    "model_repository_agents": "there are no repository agents",
 }
 _GROUP_WITHOUT_EFFECT: Final = {
     "secondary_devices": "there are no secondary devices",
@@ -250,6 +254,17 @@ def _warmup(path: Path, sample: TritonWarmup, config: TritonConfig) -> Iterator[
         yield from _file((*where, "input_data_file"), given.input_data_file)
         if all(source is None for source in sources):
             yield Problem(where, "it needs one of zero_data, random_data and input_data_file")
+
+
+def _checksums(config: TritonConfig) -> Iterator[Problem]:
+    known = ", ".join(checksum.ALGORITHMS)
+    for path, algorithm, file, _ in checksum.wanted(config):
+        if algorithm.lower() not in checksum.ALGORITHMS:
+            yield Problem(path, f"the key must be ALGORITHM:FILE, the algorithm one of {known}")
+        elif not file:
+            yield Problem(path, "it names no file")
+        else:
+            yield from _file(path, file)
 
 
 def _ensemble(config: TritonConfig) -> Iterator[Problem]:
