@@ -50,19 +50,61 @@ def serve(args: argparse.Namespace) -> int:
         tell_ignored(flags)
         os.environ.update(triton_mode.environment_of(given.protocols.trace_config))
         targets, settings = split_targets(flags["target"], settings)
+        if said.reload:
+            return serve_reloading(settings, targets)
         server = server_of(settings, targets)
-        connections = server.limits.max_connections
-        if not raise_limit(connections):
-            log.warning(
-                "max_connections does not fit into the limit of open files",
-                extra={"max_connections": connections, "fit": for_connections()},
-            )
+        raise_open_files(server)
         return server.run()
     except (TargetRaised, LoadFailed) as error:
         return tell_load_failure(error)
     except OSError as error:
         log.error(cannot_listen(settings, error))
         return NOT_DRAINED
+
+
+def serve_reloading(settings: Settings, targets: Sequence[str]) -> int:
+    """Serve until a signal; models whose code is saved are loaded anew. What cannot be loaded at
+    the start is tried again when a file is saved."""
+    from wherry.cli.reload.reloader import Reloader, start_again
+
+    if settings.options.placement.on:
+        raise ConfigError("reload and on: the models of other processes are not reloaded")
+    paths = settings.options.command_line.reload_paths
+    reloader = Reloader(targets, paths, lambda name: settings.of_model(name)[0])
+    reloader.watch()
+    try:
+        server = make_server(polling(settings), reloader.first())
+        raise_open_files(server)
+        reloader.start(server.runtime)
+        return server.run()
+    except (ConfigError, LoadFailed) as error:
+        if not reloader.has_files:
+            raise
+        tell_load_failure(error)
+        log.info("waiting for a file to be saved")
+        reloader.wait_for_a_change()
+        start_again()
+        raise
+    finally:
+        reloader.close()
+
+
+def polling(settings: Settings) -> Settings:
+    """The settings with repositories that are looked at often, unless clients control them."""
+    given = settings.options.repositories
+    if given.model_control_mode != "none":
+        return settings
+    poll = replace(given, model_control_mode="poll", repository_poll_secs=0.5, exit_on_error=False)
+    return replace(settings, options=replace(settings.options, repositories=poll))
+
+
+def raise_open_files(server: Server) -> None:
+    connections = server.limits.max_connections
+    if not raise_limit(connections):
+        log.warning(
+            "max_connections does not fit into the limit of open files",
+            extra={"max_connections": connections, "fit": for_connections()},
+        )
 
 
 def split_targets(targets: Sequence[str], settings: Settings) -> tuple[list[str], Settings]:
@@ -115,6 +157,7 @@ def control_of(
         backend_directory=given.backend_directory,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
         make_model=make_model,
+        **({"settle_seconds": 0.3} if settings.options.command_line.reload else {}),
     )
 
 
@@ -186,7 +229,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
     )
 
 
-def tell_load_failure(error: TargetRaised | LoadFailed) -> int:
+def tell_load_failure(error: ConfigError | LoadFailed) -> int:
     """Say which model or file, and where in the user's code."""
     cause = error.__cause__
     text = "" if cause is None else user_traceback(cause)

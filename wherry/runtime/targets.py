@@ -40,8 +40,7 @@ def is_repository(target: str) -> bool:
 
 def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
     """The models that the targets name, in their order, each once; or the one Runtime."""
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # for `module:object`, as with `python -m`
+    import_from_here()
     models: list[Model] = []
     for target in targets:
         found = load_target(target)
@@ -51,6 +50,12 @@ def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
             return found
         models += [model for model in found if not any(model is known for known in models)]
     return models
+
+
+def import_from_here() -> None:
+    """Find `module:object` in this folder, as `python -m` does."""
+    if str(Path.cwd()) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def load_target(target: str) -> list[Model] | Runtime:

@@ -43,7 +43,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_client_ca": "a", "isolation": "thread",
         "inline": True, "instances": 2, "request_timeout": 1.5, "max_in_flight": 3,
         "max_body_size": 1024, "max_connections": 5, "idle_timeout": 6.0, "drain_timeout": 7.0,
-        "engine": "vllm",
+        "engine": "vllm", "reload": True, "reload_path": ["labels"],
         "log_level": "error", "log_format": "json", "log_file": "g", "id": "i", "access_log": True,
         "ready_fd": 9, "stop_fd": 9,
         "strict_fields": True, "triton_strict": True,
