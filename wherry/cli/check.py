@@ -140,17 +140,16 @@ def _brief(value: Any) -> Any:
 
 def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
     """Load every model that can be; print the problems of each. True if there are none."""
-    given = settings.options.repositories
-    try:
-        models = layout.scan(given.model_repositories, config_name=given.model_config_name)
-    except OSError as error:
-        raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     control = control_of(settings, runtime)
     try:
         failures = control.try_all()
+        name = settings.options.repositories.model_config_name
+        models = layout.scan(control.repositories, config_name=name)
         problems = {model.name: _problems(model, failures) for model in models}
         for model in models:
             _print_found(model, problems[model.name])
+    except OSError as error:
+        raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     finally:
         control.close()
     bad = [name for name, found in problems.items() if found]

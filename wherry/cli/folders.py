@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from wherry.repository.mirror import is_remote
 from wherry.values.errors import ConfigError
 
 log = logging.getLogger("wherry")
@@ -21,6 +22,8 @@ def check_repositories_exist(folders: Sequence[str], mode: str) -> None:
     Where models may come later (modes poll and explicit) an empty folder is none.
     """
     for folder in folders:
+        if is_remote(folder):
+            continue  # it is asked when the models are to be loaded
         path = Path(folder)
         if not path.exists():
             raise ConfigError(f"model repository {folder}: No such file or directory")

@@ -23,6 +23,7 @@ from wherry.models.model import Model
 from wherry.observability.logging import configure
 from wherry.observability.otel import triton_mode
 from wherry.repository.layout import names as repository_names
+from wherry.repository.mirror import is_remote
 from wherry.runtime.control import ModelControl
 from wherry.runtime.engines import with_engine
 from wherry.runtime.runtime import Runtime
@@ -200,9 +201,11 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
     if isinstance(models, Runtime):
         return models  # its program has said how it is to run
     names = [model.name for model in models]
+    repositories = settings.options.repositories.model_repositories
     with contextlib.suppress(OSError):  # a folder that is not there is found out later
-        names += repository_names(settings.options.repositories.model_repositories)
-    for name, meant in settings.unused_models(names).items():
+        names += repository_names([one for one in repositories if not is_remote(one)])
+    known = not any(map(is_remote, repositories))
+    for name, meant in settings.unused_models(names).items() if known else ():
         log.warning(
             "settings for a model that is not served",
             extra={"model": name, "file": settings.file}

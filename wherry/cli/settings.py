@@ -131,7 +131,7 @@ def read_settings(
     for key, option in OPTIONS.items():
         if (text := environ.get(option.variable)) and not _is_from_kubernetes(key, text):
             if option.separator:
-                values[key] = tuple(filter(None, text.split(option.separator)))
+                values[key] = tuple(filter(None, _parts(text, option.separator)))
             else:
                 values[key] = _checked(option, text, option.variable)
             origins[key] = option.variable
@@ -140,6 +140,11 @@ def read_settings(
     options = options_of(values)
     _check_tls(options.tls)
     return Settings(options, origins, table.get("models", {}), file)
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    """The values in a variable. The colons in a URL separate nothing."""
+    return re.split(r":(?!//|\d+/)", text) if separator == ":" else text.split(separator)
 
 
 def _check_tls(tls: Tls) -> None:

@@ -129,6 +129,7 @@ class ModelControl:
 
     def try_all(self) -> dict[str, str]:
         """Load every model of the repositories, whatever the mode. Returns the errors by name."""
+        self._repositories.check()
         names = sorted(self._repositories.names())
         self.runtime.expect(names)
         failed = self._load_all(names, None)
@@ -179,6 +180,7 @@ class ModelControl:
         for threads in (self._poller, self._loads, self._looks):
             threads.join(left)
         self._loader.close(left)
+        self._repositories.close()
 
     # What is there
 

@@ -12,6 +12,7 @@ from typing import Any
 from wherry.repository import layout, upload
 from wherry.repository.json_form import from_json, patched
 from wherry.repository.layout import Fingerprint, Found
+from wherry.repository.mirror import Mirror, is_remote
 from wherry.repository.problems import BadConfig
 from wherry.repository.triton_config import TritonConfig
 from wherry.repository.validate import problems_of
@@ -27,12 +28,29 @@ class RepositoryFolders:
     def __init__(
         self, folders: Sequence[str | os.PathLike[str]], config_name: str | None = None
     ) -> None:
-        """`config_name` chooses among several configurations of a model."""
-        self.folders = [os.path.abspath(folder) for folder in folders]
+        """`config_name` chooses among several configurations of a model. A folder may be the URL of
+        one elsewhere (s3://BUCKET/PATH): ConfigError if what reads it is not installed."""
+        mirrors = {url: Mirror(url) for url in map(str, folders) if is_remote(url)}
+        self._mirrors = list(mirrors.values())
+        self.folders = [
+            mirrors[str(folder)].folder if str(folder) in mirrors else os.path.abspath(folder)
+            for folder in folders
+        ]
         self._config_name = config_name
+
+    def close(self) -> None:
+        """Remove the copies of what lies elsewhere."""
+        for mirror in self._mirrors:
+            mirror.close()
 
     def check(self) -> None:
         """ConfigError if one of them is not there."""
+        for mirror in self._mirrors:
+            try:
+                mirror.list()
+            except OSError as error:
+                why = error.__cause__ or "there is no such folder"
+                raise ConfigError(f"model repository {mirror.url}: {why}") from error
         for folder in self.folders:
             if not os.path.isdir(folder):
                 raise ConfigError(f"model repository {folder}: there is no such folder")
@@ -40,6 +58,8 @@ class RepositoryFolders:
     def names(self) -> set[str]:
         """Names of all models. ModelNotReady if a repository cannot be read."""
         try:
+            for mirror in self._mirrors:
+                mirror.list()
             return layout.names(self.folders)
         except OSError as error:
             raise ModelNotReady(f"a model repository cannot be read: {error.strerror}") from None
@@ -50,6 +70,7 @@ class RepositoryFolders:
 
     def files_of(self, name: str) -> Fingerprint:
         """Fingerprint of the model's files: it changes when one of them does."""
+        self._copy(name)
         folders = layout.folders_of(name, self.folders)
         return tuple(file for folder in folders for file in layout.fingerprint(folder))
 
@@ -57,6 +78,7 @@ class RepositoryFolders:
         """Read a model, with `config` in place of its configuration, or with `patch` applied to it
         (RFC 7396). Raises ModelNotFound, or ConfigError if one of these is no configuration."""
         try:
+            self._copy(name)
             found = layout.look(name, self.folders, config_name=self._config_name)
             if (config is None and patch is None) or found.in_several:
                 return found
@@ -72,6 +94,14 @@ class RepositoryFolders:
             ) from None
         except BadConfig as error:
             raise cannot_load(name, error.problems) from None
+
+    def _copy(self, name: str) -> None:
+        """Have the files of a model that lies elsewhere. ModelNotReady if that fails."""
+        try:
+            for mirror in self._mirrors:
+                mirror.copy(name)
+        except OSError as error:
+            raise ModelNotReady(f"a model repository cannot be read: {error.strerror}") from error
 
 
 def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folder: str) -> Found:

@@ -23,6 +23,7 @@ from typing import Any
 
 from wherry.instances.source import import_file
 from wherry.models.model import FunctionModel, Model
+from wherry.repository.mirror import is_remote
 from wherry.runtime.engines import ENGINES, TargetError, language_model
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, LoadFailed
@@ -33,9 +34,9 @@ class TargetRaised(ConfigError):
 
 
 def is_repository(target: str) -> bool:
-    """Whether it is a folder that is no package, and so a model repository."""
+    """Whether it is a folder that is no package, or the URL of one, and so a model repository."""
     path = Path(target)
-    return path.is_dir() and not (path / "__init__.py").is_file()
+    return is_remote(target) or (path.is_dir() and not (path / "__init__.py").is_file())
 
 
 def load_targets(targets: Sequence[str]) -> list[Model] | Runtime:
