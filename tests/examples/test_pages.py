@@ -15,8 +15,20 @@ PAGES = [
     if any(block.language in ("python", "console") for block in blocks_of(page))
 ]
 
-#: What these show is a load of many seconds.
-LONG = {"load-test.md"}
+#: What these show is a load of many seconds, or needs torch.
+LONG = {
+    "load-test.md",
+    "coming-from-fastapi.md",
+    "coming-from-torchserve.md",
+    "coming-from-vllm.md",
+}
+
+#: What their models are made with, where it is installed.
+NEEDS = {
+    "coming-from-fastapi.md": ["torch"],
+    "coming-from-torchserve.md": ["torch"],
+    "coming-from-vllm.md": ["torch", "transformers"],
+}
 
 #: FastAPI is not among our test tools: this much of it is Starlette with two decorators.
 FASTAPI = """
@@ -46,7 +58,13 @@ def test_the_blocks_of_a_page_run_in_order(
 ) -> None:
     if any("curl " in block.text for block in blocks_of(path)) and not shutil.which("curl"):
         pytest.skip("no curl here")
+    for package in NEEDS.get(path.name, ()):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
+    if path.name == "coming-from-vllm.md":
+        from tests.unit.llm import tiny
+
+        tiny.make(tmp_path / "checkpoint")
     with opened(path, tmp_path) as page:
         page.run()
 

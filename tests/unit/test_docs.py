@@ -1,5 +1,6 @@
 """The pages in docs/ speak of files that exist, and name every setting, metric, error and route."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
@@ -86,6 +87,26 @@ def test_every_page_is_in_the_list_of_pages() -> None:
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/*/*.md")}
     assert listed == {page for page in pages if not page.startswith("decisions/")}, (
         "give the page a row of docs/README.md: where it stands there, it is on the site"
+    )
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted(
+        {*ROOT.glob("docs/how-to/coming-from-*.md")} - {ROOT / "docs/how-to/coming-from-triton.md"}
+    ),
+    ids=lambda page: page.stem,
+)
+def test_a_page_about_another_server_has_the_model_before_and_after(page: Path) -> None:
+    """And what has a counterpart, and what has none."""
+    text = page.read_text()
+    headings = re.findall(r"^## (\w+ ?\w*)", text, re.M)
+    assert headings == ["Before", "After", "Counterparts", "No counterpart"]
+    before, after = text.partition("## After")[::2]
+    for code in re.findall(r"^```py\n(.*?)^```", before, re.DOTALL | re.M):
+        ast.parse(code)
+    assert re.search(
+        r"^```python\n# app.py\n.*?^```$.*?^```console\n\$ wherry serve", after, re.DOTALL | re.M
     )
 
 
