@@ -248,13 +248,15 @@ def test_a_model_calls_another_one(rt: wherry.Runtime) -> None:
 
 def test_calls_of_many_requests_are_batched_by_the_called_model(rt: wherry.Runtime) -> None:
     before = rt.model("add_sub").statistics.execution_count
-    pid = instances(rt, "add_sub")[0].pid
-    assert pid is not None
+    (called,) = instances(rt, "add_sub")
+    assert called.pid is not None
+    pid = called.pid
+    runner = rt.model("add_sub").runner
     with ThreadPoolExecutor(1) as pool:
-        os.kill(pid, signal.SIGSTOP)  # it has a first batch, all others wait
+        os.kill(pid, signal.SIGSTOP)  # it has its first batches, all others wait
         try:
             gathered = pool.submit(call, rt, "gather", count=64)
-            until(lambda: rt.model("add_sub").runner.queued_requests >= 56 or gathered.done())
+            until(lambda: runner.queued_requests + len(called.open_requests) >= 64)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert len(gathered.result()) == 64
@@ -372,9 +374,23 @@ def test_an_end_that_comes_alone_is_a_response_and_the_iterator_begins_again(
     assert call(rt, "count", times=0) == ["[0]", "[0]", "[0]"]
 
 
-def test_a_call_that_its_model_cancels_ends_with_an_error(rt: wherry.Runtime) -> None:
-    assert call(rt, "cancel") == ["0", "1", "error 7: the request was cancelled", "0"]
+def test_a_call_that_is_cancelled_ends_as_the_called_model_likes(rt: wherry.Runtime) -> None:
+    assert call(rt, "cancel") == ["0", "1", "no outputs", "0"]
     until(lambda: not instances(rt, "repeat")[0].open_requests)
+
+
+def test_a_call_of_wherrys_own_model_that_is_cancelled_ends_with_an_error() -> None:
+    told = threading.Event()
+
+    @wherry.model
+    def waits(text: str) -> str:
+        told.wait()
+        return text
+
+    with running("caller", waits) as rt:
+        answer = call(rt, "wherry_model", model="waits", cancel=True)
+        told.set()
+        assert answer == ["error 7: the request was cancelled"]
 
 
 def test_a_call_is_checked_as_triton_checks_it(rt: wherry.Runtime) -> None:

@@ -86,8 +86,14 @@ class PythonInstance(Instance):
         return self._requests.executing
 
     def cancel(self, request: InferRequest) -> None:
-        if self._requests.has(request):
+        self.tell_cancelled(request)
+
+    def tell_cancelled(self, request: InferRequest) -> bool:
+        """Have the model's is_cancelled() say so; False if it does not run this request."""
+        runs = self._requests.has(request)
+        if runs:
             self._worker.do(self._requests.cancel, request)
+        return runs
 
     def not_ready_reason(self) -> str:
         """Why the model's own is_ready() says no: by its last answer, as this must not wait for a

@@ -91,12 +91,14 @@ class TritonPythonModel:
         return [[len(one.output_tensors()) for one in responses] for _ in range(3)]
 
     def cancel(self, x):
+        """The first counts, and how the responses end once they were cancelled."""
         responses = self.repeat(-1)
         told = [self.result(next(responses))[0], self.result(next(responses))[0]]
         responses.cancel()
-        last = next(one for one in responses if one.has_error())
+        *_, last = responses
         responses.cancel()
-        return [*told, *self.result(last), len(list(responses)) - len(list(responses))]
+        ending = self.result(last) or ["no outputs"]
+        return [*told, *ending, len(list(responses)) - len(list(responses))]
 
     def missing(self, x):
         request = self.request(x)
@@ -119,12 +121,17 @@ class TritonPythonModel:
             return [f"refused: {error}"]
         return ["done"]
 
-    def wherry_model(self, x, model):
+    def wherry_model(self, x, model, cancel=False):
         inputs = [pb_utils.Tensor("text", np.array([[b"some"], [b"words"]], dtype=np.object_))]
         request = pb_utils.InferenceRequest(
             model_name=model, requested_output_names=[], inputs=inputs
         )
-        response = request.exec()
+        if cancel:
+            responses = request.exec(decoupled=True)
+            responses.cancel()
+            (response,) = responses
+        else:
+            response = request.exec()
         if response.has_error():
             return self.result(response)
         return [response.output_tensors()[0].as_numpy().ravel().tolist()]
