@@ -880,6 +880,15 @@ def test_a_server_that_stops_lets_every_model_finalize(tmp_path: Path) -> None:
         assert running.log.count("finalized") == 4, running.log
 
 
+def test_tensors_that_the_configuration_only_begins_are_completed() -> None:
+    made: Any = python_model("asked", input=[{"name": "X", "data_type": "TYPE_INT32"}])
+    assert [(one.name, one.dims) for one in made.triton.input] == [("X", [1]), ("EXTRA", [1])]
+    made.close()
+
+    with pytest.raises(ConfigError, match=r"asked: output\[0\].dims: it needs dims"):
+        python_model("asked", output=[{"name": "MORE", "data_type": "TYPE_STRING"}])
+
+
 def test_two_versions_of_a_model_complete_their_own_configurations(rt: wherry.Runtime) -> None:
     completed = python_model("upper").triton
 

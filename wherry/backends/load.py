@@ -78,10 +78,9 @@ def backend_for(
         config = msgspec.structs.replace(config, backend="", platform="ensemble")
     else:
         config = msgspec.structs.replace(config, backend=backend)
-    if not auto_complete:
-        return cls(folder, version, config, program=program)
-    model = cls.opened(folder, version, config, program=program)
-    if problems := list(problems_of(model.triton)):
+    opened = cls.opened if auto_complete else cls
+    model = opened(folder, version, config, program=program)
+    if problems := list(problems_of(model.triton, completed=True)):
         raise BadConfig(f"{config.name}: {problem}" for problem in problems)
     return model
 

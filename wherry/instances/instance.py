@@ -164,8 +164,10 @@ class Instance(ABC):
         """Requests that have outlived their batch, or still may. Any thread."""
         return ()
 
-    def cancel(self, request: InferRequest) -> None:  # noqa: B027 - most have nothing to tell
-        """The caller of this request has left; it need not be here. Any thread."""
+    def cancel(self, request: InferRequest) -> bool:
+        """Tell the model that the caller of this request has left; False if it does not run it, or
+        is not to be told. Any thread."""
+        return False
 
     def not_ready_reason(self) -> str:
         """Why the model itself says that it is not ready; "" if it does not. Any thread."""

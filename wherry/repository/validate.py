@@ -25,9 +25,9 @@ from wherry.repository.triton_config import (
 )
 
 
-def problems_of(config: TritonConfig) -> Iterator[Problem]:
+def problems_of(config: TritonConfig, *, completed: bool = False) -> Iterator[Problem]:
     """Values that contradict each other or mean nothing. What a model's own file may complete later
-    is no problem."""
+    is no problem, unless it was `completed`."""
     if config.max_batch_size < 0:
         yield Problem(("max_batch_size",), "must not be negative")
     batched = config.max_batch_size > 0
@@ -37,7 +37,9 @@ def problems_of(config: TritonConfig) -> Iterator[Problem]:
     for kind, tensors in (("input", inputs), ("output", outputs)):
         yield from _twice((kind,), [tensor.name for tensor in tensors], kind)
         for index, tensor in enumerate(tensors):
-            yield from _tensor((kind, index), tensor, batched, scalars)
+            if completed or not _has_code(config):
+                yield from _gaps((kind, index), tensor, scalars)
+            yield from _tensor((kind, index), tensor, batched)
     yield from _versions(config)
     for index, group in enumerate(config.instance_group):
         yield from _group(("instance_group", index), group)
@@ -94,16 +96,23 @@ _OPTIMIZATION_WITHOUT_EFFECT: Final = {
 }
 
 
-def _tensor(
-    path: Path, tensor: TritonInput | TritonOutput, batched: bool, scalars: bool
-) -> Iterator[Problem]:
-    """Check one tensor. `scalars`: the model's backend takes tensors without dimensions."""
-    if not tensor.name:
-        yield Problem(path, "it needs a name")
+def _has_code(config: TritonConfig) -> bool:
+    """Whether the model may have an auto_complete_config(), which fills gaps of its tensors."""
+    return config.backend in ("", "python") and not config.platform and not is_ensemble(config)
+
+
+def _gaps(path: Path, tensor: TritonInput | TritonOutput, scalars: bool) -> Iterator[Problem]:
+    """What a tensor does not say. `scalars`: the model's backend takes tensors without
+    dimensions."""
     if tensor.data_type == "TYPE_INVALID":
         yield Problem((*path, "data_type"), "it needs a data_type")
     if not tensor.dims and not (scalars and tensor.reshape is None):
         yield Problem((*path, "dims"), "it needs dims, without the batch dimension: [ 1 ] or more")
+
+
+def _tensor(path: Path, tensor: TritonInput | TritonOutput, batched: bool) -> Iterator[Problem]:
+    if not tensor.name:
+        yield Problem(path, "it needs a name")
     yield from _dims((*path, "dims"), tensor.dims)
     if tensor.reshape is not None:
         shape = tensor.reshape.shape

@@ -150,6 +150,7 @@ def test_another_backend_needs_dims() -> None:
     (problem,) = problems_of(
         TritonConfig(
             name="d", backend="python", input=[TritonInput(name="x", data_type="TYPE_FP32")]
-        )
+        ),
+        completed=True,
     )
     assert "it needs dims" in str(problem)

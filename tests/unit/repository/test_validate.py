@@ -9,10 +9,13 @@ from wherry.repository.validate import problems_of, without_effect
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("input { name: 'a' dims: 1 }", "input[0].data_type: it needs a data_type"),
+        (
+            "backend: 'onnxruntime' input { name: 'a' dims: 1 }",
+            "input[0].data_type: it needs a data_type",
+        ),
         ("output { data_type: TYPE_FP32 dims: 1 }", "output[0]: it needs a name"),
         (
-            "input { name: 'a' data_type: TYPE_FP32 }",
+            "platform: 'pytorch_libtorch' input { name: 'a' data_type: TYPE_FP32 reshape { } }",
             "input[0].dims: it needs dims, without the batch dimension: [ 1 ] or more",
         ),
         (
@@ -129,6 +132,16 @@ def test_what_cannot_be_meant_is_told(text: str, told: str) -> None:
 )
 def test_what_makes_sense_is_no_problem(text: str) -> None:
     assert list(problems_of(pbtxt.parse(text, grammar_only=True))) == []
+
+
+@pytest.mark.parametrize("backend", ["", "backend: 'python'"])
+def test_gaps_are_problems_once_the_models_code_has_not_filled_them(backend: str) -> None:
+    text = f"{backend} output {{ name: 'a' data_type: TYPE_FP32 }} output {{ name: 'b' dims: 1 }}"
+    config = pbtxt.parse(text)
+    assert [problem.path for problem in problems_of(config, completed=True)] == [
+        ("output", 0, "dims"),
+        ("output", 1, "data_type"),
+    ]
 
 
 def test_what_has_no_effect_is_told_with_the_reason() -> None:

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.triton_python.codes import code_of
@@ -43,15 +43,6 @@ class Host(Protocol):
 
     def model(self, name: str, version: str | None = None) -> Any: ...
     def models(self) -> list[Any]: ...
-
-
-@runtime_checkable
-class TellsOfCancelling(Protocol):
-    """An instance whose model can ask whether a request was cancelled."""
-
-    def tell_cancelled(self, request: InferRequest) -> bool:
-        """Tell the model; False if it does not run this request."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +145,9 @@ class Calls:
         the last response of any other is the error CANCELLED."""
         with self._lock:
             loaded, request = self._open.get(key, (None, None))
-        if loaded is not None and not any(
-            isinstance(one, TellsOfCancelling) and one.tell_cancelled(request)
-            for one in loaded.runner.instances
-        ):
+        if loaded is None:
+            return
+        if not any(instance.cancel(request) for instance in loaded.runner.instances):
             loaded.cancel(request)
 
     def drop(self, key: int) -> None:

@@ -85,11 +85,7 @@ class PythonInstance(Instance):
     def open_requests(self) -> Collection[InferRequest]:
         return self._requests.executing
 
-    def cancel(self, request: InferRequest) -> None:
-        self.tell_cancelled(request)
-
-    def tell_cancelled(self, request: InferRequest) -> bool:
-        """Have the model's is_cancelled() say so; False if it does not run this request."""
+    def cancel(self, request: InferRequest) -> bool:
         runs = self._requests.has(request)
         if runs:
             self._worker.do(self._requests.cancel, request)

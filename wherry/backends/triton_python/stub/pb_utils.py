@@ -649,8 +649,8 @@ class ModelConfig:
         current = int(self._model_config.get("max_batch_size") or 0)
         if current > max_batch_size:
             raise ValueError(
-                f"configuration specified max_batch_size {current}, but in auto-complete-config"
-                f" function for model '{self._name}' specified max_batch_size {max_batch_size}"
+                f"configuration specified max_batch_size {current}, but {self._where} specified"
+                f" max_batch_size {max_batch_size}"
             )
         self._model_config["max_batch_size"] = int(max_batch_size)
 
@@ -658,63 +658,78 @@ class ModelConfig:
         for other in ("sequence_batching", "ensemble_scheduling"):
             if self._model_config.get(other) is not None:
                 raise ValueError(
-                    f"configuration of model '{self._name}' has {other}: it cannot have"
-                    " dynamic_batching, too"
+                    f"Configuration specified scheduling_choice as '{other}', but {self._where[3:]}"
+                    " tries to set scheduling_choice as 'dynamic_batching'"
                 )
         if self._model_config.get("dynamic_batching") is None:
             self._model_config["dynamic_batching"] = {}
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         """{"decoupled": True}"""
-        self._only(transaction_policy_dict, ("decoupled",), "transaction policy")
-        wanted = bool(transaction_policy_dict["decoupled"])
-        current = (self._model_config.get("model_transaction_policy") or {}).get("decoupled")
-        if current and not wanted:
-            raise ValueError(
-                "trying to change decoupled property in auto-complete-config for model"
-                f" '{self._name}',"
-                " which is already set to 'True'"
-            )
-        self._model_config["model_transaction_policy"] = {"decoupled": wanted}
+        self._only(transaction_policy_dict, "model transaction property", ("decoupled",))
+        policy = self._model_config.get("model_transaction_policy")
+        if policy is None:
+            policy = self._model_config["model_transaction_policy"] = {}
+        if "decoupled" in transaction_policy_dict:
+            wanted = bool(transaction_policy_dict["decoupled"])
+            if policy.setdefault("decoupled", wanted) != wanted:
+                raise ValueError(
+                    "trying to change decoupled property in auto-complete-config for model"
+                    f" '{self._name}', which is already set to '{not wanted}'."
+                )
 
     @property
     def _name(self) -> str:
         return str(self._model_config.get("name", ""))
 
-    def _only(self, given: dict[str, Any], known: tuple[str, ...], what: str) -> None:
+    @property
+    def _where(self) -> str:
+        return f"in auto-complete-config function for model '{self._name}'"
+
+    def _only(self, given: dict[str, Any], what: str, known: tuple[str, ...]) -> None:
         for key in given:
             if key not in known:
+                *others, last = [f"'{name}'" for name in known]
+                names = f"{', '.join(others)} and {last}" if others else last
                 raise ValueError(
-                    f"{what} for model '{self._name}' has unknown property {key!r}; known are:"
-                    f" {', '.join(known)}"
+                    f"{what} {self._where} contains property other than {names}. It has {key!r}."
                 )
 
     def _add(self, kind: str, tensor: dict[str, Any], known: tuple[str, ...]) -> None:
-        self._only(tensor, known, kind)
+        what = f"{kind} '{tensor['name']}'" if "name" in tensor else kind
+        self._only(tensor, what, known)
         for key in ("name", "data_type", "dims"):
             if key not in tensor:
-                raise ValueError(f"{kind} for model '{self._name}' has no {key!r}")
+                raise ValueError(f"{what} {self._where} is missing '{key}' property.")
         tensors = self._model_config.setdefault(kind, [])
         for current in tensors:
             if current["name"] == tensor["name"]:
-                self._agree(kind, current, tensor)
+                self._agree(what, current, tensor)
                 return
         tensors.append({**tensor, "dims": list(tensor["dims"])})
 
-    def _agree(self, kind: str, current: dict[str, Any], tensor: dict[str, Any]) -> None:
-        for key, silent in (("data_type", "TYPE_INVALID"), ("dims", [])):
-            said, given = current.get(key), tensor[key]
-            if key == "dims":
-                said, given = [int(d) for d in said or ()], [int(d) for d in given]
-            if not said or said == silent:
-                current[key] = given
-            elif said != given:
+    def _agree(self, what: str, current: dict[str, Any], tensor: dict[str, Any]) -> None:
+        """Complete a tensor of the configuration, which must not contradict the model's. One that
+        is silent of `optional` does not."""
+        said = current.get("data_type") or "TYPE_INVALID"
+        if said not in ("TYPE_INVALID", tensor["data_type"]):
+            raise ValueError(
+                f"unable to load model '{self._name}', configuration expects datatype {said} for"
+                f" {what}, model provides {tensor['data_type']}"
+            )
+        dims = [int(dim) for dim in tensor["dims"]]
+        pairs: list[tuple[str, Any, Any]] = [
+            ("dims", dims, [int(dim) for dim in current.get("dims") or dims])
+        ]
+        if current.get("optional"):
+            pairs.append(("optional", tensor.get("optional", True), True))
+        for key, provided, specified in pairs:
+            if provided != specified:
                 raise ValueError(
-                    f"unable to load model '{self._name}', configuration expects {key} {said} for"
-                    f" {kind} '{current['name']}', model provides {given}"
+                    f"model '{self._name}', tensor '{tensor['name']}': the model expects {key}"
+                    f" {provided} but the model configuration specifies {key} {specified}"
                 )
-        if tensor.get("optional"):
-            current["optional"] = True
+        current.update(tensor, dims=dims)
 
 
 # The server

@@ -106,7 +106,7 @@ class Worker:
                 raise AttributeError("it has no class TritonPythonModel" + _hint())
             complete = getattr(self._class, "auto_complete_config", None)
             if self._start["config"] is not None and complete is not None:
-                completed = _completed(complete, self._start["config"])
+                completed = _completed(complete, start["config"], start["model"])
         except _errors() as error:
             self._link.outbox.send(["failed", *_described(error)])
             return False
@@ -400,13 +400,13 @@ class _WrongAnswer(Exception):
     """execute() returned something invalid."""
 
 
-def _completed(complete: Any, config: str) -> str:
+def _completed(complete: Any, config: str, model: str) -> str:
     given = pb_utils.ModelConfig(config)
     returned = complete(given)
     if not isinstance(returned, pb_utils.ModelConfig):
         raise TypeError(
-            "auto_complete_config() must return the ModelConfig that it was given, not a"
-            f" {type(returned).__name__}"
+            f"auto_complete_config function in model '{model}' must return a valid pb.ModelConfig"
+            f" object: the one that it was given, not a {type(returned).__name__}"
         )
     return json.dumps(returned.as_dict())
 

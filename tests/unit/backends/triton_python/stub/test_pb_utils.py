@@ -1,6 +1,7 @@
 """What does a model see of Triton's module, also where there is no server?"""
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -309,27 +310,98 @@ def test_a_configuration_is_completed_where_it_is_silent() -> None:
 
 def test_what_a_configuration_says_already_must_hold() -> None:
     it = config(
-        max_batch_size=16,
         input=[{"name": "X", "data_type": "TYPE_FP32", "dims": ["4"]}],
-        sequence_batching={},
         model_transaction_policy={"decoupled": True},
     )
 
     it.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [4]})
-    with pytest.raises(ValueError, match="expects data_type TYPE_FP32"):
-        it.add_input({"name": "X", "data_type": "TYPE_FP64", "dims": [4]})
-    with pytest.raises(ValueError, match="expects dims"):
-        it.add_input({"name": "X", "data_type": "TYPE_FP32", "dims": [5]})
-    with pytest.raises(ValueError, match="max_batch_size 16"):
-        it.set_max_batch_size(8)
-    with pytest.raises(ValueError, match="sequence_batching"):
-        it.set_dynamic_batching()
-    with pytest.raises(ValueError, match="decoupled"):
+    with pytest.raises(ValueError, match="already set to 'True'"):
         it.set_model_transaction_policy({"decoupled": False})
-    with pytest.raises(ValueError, match="unknown property 'dim'"):
-        it.add_output({"name": "Y", "data_type": "TYPE_FP32", "dim": [1]})
-    with pytest.raises(ValueError, match="no 'dims'"):
-        it.add_output({"name": "Y", "data_type": "TYPE_FP32"})
+    it.set_model_transaction_policy({})
+    assert pb_utils.using_decoupled_model_transaction_policy(it.as_dict())
+
+
+FP32 = {"name": "X", "data_type": "TYPE_FP32", "dims": [4]}
+BY_CODE = "in auto-complete-config function for model 'm'"
+
+
+@pytest.mark.parametrize(
+    ("given", "call", "message"),
+    [
+        (
+            {"input": [FP32]},
+            ("add_input", {**FP32, "data_type": "TYPE_FP64"}),
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'X',"
+            " model provides TYPE_FP64",
+        ),
+        (
+            {"output": [FP32]},
+            ("add_output", {**FP32, "dims": (5,)}),
+            "model 'm', tensor 'X': the model expects dims [5] but the model configuration"
+            " specifies dims [4]",
+        ),
+        (
+            {"input": [{**FP32, "optional": True}]},
+            ("add_input", {**FP32, "optional": False}),
+            "model 'm', tensor 'X': the model expects optional False but the model configuration"
+            " specifies optional True",
+        ),
+        ({}, ("add_input", {"dims": [1]}), f"input {BY_CODE} is missing 'name' property."),
+        (
+            {},
+            ("add_output", {"name": "Y", "dims": [1]}),
+            f"output 'Y' {BY_CODE} is missing 'data_type' property.",
+        ),
+        (
+            {},
+            ("add_output", {"name": "Y", "data_type": "TYPE_FP32"}),
+            f"output 'Y' {BY_CODE} is missing 'dims' property.",
+        ),
+        (
+            {},
+            ("add_input", {**FP32, "shape": [4]}),
+            f"input 'X' {BY_CODE} contains property other than 'name', 'data_type', 'dims' and"
+            " 'optional'. It has 'shape'.",
+        ),
+        (
+            {},
+            ("add_output", {**FP32, "optional": True}),
+            f"output 'X' {BY_CODE} contains property other than 'name', 'data_type' and 'dims'."
+            " It has 'optional'.",
+        ),
+        (
+            {"max_batch_size": 6},
+            ("set_max_batch_size", 4),
+            f"configuration specified max_batch_size 6, but {BY_CODE} specified max_batch_size 4",
+        ),
+        (
+            {"sequence_batching": {}},
+            ("set_dynamic_batching",),
+            f"Configuration specified scheduling_choice as 'sequence_batching', but"
+            f" {BY_CODE[3:]} tries to set scheduling_choice as 'dynamic_batching'",
+        ),
+        (
+            {},
+            ("set_model_transaction_policy", {"decoupled": True, "x": 1}),
+            f"model transaction property {BY_CODE} contains property other than 'decoupled'. It"
+            " has 'x'.",
+        ),
+        (
+            {"model_transaction_policy": {"decoupled": False}},
+            ("set_model_transaction_policy", {"decoupled": True}),
+            "trying to change decoupled property in auto-complete-config for model 'm', which is"
+            " already set to 'False'.",
+        ),
+    ],
+)
+def test_what_contradicts_the_configuration_is_refused_in_tritons_words(
+    given: dict[str, Any], call: tuple[Any, ...], message: str
+) -> None:
+    it = config(**given)
+    before = it.as_dict().copy()
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        getattr(it, call[0])(*call[1:])
+    assert it.as_dict() == before
 
 
 # Log and metrics
