@@ -394,8 +394,8 @@ def test_an_adapter_is_a_model_of_its_own_name(folder: Path, tmp_path: Path) -> 
             said("sql")
         assert refused.value.param == "model"
         (tmp_path / "sql" / "adapter_config.json").unlink()
-        with pytest.raises(openai.BadRequestError, match="'sql' does not exist") as missing:
+        with pytest.raises(openai.NotFoundError, match="'sql' does not exist") as missing:
             said("sql")
-        assert missing.value.param == "model"
+        assert (missing.value.param, missing.value.code) == ("model", "model_not_found")
         with pytest.raises(openai.NotFoundError, match="'sql' does not exist; there are: chat"):
             client.models.retrieve("sql")

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from wherry.llm.library_errors import brief
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.errors import AdapterNotFound, ConfigError
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -123,10 +123,10 @@ class AdapterFolders:
         return self.folder / name if (self.folder / name / CONFIG).is_file() else None
 
     def found(self, model: str, name: str) -> Path | None:
-        """Do the same. InvalidRequest if there is none; None only without a name."""
+        """Do the same. AdapterNotFound if there is none; None only without a name."""
         if not name:
             return None
         if (folder := self.find(name)) is not None:
             return folder
         problem = f"the model {name[:80]!r} does not exist, nor has {model!r} such an adapter"
-        raise InvalidRequest(problem, field="adapter")
+        raise AdapterNotFound(problem, field="adapter")

@@ -5,6 +5,7 @@
     ├── InvalidRequest       the caller sent something wrong (400)
     │   ├── RequestTooLarge  the caller sent too much (413)
     │   ├── PromptTooLong    a prompt and its context: the one does not fit into the other (400)
+    │   ├── AdapterNotFound  the language model has no adapter of this name (404)
     │   ├── UnsupportedMediaType  the body has a type that this model does not read (415)
     │   ├── NotAcceptable    the answer has no type that the caller accepts (406)
     │   └── AlreadyRegistered  a shared memory region of that name is there already (400)
@@ -87,6 +88,13 @@ class NotAcceptable(InvalidRequest):
 
 class PromptTooLong(InvalidRequest):
     """A language model's context does not hold the prompt and at least one token more."""
+
+
+class AdapterNotFound(InvalidRequest):
+    """The language model has no adapter of this name: to its callers that is a model's name."""
+
+    http_status = 404
+    grpc_code = "NOT_FOUND"
 
 
 class AlreadyRegistered(InvalidRequest):
@@ -282,6 +290,7 @@ BY_NAME: dict[str, type[WherryError]] = {
         InvalidRequest,
         RequestTooLarge,
         PromptTooLong,
+        AdapterNotFound,
         Unsupported,
         ModelFailed,
         BadModelOutput,

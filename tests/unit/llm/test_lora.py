@@ -16,7 +16,7 @@ from tests.unit.llm import tiny
 from wherry.llm import LLM, lora
 from wherry.llm.adapters import AdapterFolders, adapter_config
 from wherry.llm.lora import read_pairs
-from wherry.values.errors import ConfigError, InvalidRequest
+from wherry.values.errors import AdapterNotFound, ConfigError
 
 GREEDY = {"temperature": 0.0, "max_tokens": 12, "ignore_eos": True}
 PROMPT = [(7 * place) % 250 for place in range(40)]
@@ -111,7 +111,7 @@ def test_requests_of_different_adapters_share_steps(runtime: wherry.Runtime) -> 
 
 def test_what_is_not_there_is_refused_by_its_name(runtime: wherry.Runtime) -> None:
     for name in ("third", "../first", "a/b", "."):
-        with pytest.raises(InvalidRequest, match="does not exist, nor has 'chat' such an adapter"):
+        with pytest.raises(AdapterNotFound, match="does not exist, nor has 'chat' such an adapter"):
             said(runtime, name)
 
 
@@ -137,7 +137,7 @@ def test_adapters_come_and_go_with_their_folders(
     assert said(runtime, "third") != before
     (third / "adapter_config.json").unlink()
     assert names() == ["first", "second"]
-    with pytest.raises(InvalidRequest, match="the model 'third' does not exist"):
+    with pytest.raises(AdapterNotFound, match="the model 'third' does not exist"):
         said(runtime, "third")
 
 

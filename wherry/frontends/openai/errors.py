@@ -8,7 +8,7 @@ import msgspec
 
 from wherry.frontends.http.answers import describe
 from wherry.frontends.http.exchange import Exchange
-from wherry.values.errors import InvalidRequest, PromptTooLong, WherryError
+from wherry.values.errors import AdapterNotFound, InvalidRequest, PromptTooLong, WherryError
 
 
 class BadField(InvalidRequest):
@@ -50,6 +50,7 @@ TYPES = {
 #: The codes by which clients tell errors apart.
 CODES = {
     UnknownModel: "model_not_found",
+    AdapterNotFound: "model_not_found",
     UnknownRoute: "unknown_url",
     PromptTooLong: "context_length_exceeded",
 }
