@@ -229,6 +229,7 @@ def runtime_of(settings: Settings, models: Sequence[Model] | Runtime) -> Runtime
         overrides=overrides,
         resources=resources,
         cache_bytes=settings.options.models.cache_size,
+        cache_config=settings.options.models.cache_config,
     )
 
 

@@ -29,6 +29,7 @@ from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
 from wherry.runtime.cache import ResponseCache
 from wherry.runtime.loaded_model import LoadedModel
+from wherry.runtime.redis_cache import RedisCache
 from wherry.runtime.row_sizes import RowSize, by_cost, by_length
 from wherry.scheduler.dynamic_batcher import DynamicBatcher
 from wherry.scheduler.policy import Scheduler
@@ -47,7 +48,7 @@ class Builder:
         isolation: str,
         overrides: Mapping[str, Mapping[str, Any]],
         resources: Resources,
-        cache: ResponseCache | None,
+        cache: ResponseCache | RedisCache | None,
         timer: Timer,
         pipelines: LoopThread,
         clock: Callable[[], float],
@@ -92,7 +93,7 @@ class Builder:
             # What a pipeline calls, only its code knows; of an ensemble it is written down.
             _check_cacheable(config, signature, isinstance(model, Pipeline))
             if self._cache is not None:
-                cache = self._cache.of(config.name, config.version)
+                cache = self._cache.of(config.name, config.version, model)
         size = _row_size(model, config, signature)
         return LoadedModel(model, config, signature, runner, self._clock, inputs, cache, size)
 

@@ -11,15 +11,16 @@ import hashlib
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
+from wherry.observability.statistics import ModelStatistics
 from wherry.values.media import FileBytes
 from wherry.values.reply import Reply
 from wherry.values.request import Column, Columns, InferRequest, InferResponse, ShapedRow
@@ -58,7 +59,10 @@ class ResponseCache:
         with self._lock:
             return copy.copy(self._counted)
 
-    def of(self, name: str, version: str) -> ModelCache:
+    #: Looking up does not block.
+    in_thread: None = None
+
+    def of(self, name: str, version: str, model: object = None) -> ModelCache:
         """The part of one loaded model. A model that is loaded again starts with an empty one."""
         return ModelCache(self, f"{name}:{version}:{next(self._models)}".encode())
 
@@ -98,20 +102,55 @@ class ResponseCache:
             counted.entries = len(self._answers)
             counted.insertion_ns += perf_counter_ns() - started
 
-    def forget(self, prefix: bytes) -> None:
-        """Drop all entries of one loaded model, whose keys begin with `prefix`."""
+    def forget(self, prefix: bytes) -> bytes:
+        """Drop all entries of one loaded model, whose keys begin with `prefix`. Returns the prefix
+        of its next ones."""
         with self._lock:
             for key in [key for key in self._answers if key.startswith(prefix)]:
                 self._counted.used_bytes -= self._answers.pop(key)[0]
             self._counted.entries = len(self._answers)
+        return prefix
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Store(Protocol):
+    """Where responses are kept by the hash of their request."""
+
+    #: Runs a call in a thread, if looking up blocks.
+    @property
+    def in_thread(self) -> Callable[[Callable[[], None]], None] | None: ...
+    def look_up(self, key: bytes) -> InferResponse | None: ...
+    def insert(self, key: bytes, answer: InferResponse) -> None: ...
+    def forget(self, prefix: bytes) -> bytes: ...
 
 
 class ModelCache:
     """One loaded model's view of the cache."""
 
-    def __init__(self, cache: ResponseCache, model: bytes) -> None:
+    def __init__(self, cache: Store, model: bytes) -> None:
         self._cache = cache
-        self._prefix = hashlib.blake2b(model, digest_size=8).digest()
+        self._prefix = hashlib.blake2b(model, digest_size=16).digest()
+        self._in_thread = cache.in_thread
+
+    def answer(
+        self,
+        requests: Sequence[InferRequest],
+        submit: Callable[[Sequence[InferRequest]], None],
+        statistics: ModelStatistics,
+        clock: Callable[[], float],
+    ) -> None:
+        """Settle the requests that have an answer here, and submit the others: in another thread
+        if looking up blocks."""
+
+        def look() -> None:
+            submit([one for one in requests if not self._answers(one, statistics, clock)])
+
+        if self._in_thread is None:
+            look()
+        else:
+            self._in_thread(look)
 
     def look_up(self, request: InferRequest) -> tuple[bytes | None, InferResponse | None]:
         """The request's key (None if its inputs cannot be hashed), and the response if there is
@@ -125,7 +164,25 @@ class ModelCache:
             self._cache.insert(key, reply.outcome)
 
     def forget(self) -> None:
-        self._cache.forget(self._prefix)
+        self._prefix = self._cache.forget(self._prefix)
+
+    def _answers(
+        self, request: InferRequest, statistics: ModelStatistics, clock: Callable[[], float]
+    ) -> bool:
+        """Settle the request from the cache; if that has no answer, insert the one that comes."""
+        started = perf_counter_ns()
+        key, answer = self.look_up(request)
+        if key is None:
+            return False
+        if answer is None:
+            request.reply.first(lambda reply: self.keep(key, reply))
+        elif not request.reply.claim():
+            return True  # cancelled in between
+        ns = perf_counter_ns() - started
+        statistics.looked_up(ns, hit=answer is not None, seconds=clock() - request.enqueued_at)
+        if answer is not None:
+            request.reply.deliver(answer)
+        return answer is not None
 
     def _key(self, request: InferRequest) -> bytes | None:
         hashed = hashlib.blake2b(digest_size=24)

@@ -6,7 +6,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter_ns
 from typing import Any
 
 from wherry.instances.runner import Runner
@@ -219,8 +218,12 @@ class LoadedModel:
 
     def submit(self, requests: Sequence[InferRequest]) -> None:
         """Queue requests. Never blocks; any thread. A refused one is settled with the error."""
-        if self.cache is not None:
-            requests = [r for r in requests if not self._answered_from(self.cache, r)]
+        if self.cache is None:
+            self._submit(requests)
+        else:
+            self.cache.answer(requests, self._submit, self.runner.statistics, self._clock)
+
+    def _submit(self, requests: Sequence[InferRequest]) -> None:
         if self._held is not None:
             requests = [r for r in requests if self._has_room(self._held, r)]
         for request in requests:
@@ -259,24 +262,6 @@ class LoadedModel:
             self.runner.statistics.failed(error, 0.0)
             request.reply.deliver(error)
         return False
-
-    def _answered_from(self, cache: ModelCache, request: InferRequest) -> bool:
-        """Settle the request from the cache; if that has no answer, insert the one that comes."""
-        started = perf_counter_ns()
-        key, answer = cache.look_up(request)
-        if key is None:
-            return False
-        if answer is None:
-            request.reply.first(lambda reply: cache.keep(key, reply))
-        elif not request.reply.claim():
-            return True  # cancelled in between
-        ns = perf_counter_ns() - started
-        self.runner.statistics.looked_up(
-            ns, hit=answer is not None, seconds=self._clock() - request.enqueued_at
-        )
-        if answer is not None:
-            request.reply.deliver(answer)
-        return answer is not None
 
     def cancel(self, request: InferRequest) -> bool:
         """Settle a request with Cancelled, and its parts. False if it was settled already."""

@@ -16,6 +16,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sequence,
 )
 from contextlib import aclosing, closing
 from typing import Any, TypeVar
@@ -27,11 +28,11 @@ from wherry.models.model import Model
 from wherry.models.rows import columns_of_rows
 from wherry.pipelines.pipeline import LoopThread
 from wherry.runtime.build import Builder
-from wherry.runtime.cache import ResponseCache
 from wherry.runtime.calls import LocalCalls
 from wherry.runtime.forks import watch
 from wherry.runtime.loaded_model import LoadedModel, values_of
 from wherry.runtime.loop_port import LoopPort, LoopPorts
+from wherry.runtime.redis_cache import cache_of
 from wherry.runtime.registry import Registry
 from wherry.values.request import Columns, InferResponse, SequenceStep
 
@@ -47,7 +48,8 @@ class Runtime:
     `isolation` is what "auto" means for the models: "thread", or "process" (as in a server).
     `overrides` are settings by model name, over those of the model itself. `resources` says how
     much there is of what models with `resources` share; else one batch at a time runs of them.
-    With `cache_bytes` the answers of models with `response_cache` are remembered, in so many bytes.
+    With `cache_bytes` the answers of models with `response_cache` are remembered, in so many bytes;
+    with `cache_config` ("redis,host=...", "redis,port=...") in a Redis that servers share.
     """
 
     def __init__(
@@ -57,13 +59,14 @@ class Runtime:
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         resources: Mapping[str, int] | None = None,
         cache_bytes: int = 0,
+        cache_config: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         #: The ModelControl that loads into this runtime, if there is one: for models that ask for
         #: other models to be loaded.
         self.control: Any = None
-        self.cache = ResponseCache(cache_bytes) if cache_bytes else None
+        self.cache = cache_of(cache_bytes, cache_config, clock)
         #: What is loaded, loads or will be.
         self.registry = Registry(self, clock)
         #: What models share of which there is only so much.
@@ -161,9 +164,9 @@ class Runtime:
         if self.registry.is_a_copy:
             return
         self.registry.close(timeout)
-        self.ports.close()
-        self._pipeline_thread.close()
-        self._timer.close()
+        for part in (self.ports, self._pipeline_thread, self._timer, self.cache):
+            if part is not None:
+                part.close()
 
     def forked(self, parent: int) -> None:
         """Refuse every use, in a forked child. The parent's models are not freed."""
@@ -172,10 +175,8 @@ class Runtime:
     # Which model
 
     def model(self, name: str, version: str | int | None = None) -> LoadedModel:
-        """Find a loaded model; without a version the highest one.
-
-        ModelNotFound if there is none, ModelNotReady if its first load is under way or to come.
-        """
+        """Find a loaded model; without a version the highest one. ModelNotFound if there is none,
+        ModelNotReady if its first load is under way or to come."""
         return self.registry.find(name, version)
 
     def names(self) -> set[str]:
