@@ -5,6 +5,7 @@ One line for each backend and platform of Triton that is not here.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 _ONNX_OF_TF: Final = (
@@ -15,7 +16,7 @@ _ENGINE: Final = (
     "a plan fits one GPU type and one TensorRT: serve the ONNX file that it was built from with"
     ' backend: "onnxruntime" (its gpu_execution_accelerator "tensorrt" builds the plan again)'
 )
-_PROGRAM: Final = (
+PROGRAM: Final = (
     'a compiled backend of your own cannot be loaded: write it as a model.py (backend: "python"),'
     " which may call the same library"
 )
@@ -50,10 +51,10 @@ INSTEAD: Final = {
     "caffe2_netdef": 'export it as ONNX, and say backend: "onnxruntime"',
     "onnx": 'say backend: "onnxruntime"',
     "stateful": 'say backend: "onnxruntime", and sequence_batching { state { ... } } for its state',
-    "hugectr": _PROGRAM,
-    "hps": _PROGRAM,
-    "custom": _PROGRAM,
-    "bls": _PROGRAM,
+    "hugectr": PROGRAM,
+    "hps": PROGRAM,
+    "custom": PROGRAM,
+    "bls": PROGRAM,
     "identity": _SAMPLE,
     "repeat": _SAMPLE,
     "square": _SAMPLE,
@@ -70,3 +71,9 @@ FILES: Final = {
     "model.pdmodel": "paddle",
     "model.tflite": "armnn_tflite",
 }
+
+
+def has_library(folder: str) -> bool:
+    """Whether a model brings a compiled backend: a library beside its versions or in one."""
+    found = Path(folder)
+    return any(found.glob("libtriton_*.so")) or any(found.glob("*/libtriton_*.so"))

@@ -63,23 +63,28 @@ def backend_for(
     *,
     auto_complete: bool = True,
     backend_directory: str | None = None,
+    default_max_batch_size: int | None = None,
 ) -> RepositoryModel:
     """One version of a model, not loaded yet, with its configuration completed by its backend.
 
-    Python-based backends are in `backend_directory`, in folders of their names. Blocks: completing
-    may read the model's file or run its code in a process. ConfigError says what is wrong.
+    Python-based backends are in `backend_directory`, in folders of their names. A model that takes
+    batches, as its file and not its configuration says, takes `default_max_batch_size` rows; None:
+    what its backend has for that. Blocks: completing may read the model's file or run its code in a
+    process. ConfigError says what is wrong.
     """
     if wrong := list(mismatches(folder, config)):
         raise BadConfig(f"{config.name}: {problem}" for problem in wrong)
     backend = backend_name(config, os.path.join(folder, version))
     program = _program(backend, backend_directory)
-    cls: type[RepositoryModel] = _imported("python" if program else backend, config.name)
+    cls = _imported("python" if program else backend, config.name, folder)
     if backend == "ensemble":
         config = msgspec.structs.replace(config, backend="", platform="ensemble")
     else:
         config = msgspec.structs.replace(config, backend=backend)
     opened = cls.opened if auto_complete else cls
-    model = opened(folder, version, config, program=program)
+    model: RepositoryModel = opened(folder, version, config, program=program)
+    if default_max_batch_size and not config.max_batch_size and model.triton.max_batch_size:
+        model.triton.max_batch_size = default_max_batch_size
     if problems := list(problems_of(model.triton, completed=True)):
         raise BadConfig(f"{config.name}: {problem}" for problem in problems)
     return model
@@ -108,11 +113,12 @@ def backend_name(config: TritonConfig, version_folder: str) -> str:
     )
 
 
-def unknown_backend(name: str) -> str:
+def unknown_backend(name: str, folder: str = "") -> str:
     """The error message for a backend that is not here: what to do instead of it, or the closest
-    known names."""
-    if name in elsewhere.INSTEAD:
-        return f"backend {name!r} is not here: {elsewhere.INSTEAD[name]}"
+    known names. A model in `folder` may bring a compiled one."""
+    compiled = elsewhere.PROGRAM if folder and elsewhere.has_library(folder) else None
+    if (instead := elsewhere.INSTEAD.get(name, compiled)) is not None:
+        return f"backend {name!r} is not here: {instead}"
     close = difflib.get_close_matches(name, BACKENDS, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(BACKENDS)}"
     return f"unknown backend {name!r}; {hint}"
@@ -126,10 +132,10 @@ def _program(backend: str, backend_directory: str | None) -> str | None:
     return program if os.path.isfile(program) else None
 
 
-def _imported(backend: str, model: str) -> Any:
+def _imported(backend: str, model: str, folder: str) -> Any:
     where = BACKENDS.get(backend)
     if where is None:
-        raise ConfigError(f"model {model!r}: {unknown_backend(backend)}")
+        raise ConfigError(f"model {model!r}: {unknown_backend(backend, folder)}")
     module, _, name = where.partition(":")
     try:
         return getattr(importlib.import_module(module), name)

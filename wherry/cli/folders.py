@@ -13,7 +13,7 @@ log = logging.getLogger("wherry")
 
 #: How much of a file is looked at to see whether it has models.
 _LOOK_BYTES = 64 << 10
-_MODEL_FILES = (".onnx", ".pt", ".pt2", ".plan", ".savedmodel")
+_MODEL_FILES = (".onnx", ".pt", ".pt2", ".xml", ".ubj", ".tl", ".plan", ".savedmodel")
 
 
 def check_repositories_exist(folders: Sequence[str], mode: str) -> None:

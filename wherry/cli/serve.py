@@ -156,6 +156,7 @@ def control_of(
         exit_on_error=given.exit_on_error,
         config_name=given.model_config_name,
         backend_directory=given.backend_directory,
+        default_max_batch_size=given.default_max_batch_size,
         settings=lambda name: {**ignored, **settings.of_model(name)[0]},
         make_model=make_model,
         **({"settle_seconds": 0.3} if settings.options.command_line.reload else {}),

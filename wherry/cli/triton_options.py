@@ -125,6 +125,8 @@ class _Reading:
             if not equals and self.waiting and self.waiting[-1].lower() in _TRUTH:
                 value = self.waiting.pop()
             self._switch(name, value, word)
+        elif name == "--backend-config":
+            self._backend_config(value if equals else self._value())
         elif name in _SPECIAL:
             self.ours += _SPECIAL[name](value if equals else self._value())
         elif name in _ANY_CASE:
@@ -173,6 +175,14 @@ class _Reading:
             self.ours += [one for one in words if one not in self.ours]
         elif truth != _HOLDS[name]:
             self._ignore(name)
+
+    def _backend_config(self, value: str) -> None:
+        """default-max-batch-size of all backends or of one; other settings have no effect."""
+        setting, _, number = value.rpartition(",")[2].partition("=")
+        if setting == "default-max-batch-size" and number != "0":
+            self.ours.append(f"--default-max-batch-size={number}")
+        else:
+            self._ignore("--backend-config")
 
     def _value(self) -> str:
         return self.waiting.pop() if self.waiting else ""

@@ -10,6 +10,7 @@ they have changed; they are kept in a folder of this process.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -33,6 +34,11 @@ _REMEDIES: Final = {
     "as": ("'wherry[azure]'", "azcopy sync"),
     "abfs": ("'wherry[azure]'", "azcopy sync"),
 }
+#: Members of Triton's file of credentials, in fsspec's words.
+_CREDENTIALS: Final = {
+    "key_id": "key", "secret_key": "secret", "session_token": "token", "region": "region_name",
+    "profile": "profile", "account_str": "account_name", "account_key": "account_key",
+}  # fmt: skip
 _S3_HOST: Final = re.compile(r"s3://(https?://)?([\w.-]+:\d+)/(.+)")
 _AZURE: Final = re.compile(r"as://([^/]+)/(.+)")
 
@@ -140,7 +146,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     scheme, _, rest = url.partition("://")
     package, command = _REMEDIES.get(scheme, ("fsspec", ""))
     copy = f", or copy the folder: {command} {url} FOLDER" if command else ""
-    where, options = _as_fsspec(url)
+    where, options = _as_fsspec(url, os.environ)
     try:
         from fsspec.core import url_to_fs
 
@@ -154,16 +160,39 @@ def _file_system(url: str) -> tuple[Any, str]:
     return file_system, root.rstrip("/")
 
 
-def _as_fsspec(url: str) -> tuple[str, dict[str, Any]]:
-    """A URL as Triton writes it in fsspec's words, with the options that are in it."""
+def _as_fsspec(url: str, environ: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
+    """A URL as Triton writes it in fsspec's words, with the options of its file system."""
+    options = _credentials(url, environ.get("TRITON_CLOUD_CREDENTIAL_PATH", ""))
     if match := _S3_HOST.fullmatch(url):
-        endpoint = f"{match[1] or 'http://'}{match[2]}"
-        return f"s3://{match[3]}", {"client_kwargs": {"endpoint_url": endpoint}}
+        endpoint = {"endpoint_url": f"{match[1] or 'http://'}{match[2]}"}
+        options["client_kwargs"] = {**options.get("client_kwargs", {}), **endpoint}
+        return f"s3://{match[3]}", options
     if match := _AZURE.fullmatch(url):
-        key = os.environ.get("AZURE_STORAGE_KEY")
+        key = environ.get("AZURE_STORAGE_KEY")
         account = {"account_name": match[1]} | ({"account_key": key} if key else {})
-        return f"abfs://{match[2]}", account
-    return url, {}
+        return f"abfs://{match[2]}", {**account, **options}
+    return url, options
+
+
+def _credentials(url: str, path: str) -> dict[str, Any]:
+    """What Triton's file of credentials has for a URL: the entry of the longest name that the URL
+    begins with, of which "" is one. ConfigError if it is not such a file."""
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = json.load(file).get(url.partition("://")[0], {})
+        names = [name for name in entries if url.startswith(name)]
+        said = entries[max(names, key=len)] if names else {}
+        if isinstance(said, str):  # Google's: another file
+            return {"token": said}
+        given = {_CREDENTIALS[key]: value for key, value in said.items() if value}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise ConfigError(f"TRITON_CLOUD_CREDENTIAL_PATH {path}: {why}") from None
+    if (region := given.pop("region_name", None)) is not None:
+        given["client_kwargs"] = {"region_name": region}
+    return given
 
 
 def _mark(about: Mapping[str, Any]) -> str:

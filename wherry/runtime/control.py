@@ -72,6 +72,7 @@ class ModelControl:
         exit_on_error: bool = True,
         config_name: str | None = None,
         backend_directory: str | None = None,
+        default_max_batch_size: int | None = None,
         settings: Callable[[str], Mapping[str, Any]] = lambda name: {},
         make_model: Callable[..., RepositoryModel] = backend_for,
     ) -> None:
@@ -87,7 +88,14 @@ class ModelControl:
         self._settle_seconds = settle_seconds
         self._load_threads = load_threads
         self._exit_on_error = exit_on_error
-        options = LoadOptions(load_retries, auto_complete, backend_directory, settings, make_model)
+        options = LoadOptions(
+            load_retries,
+            auto_complete,
+            backend_directory,
+            default_max_batch_size,
+            settings,
+            make_model,
+        )
         self._loader = RepositoryLoader(runtime, self._repositories, options)
         self._watch = RepositoryWatch(settle_seconds)
         self._polling = threading.Lock()

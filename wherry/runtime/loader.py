@@ -47,9 +47,20 @@ class LoadOptions:
     auto_complete: bool = True
     #: Where the backends are that a configuration names.
     backend_directory: str | None = None
+    #: The rows of a batch where only a model's file says that it takes batches.
+    default_max_batch_size: int | None = None
     #: The operator's settings for a model of this name, over its configuration.
     settings: Callable[[str], Mapping[str, Any]] = lambda name: {}
     make_model: Callable[..., RepositoryModel] = backend_for
+
+    @property
+    def of_backends(self) -> dict[str, Any]:
+        """The arguments of make_model beside the model's own."""
+        return {
+            "auto_complete": self.auto_complete,
+            "backend_directory": self.backend_directory,
+            "default_max_batch_size": self.default_max_batch_size,
+        }
 
 
 @dataclass(slots=True, eq=False)
@@ -258,8 +269,7 @@ class RepositoryLoader:
             found.folder,
             str(version),
             found.config,
-            auto_complete=self._options.auto_complete,
-            backend_directory=self._options.backend_directory,
+            **self._options.of_backends,
         )
 
     def _with_members(self, found: Found) -> Found:

@@ -250,6 +250,9 @@ class Repositories:
         "take config.pbtxt as it is: ask neither the model's file nor its code")
     model_config_name: str | None = option(None,
         "use configs/NAME.pbtxt of each model that has one", "NAME")
+    default_max_batch_size: int | None = option(None,
+        "max_batch_size of models whose files take batches and whose config.pbtxt says none; not "
+        "said: what their backends have, mostly 4", "N", least=1, most=2**31 - 1)
     backend_directory: str | None = option(None, "folder with Python-based backends: NAME/model.py",
         "PATH")
 

@@ -97,6 +97,14 @@ def test_a_file_alone_says_what_to_do_instead(tmp_path: Path, file: str, backend
         backend_for(str(tmp_path), "1", TritonConfig(name="m"))
 
 
+def test_a_compiled_backend_that_a_model_brings_is_told(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "libtriton_mine.so").touch()
+
+    with pytest.raises(ConfigError, match="'mine' is not here: a compiled backend of your own"):
+        backend_for(str(tmp_path), "1", TritonConfig(name="m", backend="mine"))
+
+
 def test_a_python_based_backend_is_a_program_in_its_folder(tmp_path: Path) -> None:
     program = tmp_path / "backends" / "mine" / "model.py"
     program.parent.mkdir(parents=True)

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import wherry
+from wherry.backends.load import backend_for
 from wherry.backends.onnx import OnnxModel
 from wherry.repository.triton_config import (
     TritonConfig,
@@ -65,6 +66,16 @@ def test_a_file_without_a_configuration_runs_in_batches(tmp_path: Path) -> None:
     with wherry.Runtime(model) as runtime:
         rows = np.arange(6, dtype=np.float32).reshape(2, 3)
         np.testing.assert_array_equal(runtime.infer_batch("twice", X=rows)["Y"], 2 * rows)
+
+
+def test_the_operator_may_say_how_many_rows_a_file_takes(tmp_path: Path) -> None:
+    folder = save(tmp_path, ["N", 3])
+
+    model = backend_for(folder, "1", TWICE, default_max_batch_size=16)
+    own = backend_for(
+        folder, "1", TritonConfig(name="twice", max_batch_size=2), default_max_batch_size=16
+    )
+    assert (model.triton.max_batch_size, own.triton.max_batch_size) == (16, 2)
 
 
 def test_a_fixed_first_dimension_means_no_batches(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_every_setting_can_be_said_in_each_of_the_three_ways(tmp_path: Path) -> 
         "load_model": ["l"], "repository_poll_secs": 11.0, "model_load_thread_count": 12,
         "model_load_retry_count": 13, "strict_readiness": True, "exit_on_error": True,
         "disable_auto_complete_config": True, "model_config_name": "n", "backend_directory": "b",
+        "default_max_batch_size": 25,
         "cache_size": 14, "cache_config": ["redis,host=h"],
         "allow_client_shm": True, "allow_model_upload": True,
             "http_restricted_api": ["trace:k=v"],

@@ -49,6 +49,11 @@ from wherry.server.options import OPTIONS
         (["--grpc-infer-response-compression-level=high"], ["--grpc-compression=gzip"]),
         (["--grpc-infer-response-compression-level", "NONE"], ["--grpc-compression=none"]),
         (["--id=here"], ["--id=here"]),
+        (["--backend-config=default-max-batch-size=8"], ["--default-max-batch-size=8"]),
+        (
+            ["--backend-config", "onnxruntime,default-max-batch-size=8"],
+            ["--default-max-batch-size=8"],
+        ),
         (["--log-format", "json"], ["--log-format=json"]),
         (["--cache-config=local,size=1024"], ["--cache-size=1024"]),
         (["--cache-config", "redis,host=x"], ["--cache-config=redis,host=x"]),

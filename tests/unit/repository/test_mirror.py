@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -125,11 +126,46 @@ def test_the_folder_goes_with_the_mirror(mirror: Mirror) -> None:
         ("gs://bucket/m", "gs://bucket/m", {}),
     ],
 )
-def test_a_url_is_written_as_tritons(
-    url: str, theirs: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_a_url_is_written_as_tritons(url: str, theirs: str, options: dict[str, Any]) -> None:
+    assert _as_fsspec(url, {}) == (theirs, options)
+
+
+CREDENTIALS = {
+    "s3": {
+        "": {"key_id": "k", "secret_key": "s", "region": "eu", "profile": ""},
+        "s3://mine": {"key_id": "m", "secret_key": "t"},
+    },
+    "gs": {"": "/google.json"},
+    "as": {"as://box": {"account_str": "a", "account_key": "b"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://other", {"key": "k", "secret": "s", "client_kwargs": {"region_name": "eu"}}),
+        ("s3://mine/m", {"key": "m", "secret": "t"}),
+        ("gs://any", {"token": "/google.json"}),
+        ("as://box/c/m", {"account_name": "a", "account_key": "b"}),
+        ("as://else/c/m", {"account_name": "else"}),
+        ("memory://m", {}),
+    ],
+)
+def test_tritons_file_of_credentials_is_read(
+    url: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("AZURE_STORAGE_KEY", raising=False)
-    assert _as_fsspec(url) == (theirs, options)
+    file = tmp_path / "credentials.json"
+    file.write_text(json.dumps(CREDENTIALS))
+    assert _as_fsspec(url, {"TRITON_CLOUD_CREDENTIAL_PATH": str(file)})[1] == options
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"s3": {"": {"secret": 1}}}', '{"s3": 1}'])
+def test_a_file_of_credentials_that_is_none_is_refused(content: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "credentials.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match=r"TRITON_CLOUD_CREDENTIAL_PATH .*: "):
+        _as_fsspec("s3://b/m", {"TRITON_CLOUD_CREDENTIAL_PATH": str(file)})
 
 
 @pytest.mark.parametrize(
