@@ -503,6 +503,28 @@ def test_an_exception_fails_all_requests_of_its_batch(faulty: wherry.Runtime) ->
     assert fault(faulty, "fine") == [b"fine"]
 
 
+def test_numpys_error_for_strings_says_the_remedy(tmp_path: Path) -> None:
+    code = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "X", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "Y", "data_type": "TYPE_STRING", "dims": [1]})
+        return config
+
+    def execute(self, requests):
+        return [np.char.decode(request.inputs()[0].as_numpy()) for request in requests]
+"""
+    with (
+        running(written_model(tmp_path, code)) as rt,
+        pytest.raises(ModelFailed, match=r"write .astype\(bytes\) before"),
+    ):
+        rt.infer("written", X=[b"text"])
+
+
 def test_an_error_response_is_of_its_request_only(faulty: wherry.Runtime) -> None:
     loaded = faulty.model("faulty")
     asked = [b"fine", b"error 3", b"also fine"]

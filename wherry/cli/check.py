@@ -26,7 +26,7 @@ from wherry.cli.settings import Settings, read_settings
 from wherry.cli.show import as_json, print_line, print_table, shown
 from wherry.models.config import FIELDS, ModelConfig
 from wherry.observability.logging import configure
-from wherry.repository import layout
+from wherry.repository import layout, string_arrays
 from wherry.repository.layout import Found
 from wherry.runtime.loaded_model import LoadedModel
 from wherry.runtime.runtime import Runtime
@@ -148,6 +148,7 @@ def _check_repositories(runtime: Runtime, settings: Settings) -> bool:
         problems = {model.name: _problems(model, failures) for model in models}
         for model in models:
             _print_found(model, problems[model.name])
+        _print_clients(control.repositories)
     except OSError as error:
         raise ConfigError(f"model repository {error.filename}: {error.strerror}") from None
     finally:
@@ -171,5 +172,15 @@ def _print_found(model: Found, problems: list[str]) -> None:
     print_line(f"{model.name} (versions: {versions}): " + ("PROBLEMS" if problems else "good"))
     for problem in problems:
         print_line(f"  {problem}")
-    for notice in model.notices:
+    for notice in (*model.notices, *string_arrays.hints(model.folder)):
         print_line(f"  note: {notice}")
+
+
+def _print_clients(repositories: Iterable[str]) -> None:
+    """Hints for the clients' scripts beside the repositories."""
+    beside = sorted({os.path.dirname(os.path.abspath(repository)) for repository in repositories})
+    for folder in beside:
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if entry.name.endswith(".py") and entry.is_file():
+                for hint in string_arrays.hints_of(entry.path, entry.name):
+                    print_line(f"note: {hint}")

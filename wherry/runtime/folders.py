@@ -119,7 +119,7 @@ def uploaded(name: str, config: Config | None, files: Mapping[str, bytes], folde
         upload.save(files, root)
         return layout.read(root, config=changed)
     except upload.BadUpload as error:
-        raise ConfigError(f"failed to load '{name}': {error}") from None
+        raise cannot_load(name, [str(error)]) from None
     except BadConfig as error:
         raise cannot_load(name, error.problems) from None
 

@@ -26,6 +26,9 @@ from .model_files import import_model
 from .text import clean, write_record
 from .wire import SLAB_BYTES, Channel
 
+#: What `np.char` raises for the array of a string tensor.
+_NO_STRINGS = "TypeError: string operation on non-string array"
+
 
 def _errors() -> tuple[type[BaseException], ...]:
     """The exceptions of the model's code that do not end the process. asyncio's is included only if
@@ -219,6 +222,8 @@ class Worker:
         kind, text, trace = _described(error)
         if not isinstance(error, _WrongAnswer):
             text = f"{kind}: {text}"
+        if text == _NO_STRINGS:
+            text += " (a tensor's strings are an array of objects: write .astype(bytes) before)"
         instance = f"model instance '{self._instance}'"
         return [f"Failed to process the request(s) for {instance}, message: {text}", trace]
 
