@@ -9,8 +9,9 @@ import pytest
 
 from tests.repositories import CONFIG, make, save, save_ensemble
 from wherry import Runtime
-from wherry.cli.serve import control_of
+from wherry.cli.serve import control_of, split_targets
 from wherry.cli.settings import read_settings
+from wherry.values.errors import ConfigError
 
 LIMITED = f'{CONFIG} instance_group {{ rate_limiter {{ resources {{ name: "r" count: 2 }} }} }}'
 
@@ -36,3 +37,22 @@ def test_models_wait_for_the_resources_of_their_files_if_the_operator_wants_that
         control.start()
         assert runtime.model("a").config.resources == resources
         control.close()
+
+
+def test_a_target_may_be_a_repository_elsewhere(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    save(folder, "a")
+    given = ["s3://bucket/models", str(folder), "llm:some/model"]
+    targets, settings = split_targets(given, read_settings({}, {}, folder=tmp_path))
+    assert targets == ["llm:some/model"]
+    assert settings.options.repositories.model_repositories == ("s3://bucket/models", str(folder))
+
+
+def test_a_star_stands_alone(tmp_path: Path) -> None:
+    flags = {
+        "model_repository": [str(tmp_path)],
+        "model_control_mode": "explicit",
+        "load_model": ["*", "a"],
+    }
+    with Runtime() as runtime, pytest.raises(ConfigError, match="name no other beside it"):
+        control_of(read_settings(flags, {}, folder=tmp_path), runtime, make)

@@ -271,3 +271,35 @@ def test_a_file_may_be_json_as_a_program_writes_it(tmp_path: Path) -> None:
     (tmp_path / "owner.json").write_text("[server]")
     with pytest.raises(ConfigError, match="not valid JSON"):
         read_settings({"config": str(tmp_path / "owner.json")}, {})
+
+
+def test_the_colons_of_a_url_separate_no_repositories(tmp_path: Path) -> None:
+    said = "/a:s3://bucket/m:s3://host:9000/b/m:s3://https://host:443/b:/c"
+    found = settings(tmp_path, env={"WHERRY_MODEL_REPOSITORY": said}).options.repositories
+    assert found.model_repositories == (
+        "/a",
+        "s3://bucket/m",
+        "s3://host:9000/b/m",
+        "s3://https://host:443/b",
+        "/c",
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["r:2"], {"r": 2}),
+        (["r:2:0", "r:5:1", "q:1"], {"r": 5, "q": 1}),
+        (["r:5", "r:2"], {"r": 2}),
+    ],
+)
+def test_resources_may_name_devices(
+    tmp_path: Path, said: list[str], expected: dict[str, int]
+) -> None:
+    assert settings(tmp_path, {"rate_limit_resource": said}).resources() == expected
+
+
+@pytest.mark.parametrize("said", ["r", "r:0", "r:x", ":1", "r:1:x", "r:1:2:3"])
+def test_a_resource_without_a_count_is_refused(tmp_path: Path, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"rate-limit-resource: '{said}' is not NAME:COUNT"):
+        settings(tmp_path, {"rate_limit_resource": [said]}).resources()

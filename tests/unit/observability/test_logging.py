@@ -3,13 +3,16 @@
 import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from wherry.observability.logging import HumanFormatter, JsonFormatter, configure
+from wherry.values.errors import ConfigError
 
 
 def record(message: str, *args: object, name: str = "wherry", **extra: Any) -> logging.LogRecord:
@@ -118,3 +121,21 @@ def test_no_color_is_honoured(
     configure("info", "human", stream)
     logging.getLogger("wherry").error("red")
     assert ("\033[" in stream.getvalue()) is coloured
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_log_may_go_to_a_file_which_is_added_to(tmp_path: Path) -> None:
+    file = tmp_path / "server.log"
+    for message in ("first", "second"):
+        handler = configure("info", "iso8601", file=str(file))
+        logging.getLogger("wherry").info(message)
+        handler.close()
+    first, second = file.read_text().splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+[+-]\d{4} INFO  first", first)
+    assert second.endswith("second")
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_a_log_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"log_file .*: No such file or directory"):
+        configure(file=str(tmp_path / "nowhere" / "server.log"))

@@ -5,7 +5,7 @@ import pytest
 from wherry.frontends.connections.full_memory import memory_plan
 from wherry.frontends.connections.limits import Limits
 from wherry.observability.machine import Machine
-from wherry.server.options import Options
+from wherry.server.options import Options, Protocols
 from wherry.server.parts import applications
 from wherry.server.server import Server
 from wherry.testing import GatedModel
@@ -30,3 +30,10 @@ def test_default_limits_follow_from_the_memory_of_the_machine() -> None:
     made = applications(server.control, Options(), plan)
     assert made.common.admission._large.limit == plan.max_queue_bytes
     assert made.common.offload.max_bytes == plan.max_offloaded_bytes
+
+
+@pytest.mark.parametrize(("said", "name"), [(None, "wherry"), ("mine", "mine")])
+def test_the_server_has_the_name_that_the_operator_gives_it(said: str | None, name: str) -> None:
+    plan = memory_plan(Machine().memory_limit_bytes())
+    options = Options(protocols=Protocols(server_name=said))
+    assert applications(Server(GatedModel).control, options, plan).common.name == name

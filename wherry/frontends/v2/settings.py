@@ -168,6 +168,11 @@ class TraceSettings:
         """Change what is given, all of it or, if some of it is wrong, nothing; all values then.
         None goes back to what holds without it. InvalidRequest for what is no setting."""
         checked = {name: _checked_trace_setting(name, value) for name, value in given.items()}
+        if checked and self._initial["trace_mode"] == "opentelemetry":
+            raise Unsupported(
+                "trace settings can not be updated in mode opentelemetry: the OTEL_ variables and"
+                " --trace-config decide when the server starts"
+            )
         with self._lock:
             target = self._own if model is None else self._of_models.setdefault(model, {})
             for name, value in checked.items():

@@ -250,6 +250,9 @@ def test_with_opentelemetry_there_are_no_trace_files() -> None:
     assert settings.values()["trace_level"] == ["TIMESTAMPS"]
     assert not settings.file
     assert not settings.on
+    assert settings.update({})["trace_mode"] == "opentelemetry"
+    with pytest.raises(Unsupported, match="can not be updated in mode opentelemetry"):
+        settings.update({"trace_rate": "5"})
 
 
 def test_the_log_file_is_shown_and_cannot_be_changed(tmp_path: Path) -> None:
