@@ -146,7 +146,8 @@ def test_the_image_says_as_whom_and_how_it_runs(image: Image) -> None:
     assert int(group) >= 1000
     assert image.config["StopSignal"] == "SIGTERM"
     assert image.config["Entrypoint"] == ["/opt/wherry/bin/wherry"]  # no shell between
-    assert image.config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    licenses = image.config["Labels"]["org.opencontainers.image.licenses"]
+    assert licenses == "Apache-2.0 AND BSD-3-Clause"
 
 
 @pytest.mark.full

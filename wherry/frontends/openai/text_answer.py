@@ -92,13 +92,13 @@ def _text_logprobs(tokens: Sequence[Mapping[str, Any]], text: str, offset: int) 
 
 
 def _alternatives(token: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the log probabilities of a token and its alternatives, by text. Of two with the same
-    text (parts of characters) the more probable counts. None for the first token of a prompt, which
-    nothing predicts."""
+    """Return the log probabilities of a token and, behind it, of its alternatives, by text. Of two
+    with the same text (parts of characters) the more probable counts. None for the first token of a
+    prompt, which nothing predicts."""
     if token["logprob"] is None:
         return None
     found: dict[str, float] = {}
-    for one in (*token["top"], token):
+    for one in (token, *token["top"]):
         found[one["token"]] = max(one["logprob"], found.get(one["token"], one["logprob"]))
     return found
 

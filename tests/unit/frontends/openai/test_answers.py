@@ -142,6 +142,7 @@ def test_a_prompts_first_token_has_no_log_probability_and_others_their_alternati
     answer.add(ChoiceDelta(0, "abc", "length", logprobs=tokens))
     logprobs = answer.whole()["choices"][0]["logprobs"]
     assert logprobs["token_logprobs"] == [None, -3.0, -0.5]
+    assert list(logprobs["top_logprobs"][1]) == ["b", "c"]  # itself first, as vLLM has it
     assert logprobs["top_logprobs"] == [
         None,
         {"c": -0.5, "b": -3.0},  # the token that is there stands beside the best
