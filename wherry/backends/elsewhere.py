@@ -55,9 +55,6 @@ INSTEAD: Final = {
     "hps": PROGRAM,
     "custom": PROGRAM,
     "bls": PROGRAM,
-    "identity": _SAMPLE,
-    "repeat": _SAMPLE,
-    "square": _SAMPLE,
     "recommended": _SAMPLE,
     "minimal": _SAMPLE,
 }

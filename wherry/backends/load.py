@@ -30,6 +30,9 @@ BACKENDS: Final = {
     "openvino": "wherry.backends.openvino:OpenVinoModel",
     "fil": "wherry.backends.fil:FilModel",
     "vllm": "wherry.runtime.vllm_backend:VllmBackendModel",
+    "identity": "wherry.backends.triton_samples:IdentityModel",
+    "repeat": "wherry.backends.triton_samples:RepeatModel",
+    "square": "wherry.backends.triton_samples:SquareModel",
     "ensemble": "wherry.pipelines.ensemble:EnsembleModel",
 }
 
