@@ -56,6 +56,7 @@ FILES: Final = {
     "xgboost.ubj": "fil",
     "xgboost.model": "fil",
     "checkpoint.tl": "fil",
+    "model.txt": "fil",
 }
 
 

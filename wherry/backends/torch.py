@@ -45,7 +45,7 @@ class TorchModel(RepositoryModel):
         """Add what a program says of its inputs and outputs. TorchScript's own names and shapes are
         not reliable: config.pbtxt must list them."""
         path = model_file(folder, version, config)
-        if path.endswith(".pt2"):
+        if torch_program.is_program(path):
             return _completed(config, path)
         for side, tensors in (("input", config.input), ("output", config.output)):
             if not tensors:
@@ -96,11 +96,12 @@ class _Module:
         self._torch = torch
         self._config = config
         self._device = torch.device(device)
+        self._bf16 = {one.name for one in config.input if one.data_type == "TYPE_BF16"}
         threads = config.parameters.get("INTRA_OP_THREAD_COUNT")
         if threads is not None:
             torch.set_num_threads(int(threads.string_value))
         path = model_file(folder, version, config)
-        if path.endswith(".pt2"):
+        if torch_program.is_program(path):
             program = _program(path, config.name, self._device)
             self._run: Callable[[Mapping[str, Array]], Sequence[Any]] = _ProgramCall(
                 config, program, self._as_tensor
@@ -113,14 +114,19 @@ class _Module:
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
         with self._torch.inference_mode():
             found = self._run(arrays)
-        return [cast(Array, tensor.cpu().numpy()) for tensor in found]
+        return [self._as_array(tensor) for tensor in found]
 
-    def _as_tensor(self, array: Array) -> Any:
-        whole = np.require(array, requirements="C")
-        return self._torch.from_numpy(whole).to(self._device)
+    def _as_tensor(self, name: str, array: Array) -> Any:
+        tensor = self._torch.from_numpy(np.require(array, requirements="C")).to(self._device)
+        return tensor.to(self._torch.bfloat16) if name in self._bf16 else tensor
+
+    def _as_array(self, tensor: Any) -> Array:
+        """numpy has no bfloat16: it is float32 here."""
+        tensor = tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor
+        return cast(Array, tensor.cpu().numpy())
 
     def _run_script(self, arrays: Mapping[str, Array]) -> list[Any]:
-        inputs = [self._as_tensor(arrays[name]) for name in self._order if name in arrays]
+        inputs = [self._as_tensor(name, arrays[name]) for name in self._order if name in arrays]
         return self._tensors(self._forward(*inputs))
 
     def _tensors(self, result: Any) -> list[Any]:
@@ -154,7 +160,7 @@ class _ProgramCall:
     """Calls a program with the inputs that a configuration names."""
 
     def __init__(
-        self, config: TritonConfig, program: Program, as_tensor: Callable[[Array], Any]
+        self, config: TritonConfig, program: Program, as_tensor: Callable[[str, Array], Any]
     ) -> None:
         self._program, self._as_tensor = program, as_tensor
         places = torch_program.places(config.name, config.input, program.inputs)
@@ -176,7 +182,8 @@ class _ProgramCall:
         if rows < self._least:  # compiled for more: with the last row again, which is cut off
             more = self._least - rows
             inputs = [np.concatenate([one, np.repeat(one[-1:], more, axis=0)]) for one in inputs]
-        found = self._program.run([self._as_tensor(array) for array in inputs])
+        tensors = map(self._as_tensor, self._order, inputs)
+        found = self._program.run(list(tensors))
         chosen = [found[place] for place in self._outputs]
         return [one[:rows] for one in chosen] if rows < self._least else chosen
 
@@ -207,7 +214,7 @@ def _completed(config: TritonConfig, path: str) -> TritonConfig:
 def _check_types(config: TritonConfig) -> None:
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in cast("Sequence[TritonInput | TritonOutput]", tensors):
-            if tensor.data_type in ("TYPE_STRING", "TYPE_BF16"):
+            if tensor.data_type == "TYPE_STRING":
                 raise ConfigError(
                     f"model {config.name!r}: {side} {tensor.name!r}: PyTorch files take no"
                     f" {tensor.data_type}"

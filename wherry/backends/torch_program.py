@@ -67,13 +67,27 @@ class Program:
     device: str = "cpu"
 
 
+def is_program(path: str) -> bool:
+    """Whether a file is for this module, by its name or by what is in it. Else: TorchScript."""
+    parts = ("/models/model.json", "serialized_exported_program.json")
+    return (
+        path.endswith(".pt2")
+        or is_package(path)
+        or any(name.endswith(parts) for name in _members(path))
+    )
+
+
 def is_package(path: str) -> bool:
-    """Whether a model.pt2 was compiled by AOTInductor."""
+    """Whether a program was compiled by AOTInductor."""
+    return any("/data/aotinductor/" in name for name in _members(path))
+
+
+def _members(path: str) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
-            return any("/data/aotinductor/" in name for name in archive.namelist())
+            return archive.namelist()
     except (OSError, zipfile.BadZipFile):
-        return False
+        return []
 
 
 def open_program(torch: Any, path: str, device: Any) -> Program:

@@ -154,3 +154,19 @@ def test_another_backend_needs_dims() -> None:
         completed=True,
     )
     assert "it needs dims" in str(problem)
+
+
+def test_bfloat16_is_computed_and_is_float32_outside(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Difference()), tmp_path / "1" / "model.pt")
+    inputs = [TritonInput(name=n, data_type="TYPE_BF16", dims=[2]) for n in ("left", "right")]
+    triton = config(*inputs)
+    triton.output = [TritonOutput(name="OUT__1", data_type="TYPE_BF16", dims=[2])]
+    found = differences(made(str(tmp_path), triton), ("left", "right"))
+    assert found == {"OUT__1": [[6, 7], [4, 5]]}
+    with wherry.Runtime(made(str(tmp_path), triton)) as runtime:
+        third = np.array([1 / 3, 0], np.float32)
+        (rounded, _) = runtime.infer("d", left=third, right=0 * third)["OUT__1"]
+    assert rounded == np.float32(0.333984375)  # as bfloat16 has it

@@ -14,7 +14,14 @@ import pytest
 import wherry
 from wherry.backends.completing import FileTensor
 from wherry.backends.load import backend_for
-from wherry.backends.torch_program import Slot, checked_slot, described, is_package, places
+from wherry.backends.torch_program import (
+    Slot,
+    checked_slot,
+    described,
+    is_package,
+    is_program,
+    places,
+)
 from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 from wherry.values.errors import ConfigError
 
@@ -101,6 +108,23 @@ def test_what_is_no_archive_is_no_package(tmp_path: Path, content: bytes | None)
         file.write_bytes(content)
 
     assert not is_package(str(file))
+
+
+@pytest.mark.parametrize(
+    ("member", "expected"),
+    [
+        ("m/models/model.json", True),
+        ("m/data/aotinductor/model/x.so", True),
+        ("m/code/__torch__.py", False),
+    ],
+)
+def test_a_program_of_another_name_is_told_by_what_is_in_it(
+    tmp_path: Path, member: str, expected: bool
+) -> None:
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr(member, "")
+    assert is_program(str(tmp_path / "net.pt")) is expected
+    assert is_program("net.pt2")
 
 
 def test_a_package_has_compiled_code(tmp_path: Path) -> None:
