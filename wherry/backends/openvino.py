@@ -19,7 +19,7 @@ from wherry.backends.completing import FileTensor, complete
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
-from wherry.backends.tensors import from_model, to_model
+from wherry.backends.tensors import called_with
 from wherry.models.model import Device
 from wherry.repository.triton_config import TritonConfig, TritonDataType, TritonInput, TritonOutput
 from wherry.values.errors import ConfigError, InvalidRequest
@@ -74,16 +74,7 @@ class OpenVinoModel(RepositoryModel):
 
     def execute(self, **columns: Column) -> Columns:
         batched = self.triton.max_batch_size > 0
-        arrays = {
-            tensor.name: to_model(columns[tensor.name], tensor, batched)
-            for tensor in self.inside.input
-            if tensor.name in columns
-        }
-        results = self._compiled.value(arrays)
-        return {
-            tensor.name: from_model(result, tensor, batched, self.triton.name)
-            for tensor, result in zip(self.inside.output, results, strict=True)
-        }
+        return called_with(self._compiled.value, columns, self.inside, batched=batched)
 
 
 class CompiledModel:

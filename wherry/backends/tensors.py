@@ -6,14 +6,14 @@ configuration the model's shape differs from its clients'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
-from wherry.repository.triton_config import TritonInput, TritonOutput
+from wherry.repository.triton_config import TritonConfig, TritonInput, TritonOutput
 from wherry.values.errors import BadModelOutput
-from wherry.values.request import Array, Column, ShapedRow
+from wherry.values.request import Array, Column, Columns, ShapedRow
 
 
 def to_model(column: Column | str | bytes, tensor: TritonInput, batched: bool) -> Array:
@@ -35,6 +35,26 @@ def to_model(column: Column | str | bytes, tensor: TritonInput, batched: bool) -
         return column
     rows = [len(column)] if batched else []
     return column.reshape([*rows, *_sizes(dims)])
+
+
+def called_with(
+    call: Callable[[dict[str, Array]], Sequence[Array]],
+    columns: Mapping[str, Column],
+    inside: TritonConfig,
+    *,
+    batched: bool,
+) -> Columns:
+    """What a model gives that takes arrays by name and returns those of its outputs, in their
+    order."""
+    arrays = {
+        tensor.name: to_model(columns[tensor.name], tensor, batched)
+        for tensor in inside.input
+        if tensor.name in columns
+    }
+    return {
+        tensor.name: from_model(result, tensor, batched, inside.name)
+        for tensor, result in zip(inside.output, call(arrays), strict=True)
+    }
 
 
 def from_model(array: Array, tensor: TritonOutput, batched: bool, model: str) -> Column:

@@ -20,7 +20,7 @@ from wherry.backends.completing import complete, with_batching
 from wherry.backends.library import library
 from wherry.backends.repository_model import RepositoryModel
 from wherry.backends.shared import Shared
-from wherry.backends.tensors import from_model, to_model
+from wherry.backends.tensors import called_with
 from wherry.backends.torch_program import Program
 from wherry.instances.devices import for_torch
 from wherry.models.model import Device
@@ -76,16 +76,7 @@ class TorchModel(RepositoryModel):
 
     def execute(self, **columns: Column) -> Columns:
         batched = self.triton.max_batch_size > 0
-        arrays = {
-            tensor.name: to_model(columns[tensor.name], tensor, batched)
-            for tensor in self.inside.input
-            if tensor.name in columns
-        }
-        results = self._module.value(arrays)
-        return {
-            tensor.name: from_model(result, tensor, batched, self.triton.name)
-            for tensor, result in zip(self.inside.output, results, strict=True)
-        }
+        return called_with(self._module.value, columns, self.inside, batched=batched)
 
 
 class _Module:

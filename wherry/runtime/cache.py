@@ -43,6 +43,13 @@ class CacheStatistics:
     used_bytes: int = 0
     max_bytes: int = 0
 
+    def looked_up(self, *, hit: bool, ns: int) -> None:
+        """Count a lookup that took `ns`."""
+        self.lookups += 1
+        self.hits += hit
+        self.misses += not hit
+        self.lookup_ns += ns
+
 
 class ResponseCache:
     """Responses of at most `max_bytes` in all, by the hash of their request. Any thread."""
@@ -75,11 +82,7 @@ class ResponseCache:
                 self._answers.move_to_end(key)
         answer = None if found is None else _copied(found[1])
         with self._lock:
-            counted = self._counted
-            counted.lookups += 1
-            counted.hits += answer is not None
-            counted.misses += answer is None
-            counted.lookup_ns += perf_counter_ns() - started
+            self._counted.looked_up(hit=answer is not None, ns=perf_counter_ns() - started)
         return answer
 
     def insert(self, key: bytes, answer: InferResponse) -> None:

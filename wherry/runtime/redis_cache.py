@@ -167,11 +167,7 @@ class RedisCache:
             except ValueError as error:
                 log.warning("cached answer cannot be read", extra={"why": str(error)})
         with self._lock:
-            counted = self._counted
-            counted.lookups += 1
-            counted.hits += answer is not None
-            counted.misses += answer is None
-            counted.lookup_ns += perf_counter_ns() - started
+            self._counted.looked_up(hit=answer is not None, ns=perf_counter_ns() - started)
         return answer
 
     def insert(self, key: bytes, answer: InferResponse) -> None:
