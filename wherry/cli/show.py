@@ -26,6 +26,8 @@ def show_settings(args: argparse.Namespace) -> int:
             value = "(set)" if value else "(none)"
         elif name in ("http_restricted_api", "grpc_restricted_protocol"):
             value = tuple(rule.partition("=")[0] + "=..." for rule in value)
+        elif name == "cache_config":
+            value = tuple(_without_password(word) for word in value)
         rows.append((name, shown(value), settings.origins.get(name, "default")))
     print_table(rows)
     for model, table in settings.models.items():
@@ -34,6 +36,11 @@ def show_settings(args: argparse.Namespace) -> int:
         where = f"{settings.file} [models.{model}]"
         print_table([(name, shown(value), where) for name, value in table.items()])
     return 0
+
+
+def _without_password(word: str) -> str:
+    setting, equals, _ = word.partition("=")
+    return f"{setting}=..." if equals and "password" in setting else word
 
 
 def shown(value: Any) -> str:

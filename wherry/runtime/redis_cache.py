@@ -76,7 +76,7 @@ class RedisSettings:
                 raise ConfigError(f"cache_config {word!r}: the caches are local (size) and redis")
             if not equals or key not in cls.__dataclass_fields__:
                 known = ", ".join(cls.__dataclass_fields__)
-                raise ConfigError(f"cache_config {word!r}: what there is to set: {known}")
+                raise ConfigError(f"cache_config redis,{key}: what there is to set: {known}")
             found[key] = value
         if not found:
             return None

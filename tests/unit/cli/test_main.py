@@ -42,13 +42,15 @@ def test_config_shows_values_and_origins_and_hides_keys(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WHERRY_DRAIN_TIMEOUT", "4")
     (tmp_path / "wherry.toml").write_text("[models.m]\nmax_batch_size = 16\n")
-    assert main(["config", "--api-key", "secret", "--port", "0"]) == 0
+    redis = ["--cache-config=redis,host=h", "--cache-config", "redis,password=secret"]
+    assert main(["config", "--api-key", "secret", "--port", "0", *redis]) == 0
     out = capsys.readouterr().out
     table = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
     assert table["port"] == ["0", "--port"]
     assert table["drain_timeout"] == ["4.0", "WHERRY_DRAIN_TIMEOUT"]
     assert table["host"] == ["127.0.0.1", "default"]
     assert table["max_batch_size"][0] == "16"
+    assert table["cache_config"][0] == '["redis,host=h","redis,password=..."]'
     assert "secret" not in out
 
 
