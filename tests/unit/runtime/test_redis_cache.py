@@ -75,8 +75,12 @@ def keep(cache: ModelCache, shelf: Shelf, row: str, answer: str) -> None:
 
 def model(folder: Path, name: str = "a", config: str = CONFIG) -> Any:
     save(folder, name, 1, config=config)
-    found = look(name, [str(folder)])
-    return make(found.folder, "1", found.config)
+    return found(folder, name)
+
+
+def found(folder: Path, name: str = "a") -> Any:
+    there = look(name, [str(folder)])
+    return make(there.folder, "1", there.config)
 
 
 def test_what_one_server_has_answered_another_one_finds(tmp_path: Path) -> None:
@@ -99,15 +103,11 @@ def test_what_one_server_has_answered_another_one_finds(tmp_path: Path) -> None:
 
 def test_another_file_or_configuration_is_another_model(tmp_path: Path) -> None:
     first = identity(model(tmp_path))
-    assert first == identity(model(tmp_path)) or first is not None
-    changed = identity(model(tmp_path, config=CONFIG + "response_cache { enable: true }"))
+    assert first == identity(found(tmp_path))
     (tmp_path / "a" / "1" / "number").write_text("22")
-    assert len({first, changed, identity(make_again(tmp_path))}) == 3
-
-
-def make_again(folder: Path) -> Any:
-    found = look("a", [str(folder)])
-    return make(found.folder, "1", found.config)
+    second = identity(found(tmp_path))
+    changed = identity(model(tmp_path, config=CONFIG + "response_cache { enable: true }"))
+    assert len({first, second, changed}) == 3
 
 
 def test_code_of_a_program_shares_nothing() -> None:
@@ -176,8 +176,8 @@ def test_settings_are_those_of_tritons_cache(
 
 def test_a_name_and_a_password_may_come_from_the_environment() -> None:
     environ = {"TRITONCACHE_REDIS_USERNAME": "u", "TRITONCACHE_REDIS_PASSWORD": "p"}
-    found = RedisSettings.of(["redis,host=h", "redis,password=other"], environ)
-    assert found == RedisSettings(host="h", user="u", password="other")
+    made = RedisSettings.of(["redis,host=h", "redis,password=other"], environ)
+    assert made == RedisSettings(host="h", user="u", password="other")
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_servers_share_answers_in_redis(tmp_path: Path, redis_socket: str) -> No
             assert isinstance(runtime.cache, RedisCache)
             if not server:
                 _tell(runtime.cache, inserted)
-            found = runtime.infer_batch("a", X=np.array([[3]], np.int32))
-            assert np.asarray(found["Y"]).tolist() == [[4]]
+            answer = runtime.infer_batch("a", X=np.array([[3]], np.int32))
+            assert np.asarray(answer["Y"]).tolist() == [[4]]
             if not server:
                 assert inserted.wait(60)
             assert runtime.cache.statistics().hits == server
