@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from wherry.instances.runner import Runner
@@ -216,14 +217,14 @@ class LoadedModel:
         if step is not None and self._sequence_inputs is not None:
             self._sequence_inputs.refuse(step)
 
-    def submit(self, requests: Sequence[InferRequest]) -> None:
-        """Queue requests. Never blocks; any thread. A refused one is settled with the error."""
-        if self.cache is None:
-            self._submit(requests)
-        else:
-            self.cache.answer(requests, self._submit, self.runner.statistics, self._clock)
+    def submit(self, requests: Sequence[InferRequest], *, looked_up: bool = False) -> None:
+        """Queue requests. Never blocks; any thread. A refused one is settled with the error.
 
-    def _submit(self, requests: Sequence[InferRequest]) -> None:
+        `looked_up`: the cache has no answer to any of them."""
+        if self.cache is not None and not looked_up:
+            missed = partial(self.submit, looked_up=True)
+            self.cache.answer(requests, missed, self.runner.statistics, self._clock)
+            return
         if self._held is not None:
             requests = [r for r in requests if self._has_room(self._held, r)]
         for request in requests:

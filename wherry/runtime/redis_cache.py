@@ -103,11 +103,11 @@ class RedisSettings:
         place: dict[str, Any] = {"unix_socket_path": self.host}
         if not self.host.startswith("/"):
             place = {"host": self.host, "port": self.port}
-        tls = {
+        tls: dict[str, Any] = {
             "ssl": True, "ssl_certfile": self.cert, "ssl_keyfile": self.key,
             "ssl_ca_certs": self.cacert,
         }  # fmt: skip
-        made: RedisClient = redis.Redis(
+        made: Any = redis.Redis(
             **place,
             **(tls if self.tls_enabled else {}),
             db=self.db,
@@ -118,7 +118,8 @@ class RedisSettings:
             retry=Retry(NoBackoff(), 0),
             max_connections=2 * self.pool_size,
         )
-        return made
+        client: RedisClient = made
+        return client
 
 
 _TIMES: Final = ("connect_timeout", "socket_timeout")
