@@ -16,7 +16,8 @@ from wherry import InstanceGroup, Runtime, model
 from wherry.frontends.admission import Admission
 from wherry.models.config import FIELDS, GROUP_FIELDS
 from wherry.observability.fronts import front_metrics
-from wherry.observability.metrics import CUT_REASONS, LABELS, Metrics
+from wherry.observability.metrics import Metrics
+from wherry.observability.model_values import CUT_REASONS, LABELS
 from wherry.server.front_figures import FiguresOfFronts
 from wherry.server.options import OPTIONS
 from wherry.values import errors

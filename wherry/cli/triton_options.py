@@ -45,7 +45,6 @@ _WITHOUT_EFFECT: Final = {
         "--allow-gpu-metrics --allow-cpu-metrics",
     "--host is the address of the metrics, too": "--metrics-address",
     "metrics are read when they are asked for": "--metrics-interval-ms",
-    "histograms are always there": "--metrics-config",
     "a level includes those above it; /v2/logging can switch it off alone":
         "--log-info --log-warning --log-error",
     "backends take their settings from a model's parameters": "--backend-config",

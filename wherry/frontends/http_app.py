@@ -93,7 +93,9 @@ class HttpApp:
             tuple if pass_on is None else pass_on.replicas,
         )
         openapi = OpenApiRoutes(entry, self._own_route, self._restrictions)
-        self._metrics = Metrics(runtime, self.admission, common.version, common.loop_stall)
+        self._metrics = Metrics(
+            runtime, self.admission, common.version, common.loop_stall, common.metrics
+        )
         self._routes: dict[str, Route] = {
             **{path: Route({"GET": self._live}, "health", open=True) for path in LIVE},
             **{path: Route({"GET": self._ready}, "health", open=True) for path in READY},

@@ -87,6 +87,8 @@ class StreamRun:
         if not isinstance(reply, StreamReply):
             return True  # a row that was not ready
         came_at, self._held_since = self._held_since, None
+        if self._counts[index].is_empty:
+            self._streams.statistics.responded(now - request.enqueued_at, first=True)
         self._counts[index].responded(now if came_at is None else came_at)
         self._counts[index].go_on(now)
         lone = reply is self._lone

@@ -7,13 +7,12 @@ Triton's metrics, with its units, are exposed besides our own for existing dashb
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from wherry.observability.custom_metrics import (
     CustomFamily,
-    CustomMetrics,
     Kind,
     as_prometheus,
     merged,
@@ -21,21 +20,25 @@ from wherry.observability.custom_metrics import (
 from wherry.observability.fronts import FrontsSource, front_metrics, with_fronts
 from wherry.observability.loop_stall import LoopStall
 from wherry.observability.machine import Machine, Use
-from wherry.observability.statistics import Compute, Histogram, ModelStatistics
+from wherry.observability.metrics_config import MetricsConfig
+from wherry.observability.model_values import LABELS, Loaded, ModelValues, cumulative
+from wherry.observability.nvml import gpus
+from wherry.observability.triton_metrics import (
+    CacheNumbers,
+    cache_metrics,
+    first_response_metric,
+    gauge,
+    gpu_metrics,
+    machine_metrics,
+    summary_metrics,
+    triton_metrics,
+)
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-LABELS: Final = ("model", "version")
 #: Of what each instance of a model has. Not `instance`: Prometheus calls the server so.
 INSTANCE: Final = "model_instance"
-#: Triton's reasons of failed requests.
-REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-#: Why a batch ended: see the policies in scheduler/.
-CUT_REASONS: Final = (
-    "full", "idle", "waited", "part", "slots", "preferred", "delay", "no_arrivals_expected",
-    "mixed", "deadline",
-)  # fmt: skip
 #: Gauges of learnt values, and their names in `GET /v2/models/NAME/batching`.
 LEARNT: Final = (
     ("wherry_max_batch_rows", "max_batch_rows",
@@ -48,61 +51,11 @@ LEARNT: Final = (
     ("wherry_predicted_wait_seconds", "predicted_wait_seconds",
      "Predicted wait in the queue of a request that arrives now."),
 )  # fmt: skip
-BATCH_SIZE_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 PLAIN_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: Counters of Triton and of models may lack the suffix `_total` that OpenMetrics requires: untyped
 #: there.
 _UNTYPED: Final = re.compile(rb"^(# TYPE ([\w:]+)) untyped$", re.MULTILINE)
-
-
-class Gauged(Protocol):
-    """What runs a loaded model's requests."""
-
-    @property
-    def queued_requests(self) -> int: ...
-    @property
-    def instances(self) -> Sequence[Any]: ...
-    def running(self) -> list[tuple[str, int, float]]: ...
-    def explain(self) -> dict[str, Any]: ...
-
-
-class Counting(Protocol):
-    """A model that may define metrics."""
-
-    custom_metrics: CustomMetrics | None
-
-
-class Loaded(Protocol):
-    """The parts of a loaded model that are measured."""
-
-    load_seconds: float
-
-    @property
-    def model(self) -> Counting: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def statistics(self) -> ModelStatistics: ...
-    @property
-    def runner(self) -> Gauged: ...
-    def not_ready_reason(self) -> str: ...
-
-
-class CacheNumbers(Protocol):
-    """The counters of the response cache."""
-
-    lookups: int
-    hits: int
-    misses: int
-    evictions: int
-    entries: int
-    lookup_ns: int
-    insertion_ns: int
-    used_bytes: int
-    max_bytes: int
 
 
 class Cache(Protocol):
@@ -136,8 +89,10 @@ class Metrics:
         admission: AdmissionCounts,
         version: str,
         loop_stall: LoopStall | None = None,
+        config: MetricsConfig | None = None,
     ) -> None:
         self._source = source
+        self._config = config or MetricsConfig()
         self._loop_stall = loop_stall or LoopStall()
         self._admission = admission
         self._version = version
@@ -179,6 +134,27 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """All metrics now, for prometheus_client."""
+        use = self._machine.use()
+        models = [ModelValues(loaded) for loaded in self._source.models()]
+        if not self._config.only_triton:
+            yield from self._of_the_server(use)
+            yield from own_metrics(models)
+        yield from self._of_triton(models, use)
+        yield from map(as_prometheus, self._custom_families())
+
+    def _of_triton(self, models: Sequence[ModelValues], use: Use) -> Iterator[Metric]:
+        config = self._config
+        yield from triton_metrics(models, latencies=config.counter_latencies)
+        if config.summary_latencies:
+            yield from summary_metrics(models, config.quantiles)
+        if config.histogram_latencies:
+            yield first_response_metric(models)
+        cache = self._source.cache
+        yield from cache_metrics(None if cache is None else cache.statistics())
+        yield from machine_metrics(use)
+        yield from gpu_metrics(gpus())
+
+    def _of_the_server(self, use: Use) -> Iterator[Metric]:
         from prometheus_client.core import (
             CounterMetricFamily,
             HistogramMetricFamily,
@@ -188,7 +164,7 @@ class Metrics:
         fronts = self.fronts
         figures = [] if fronts is None else list(fronts.figures.values())
         yield InfoMetricFamily("wherry", "The server.", value={"version": self._version})
-        yield _gauge(
+        yield gauge(
             "wherry_requests_in_flight",
             "Requests that this server's frontends have taken and not answered.",
             self._admission.in_flight,
@@ -198,7 +174,7 @@ class Metrics:
             "Requests refused since max_in_flight or max_queue_bytes was reached.",
             value=self._admission.refused + self._refused_by_fronts(),
         )
-        yield _gauge(
+        yield gauge(
             "wherry_request_bytes",
             "Bytes that the requests which wait or run hold; at least 64 KiB each.",
             self._admission.held_bytes,
@@ -206,33 +182,25 @@ class Metrics:
         yield HistogramMetricFamily(
             "wherry_loop_stall_seconds",
             "How late the event loop woke up: what anything that came then waited for its turn.",
-            *_cumulative(with_fronts(self._loop_stall.seconds, fronts)),
+            *cumulative(with_fronts(self._loop_stall.seconds, fronts)),
         )
-        yield _gauge(
+        yield gauge(
             "wherry_loop_stall_longest_seconds",
             "The longest of these of the last one to two minutes.",
             max([self._loop_stall.longest, *(one.longest_stall for one in figures)]),
         )
-        use = self._machine.use()
-        yield _gauge(
+        yield gauge(
             "wherry_memory_limit_bytes",
             "Memory that this process and its children may use.",
             use.limit_bytes,
         )
-        yield _gauge(
+        yield gauge(
             "wherry_memory_used_bytes",
             "What is used of that, by all that share it.",
             use.limit_used_bytes,
         )
         if fronts is not None:
             yield from front_metrics(fronts)
-        models = [ModelValues(loaded) for loaded in self._source.models()]
-        yield from own_metrics(models)
-        yield from triton_metrics(models)
-        cache = self._source.cache
-        yield from cache_metrics(None if cache is None else cache.statistics())
-        yield from machine_metrics(use)
-        yield from map(as_prometheus, self._custom_families())
 
     def _refused_by_fronts(self) -> int:
         if self.fronts is None:
@@ -263,48 +231,6 @@ GENERATION: Final = (
 )  # fmt: skip
 
 
-class ModelValues:
-    """The values of one model at one moment."""
-
-    def __init__(self, loaded: Loaded) -> None:
-        self.labels = [loaded.name, loaded.version]
-        self.ready = not loaded.not_ready_reason()
-        runner = loaded.runner
-        self.next_try = getattr(runner, "next_try", lambda: None)()
-        self.queued = runner.queued_requests
-        self.running = len(runner.running())
-        sizes = {one.name: getattr(one, "rss_bytes", None) for one in runner.instances}
-        self.rss_bytes = {name: size for name, size in sizes.items() if size is not None}
-        self.load_seconds = loaded.load_seconds
-        self.learnt = runner.explain()
-        #: The gauges() of a StepModel, by instance.
-        self.gauges = runner.gauges() if hasattr(runner, "gauges") else {}
-        counted = loaded.statistics
-        with counted.lock:
-            self.success_count, self.success_ns = counted.success.count, counted.success.ns
-            self.queue_ns = counted.queue.ns
-            self.compute_ns = _parts([counted.compute])
-            self.inference_count = counted.inference_count
-            self.execution_count = counted.execution_count
-            self.responses = counted.responses
-            self.cached = {
-                "hit": (counted.cache_hit.count, counted.cache_hit.ns),
-                "miss": (counted.cache_miss.count, counted.cache_miss.ns),
-            }
-            self.worker_restarts = counted.worker_restarts
-            self.worker_deaths = dict(counted.worker_deaths)
-            self.poisoned = counted.poisoned
-            self.predicted_late = counted.predicted_late
-            self.failures = {reason: counted.failures[reason] for reason in REASONS}
-            self.cuts = {**dict.fromkeys(CUT_REASONS, 0), **counted.cut_reasons}
-            self.request_seconds = _cumulative(counted.request_seconds)
-            self.queue_seconds = _cumulative(counted.queue_seconds)
-            self.first_response_seconds = _cumulative(counted.first_response_seconds)
-            self.next_response_seconds = _cumulative(counted.next_response_seconds)
-            self.batch_sizes = _batch_size_buckets(counted.batch_sizes)
-            self.busy_ns = _parts(counted.batch_sizes.values())
-
-
 class Own(NamedTuple):
     """A metric of every model. With a `label` the value is a dict by the label's value."""
 
@@ -318,7 +244,7 @@ class Own(NamedTuple):
 #: In base units, with bounded labels.
 OWN: Final = (
     Own("Counter", "wherry_requests", "Requests answered, by outcome.",
-        lambda v: {"success": v.success_count, **{r.lower(): n for r, n in v.failures.items()}},
+        lambda v: {"success": v.success.count, **{r.lower(): n for r, n in v.failures.items()}},
         "outcome"),
     Own("Counter", "wherry_rejected",
         "Requests refused with a full queue or past their deadline.",
@@ -422,125 +348,3 @@ def learnt_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
             if key in values.learnt:
                 family.add_metric(values.labels, values.learnt[key] or 0.0)
         yield family
-
-
-#: Triton's metrics in its units (microseconds, summed over requests). Untyped here.
-TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
-    ("nv_inference_request_success", "Number of successful inference requests.",
-     lambda v: v.success_count),
-    ("nv_inference_request_failure", "Number of failed inference requests.", lambda v: 0),
-    ("nv_inference_count", "Number of inferences performed (rows).", lambda v: v.inference_count),
-    ("nv_inference_exec_count", "Number of model executions performed (batches).",
-     lambda v: v.execution_count),
-    ("nv_inference_request_duration_us", "Cumulative inference request duration in microseconds.",
-     lambda v: v.success_ns // 1000),
-    ("nv_inference_queue_duration_us", "Cumulative inference queuing duration in microseconds.",
-     lambda v: v.queue_ns // 1000),
-    ("nv_inference_compute_input_duration_us",
-     "Cumulative compute input duration in microseconds.", lambda v: v.compute_ns["input"] // 1000),
-    ("nv_inference_compute_infer_duration_us",
-     "Cumulative compute infer duration in microseconds.", lambda v: v.compute_ns["infer"] // 1000),
-    ("nv_inference_compute_output_duration_us",
-     "Cumulative compute output duration in microseconds.",
-     lambda v: v.compute_ns["output"] // 1000),
-    ("nv_inference_pending_request_count", "Number of requests that wait for execution.",
-     lambda v: v.queued),
-    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.load_seconds),
-    ("nv_cache_num_hits_per_model", "Number of response cache hits per model.",
-     lambda v: v.cached["hit"][0]),
-    ("nv_cache_hit_duration_per_model",
-     "Cumulative response cache hit duration per model in microseconds.",
-     lambda v: v.cached["hit"][1] // 1000),
-    ("nv_cache_num_misses_per_model", "Number of response cache misses per model.",
-     lambda v: v.cached["miss"][0]),
-    ("nv_cache_miss_duration_per_model",
-     "Cumulative response cache miss duration per model in microseconds.",
-     lambda v: v.cached["miss"][1] // 1000),
-)  # fmt: skip
-TRITON_GAUGES: Final = ("nv_inference_pending_request_count", "nv_model_load_time")
-
-
-def triton_metrics(models: Sequence[ModelValues]) -> Iterator[Metric]:
-    """Triton's metrics of all models."""
-    from prometheus_client.core import Metric
-
-    for name, documentation, value in TRITON:
-        family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
-        for values in models:
-            labels = dict(zip(LABELS, values.labels, strict=True))
-            if name == "nv_inference_request_failure":
-                for reason, count in values.failures.items():
-                    family.add_sample(name, {**labels, "reason": reason}, count)
-            else:
-                family.add_sample(name, labels, value(values))
-        yield family
-
-
-#: Triton's gauges of the response cache.
-CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
-    ("num_lookups", "Number of response cache lookups.", lambda c: c.lookups),
-    ("num_hits", "Number of response cache hits.", lambda c: c.hits),
-    ("num_misses", "Number of response cache misses.", lambda c: c.misses),
-    ("num_evictions", "Number of answers that made room.", lambda c: c.evictions),
-    ("num_entries", "Number of answers in the cache.", lambda c: c.entries),
-    ("lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000),
-    ("insertion_duration", "Cumulative insertion duration in us.",
-     lambda c: c.insertion_ns // 1000),
-    ("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes)),
-)  # fmt: skip
-
-
-def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
-    """The cache's gauges; 0 without a cache."""
-    for name, documentation, value in CACHE:
-        yield _gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
-
-
-def machine_metrics(use: Use) -> Iterator[Metric]:
-    """Triton's gauges of the machine; without a value where it is unknown."""
-    yield _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
-    yield _gauge(
-        "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes
-    )
-    yield _gauge(
-        "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes.", use.memory_used_bytes
-    )
-
-
-def _gauge(name: str, documentation: str, value: float | None) -> Metric:
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily(name, documentation, value=value)
-
-
-def _cumulative(histogram: Histogram) -> tuple[list[tuple[str, float]], float]:
-    """Prometheus' cumulative buckets, and the sum."""
-    buckets: list[tuple[str, float]] = []
-    below = 0
-    for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
-        below += count
-        buckets.append((_bound(bound), below))
-    return buckets, histogram.total
-
-
-def _parts(computed: Collection[Compute]) -> dict[str, int]:
-    return {
-        "input": sum(one.input_ns for one in computed),
-        "infer": sum(one.infer_ns for one in computed),
-        "output": sum(one.output_ns for one in computed),
-    }
-
-
-def _batch_size_buckets(
-    batch_sizes: dict[int, Compute],
-) -> tuple[list[tuple[str, float]], float]:
-    counts = {size: batch.count for size, batch in batch_sizes.items()}
-    buckets: list[tuple[str, float]] = [
-        (_bound(bound), sum(count for size, count in counts.items() if size <= bound))
-        for bound in (*BATCH_SIZE_BUCKETS, float("inf"))
-    ]
-    return buckets, sum(size * count for size, count in counts.items())
-
-
-def _bound(bound: float) -> str:
-    return "+Inf" if bound == float("inf") else str(float(bound))

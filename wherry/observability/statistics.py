@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from wherry.observability.latency_summaries import LatencySummaries
 from wherry.observability.recent_errors import Failures
 from wherry.values.errors import WherryError
 from wherry.values.request import InferRequest
@@ -108,6 +109,8 @@ class ModelStatistics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        #: Quantiles of the last minute, where they are asked for.
+        self.summaries: LatencySummaries | None = None
         #: Unix time in seconds.
         self.last_inference_at = 0.0
         self.inference_count = 0
@@ -135,7 +138,7 @@ class ModelStatistics:
         self._inlined = Inlined()
         self.request_seconds = Histogram()
         self.queue_seconds = Histogram()
-        #: Of StepModels: until the first response, and between responses.
+        #: Until the first response of a stream, and between responses of StepModels.
         self.first_response_seconds = Histogram()
         self.next_response_seconds = Histogram()
 
@@ -199,6 +202,13 @@ class ModelStatistics:
             self.request_seconds.total += took
             self.success.count += counted
             self.success.ns += int(took * 1e9)
+        if self.summaries is not None:
+            for request in requests:
+                if request.whole is None:
+                    began, ended = request.enqueued_at, request.started_at or now
+                    self.summaries.add(
+                        (now - began) * 1e9, (ended - began) * 1e9, *request.compute_ns
+                    )
 
     def joined(self, request: InferRequest, error: WherryError | None, now: float) -> None:
         """Count a request that ran in parts, about to be answered or failed with this `error`.
@@ -237,9 +247,10 @@ class ModelStatistics:
 
     def finished(self, request: InferRequest, started: float, now: float) -> None:
         """Count a finished request of a StepModel, before it is answered."""
+        request.started_at, request.compute_ns = started, (0, int((now - started) * 1e9), 0)
         with self.lock:
             self.queue_seconds.observe([started - request.enqueued_at])
-            self.compute.add(0, int((now - started) * 1e9), 0)
+            self.compute.add(*request.compute_ns)
         self.succeeded([request], now)
 
     def response_came(self, place: int, ns: int) -> None:
@@ -279,6 +290,8 @@ class ModelStatistics:
             self.last_inference_at = time.time()
             self.success.add(int(seconds * 1e9))
             self.request_seconds.observe([seconds])
+        if self.summaries is not None:
+            self.summaries.add(seconds * 1e9)
 
     def failed(self, error: WherryError, seconds: float) -> None:
         with self.lock:
@@ -295,6 +308,8 @@ class ModelStatistics:
             if waited_ns:
                 self._inlined.waits.add(waited_ns)
                 self.queue_seconds.observe([waited_ns * 1e-9])
+        if self.summaries is not None:
+            self.summaries.add(infer_ns + waited_ns, waited_ns, 0, infer_ns, 0)
 
     def fold(self) -> ModelStatistics:
         """Bring all counters up to date, before they are read."""
@@ -324,6 +339,10 @@ class ResponseCount:
         self._statistics = statistics
         self._since = started
         self._place = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._place == 0
 
     def responded(self, now: float) -> None:
         self._statistics.response_came(self._place, self._ns(now))

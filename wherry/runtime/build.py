@@ -7,7 +7,7 @@ scheduler.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from wherry.models.config import ModelConfig, SequenceBatching
 from wherry.models.model import Device, FunctionModel, Model, Pipeline
 from wherry.models.signature import Signature
 from wherry.models.step_model import StepModel
+from wherry.observability.latency_summaries import LatencySummaries
 from wherry.observability.statistics import ModelStatistics
 from wherry.pipelines.ensemble import Ensemble, EnsembleModel
 from wherry.pipelines.pipeline import LoopThread, PipelineRunner, RowByRow
@@ -64,6 +65,13 @@ class Builder:
         self._timer = timer
         self._pipelines = pipelines
         self._clock = clock
+        self._summarises = False
+
+    def keep_summaries(self, loaded: Iterable[LoadedModel]) -> None:
+        """Have these models, and those that are built from now on, keep LatencySummaries."""
+        self._summarises = True
+        for one in loaded:
+            one.statistics.summaries = one.statistics.summaries or LatencySummaries()
 
     def build(self, model: Model, overrides: Mapping[str, Any]) -> LoadedModel:
         """A model, or a class of one, with `overrides` over all its settings. Nothing of it is
@@ -108,7 +116,7 @@ class Builder:
             self._caller,
             self._pipelines,
             clock=self._clock,
-            statistics=ModelStatistics(),
+            statistics=self._statistics(),
         )
 
     def _steps(self, model: StepModel, config: ModelConfig, signature: Signature) -> StepRunner:
@@ -117,7 +125,7 @@ class Builder:
             self._instances(model, config),
             clock=self._clock,
             timer=self._timer,
-            statistics=ModelStatistics(),
+            statistics=self._statistics(),
             takes_parameters=model.takes_parameters or signature.input("parameters") is not None,
             most_active=model.most_active or config.max_batch_size,
         )
@@ -136,10 +144,16 @@ class Builder:
             instances,
             clock=self._clock,
             timer=self._timer,
-            statistics=ModelStatistics(),
+            statistics=self._statistics(),
             sequence_inputs=inputs,
             resources=self._resources,
         )
+
+    def _statistics(self) -> ModelStatistics:
+        counted = ModelStatistics()
+        if self._summarises:
+            counted.summaries = LatencySummaries()
+        return counted
 
     def _instances(self, model: Model, config: ModelConfig) -> list[Callable[[], Any]]:
         """Makers of the instances, one for each; called when the instance is started."""

@@ -75,7 +75,7 @@ class Runtime:
         self._pipeline_thread = LoopThread("wherry-pipelines")
         self.ports = LoopPorts()
         self.calls = LocalCalls(clock, self._pipeline_thread, self.ports)
-        self._builder = Builder(
+        self.builder = Builder(
             self,
             isolation=isolation,
             overrides=dict(overrides or {}),
@@ -128,7 +128,7 @@ class Runtime:
         """Load several models side by side; `on_ready(model, seconds)` tells of each. What they
         take the place of is retired here, or given to `replaced`, which must see to that."""
         self.registry.refuse_a_copy()
-        made = [self._builder.build(model, overrides) for model in models]
+        made = [self.builder.build(model, overrides) for model in models]
         self.registry.load(made, on_ready, replaced or self.registry.retire)
         return made
 

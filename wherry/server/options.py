@@ -207,6 +207,12 @@ class Protocols:
         "trace requests into a file: triton,file=PATH, level=TIMESTAMPS, rate=N, count=N, "
         "log-frequency=N, or by OpenTelemetry: mode=opentelemetry; may be repeated",
         "SETTING", separator=";")
+    metrics_config: tuple[str, ...] = option((),
+        "which of Triton's metrics there are: counter_latencies=false, summary_latencies=true, "
+        "summary_quantiles=0.5:0.05,0.99:0.001, histogram_latencies=true; may be repeated",
+        "SETTING", separator=";")
+    metrics_compat: Literal["none", "triton"] = option("none",
+        "triton: expose Triton's metrics only, without wherry's own")
     grpc_compression: Literal["none", "gzip", "deflate"] = option("none",
         "how to compress what gRPC clients are sent")
     strict_fields: bool = option(False,

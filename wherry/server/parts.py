@@ -26,6 +26,7 @@ from wherry.frontends.v2.settings import TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.models.model import Model
 from wherry.observability.machine import Machine
+from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.otel.providers import tracing_of
 from wherry.remote.members import MANAGED, replicas_of
 from wherry.runtime.control import ModelControl
@@ -161,6 +162,8 @@ def applications(
     common.tracing = tracing_of(common.version, control.runtime.clock)
     if common.tracing is not None:
         control.runtime.calls.tracing = common.tracing
+    if common.metrics.summary_latencies:
+        control.runtime.builder.keep_summaries(control.runtime.models())
     restrictions = Restrictions(access.restricted_apis, access.disabled_apis)
     http = HttpApp(
         control.runtime,
@@ -204,6 +207,10 @@ def _common(control: ModelControl, options: Options, plan: MemoryPlan) -> Common
         strict_fields=options.protocols.strict_fields,
         shared_memory=SharedMemory(allowed=access.allow_shared_memory),
         trace_settings=TraceSettings(options.protocols.trace_config),
+        metrics=MetricsConfig.of(
+            options.protocols.metrics_config,
+            only_triton=options.protocols.metrics_compat == "triton",
+        ),
         input_urls=InputUrls(access.input_urls),
         offload=Offload(plan.max_offloaded_bytes, plan.offload_threads),
     )

@@ -16,7 +16,7 @@ from wherry.cli import main
 from wherry.cli.charts import COLUMNS, WIDTH
 from wherry.cli.explain import REASONS, charts, lines, page
 from wherry.frontends.v2.batching import batching
-from wherry.observability.metrics import CUT_REASONS
+from wherry.observability.model_values import CUT_REASONS
 from wherry.runtime.runtime import Runtime
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.samples import Sample
 
 import wherry
+from tests.fakes import PATIENCE
 from tests.http_exchange import Client, app_loop, served
 from wherry.frontends.http_app import HttpApp
 from wherry.observability.custom_metrics import CustomMetrics, Kind
+from wherry.testing import local_server
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -196,3 +199,33 @@ def test_what_the_batcher_has_learnt_is_shown(client: Client) -> None:
     assert 0 < learnt < 1
     assert 0 <= after["wherry_returning_ratio", ()] <= 1
     assert after["wherry_predicted_wait_seconds", ()] == 0  # nobody waits
+
+
+def test_summaries_are_there_if_they_are_asked_for(client: Client) -> None:
+    assert not any("summary" in name for name, _ in scraped(client))
+    with local_server(shout, metrics_config=("summary_latencies=true",)) as server:
+        server.runtime.infer("shout", text="a")
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+    families = {family.name: family for family in parse_text(text)}
+    for part in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
+        family = families[f"nv_inference_{part}_summary_us"]
+        quantiles = {one.labels.get("quantile"): one.value for one in family.samples}
+        assert {"0.5", "0.9", "0.95", "0.99", "0.999"} <= quantiles.keys()
+        (count,) = [one.value for one in family.samples if one.name.endswith("_count")]
+        assert count == 1
+    assert families["nv_inference_request_summary_us"].samples[0].value > 0
+
+
+def test_only_tritons_metrics_may_be_asked_for() -> None:
+    options = {"metrics_compat": "triton", "metrics_config": ("counter_latencies=false",)}
+    with (
+        local_server(shout, **options) as server,
+        urllib.request.urlopen(f"{server.url}/metrics", timeout=PATIENCE) as answer,
+    ):
+        text = answer.read().decode()
+    names = {family.name for family in parse_text(text)}
+    assert names
+    assert "nv_inference_count" in names
+    assert not any(name.startswith("wherry") for name in names)
+    assert not any("_duration_us" in name for name in names)

@@ -18,6 +18,7 @@ from wherry.frontends.v2.settings import LogSettings, TraceSettings
 from wherry.frontends.v2.shared_memory import SharedMemory
 from wherry.frontends.v2.traces import Traces
 from wherry.observability.loop_stall import LoopStall
+from wherry.observability.metrics_config import MetricsConfig
 from wherry.observability.otel.tracing import Tracing
 
 #: Requests that wait for URLs at a time, and for how many more at most: each counts as 64 KiB.
@@ -47,6 +48,7 @@ class Common:
     strict_fields: bool = False
     shared_memory: SharedMemory = field(default_factory=SharedMemory)
     trace_settings: TraceSettings = field(default_factory=TraceSettings)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     log_settings: LogSettings = field(default_factory=LogSettings)
     offload: Offload = field(default_factory=Offload)
     #: Which URLs may stand for files, and who waits for them.

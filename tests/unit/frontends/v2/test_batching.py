@@ -11,7 +11,7 @@ from tests.sequence_models import Adder
 from wherry.cli.charts import COLUMNS
 from wherry.cli.explain import lines, page
 from wherry.frontends.v2.batching import LEFT, batching, beliefs, summary
-from wherry.observability.metrics import CUT_REASONS
+from wherry.observability.model_values import CUT_REASONS
 from wherry.runtime.runtime import Runtime
 from wherry.scheduler.decisions import Decision
 from wherry.values.quantities import duration

@@ -1,0 +1,207 @@
+"""Which metrics of Triton's are there, under its names and in its units?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from wherry.observability.machine import Use
+from wherry.observability.model_values import LABELS, ModelValues
+from wherry.observability.nvml import GpuUse
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class CacheNumbers(Protocol):
+    """The counters of the response cache."""
+
+    lookups: int
+    hits: int
+    misses: int
+    evictions: int
+    entries: int
+    lookup_ns: int
+    insertion_ns: int
+    used_bytes: int
+    max_bytes: int
+
+
+#: Triton's metrics in its units (microseconds, summed over requests). Untyped here.
+TRITON: Final[Sequence[tuple[str, str, Callable[[ModelValues], float]]]] = (
+    ("nv_inference_request_success", "Number of successful inference requests.",
+     lambda v: v.success.count),
+    ("nv_inference_request_failure", "Number of failed inference requests.", lambda v: 0),
+    ("nv_inference_count", "Number of inferences performed (rows).", lambda v: v.inference_count),
+    ("nv_inference_exec_count", "Number of model executions performed (batches).",
+     lambda v: v.execution_count),
+    ("nv_inference_request_duration_us", "Cumulative inference request duration in microseconds.",
+     lambda v: v.success.ns // 1000),
+    ("nv_inference_queue_duration_us", "Cumulative inference queuing duration in microseconds.",
+     lambda v: v.queue.ns // 1000),
+    ("nv_inference_compute_input_duration_us",
+     "Cumulative compute input duration in microseconds.", lambda v: v.compute.input_ns // 1000),
+    ("nv_inference_compute_infer_duration_us",
+     "Cumulative compute infer duration in microseconds.", lambda v: v.compute.infer_ns // 1000),
+    ("nv_inference_compute_output_duration_us",
+     "Cumulative compute output duration in microseconds.",
+     lambda v: v.compute.output_ns // 1000),
+    ("nv_inference_pending_request_count", "Number of requests that wait for execution.",
+     lambda v: v.queued),
+    ("nv_model_load_time", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_model_load_duration_secs", "Model load time in seconds.", lambda v: v.load_seconds),
+    ("nv_cache_num_hits_per_model", "Number of response cache hits per model.",
+     lambda v: v.cached["hit"][0]),
+    ("nv_cache_hit_duration_per_model",
+     "Cumulative response cache hit duration per model in microseconds.",
+     lambda v: v.cached["hit"][1] // 1000),
+    ("nv_cache_num_misses_per_model", "Number of response cache misses per model.",
+     lambda v: v.cached["miss"][0]),
+    ("nv_cache_miss_duration_per_model",
+     "Cumulative response cache miss duration per model in microseconds.",
+     lambda v: v.cached["miss"][1] // 1000),
+)  # fmt: skip
+TRITON_GAUGES: Final = (
+    "nv_inference_pending_request_count", "nv_model_load_time", "nv_model_load_duration_secs",
+)  # fmt: skip
+
+
+def triton_metrics(models: Sequence[ModelValues], *, latencies: bool = True) -> Iterator[Metric]:
+    """Triton's metrics of all models; without `latencies` those that sum no durations."""
+    from prometheus_client.core import Metric
+
+    for name, documentation, value in TRITON:
+        if not latencies and "_duration_" in name and name not in TRITON_GAUGES:
+            continue
+        family = Metric(name, documentation, "gauge" if name in TRITON_GAUGES else "unknown")
+        for values in models:
+            labels = dict(zip(LABELS, values.labels, strict=True))
+            if name == "nv_inference_request_failure":
+                for reason, count in values.failures.items():
+                    family.add_sample(name, {**labels, "reason": reason}, count)
+            else:
+                family.add_sample(name, labels, value(values))
+        yield family
+
+
+#: The parts of LatencySummaries, with what is shown of each in all: how many, and their sum.
+SUMMARIES: Final[Sequence[tuple[str, str, Callable[[ModelValues], tuple[int, int]]]]] = (
+    ("request", "inference request duration in microseconds (includes cached requests)",
+     lambda v: (v.success.count, v.success.ns)),
+    ("queue", "inference queuing duration in microseconds (includes cached requests)",
+     lambda v: (v.queue.count, v.queue.ns)),
+    ("compute_input",
+     "compute input duration in microseconds (does not include cached requests)",
+     lambda v: (v.compute.count, v.compute.input_ns)),
+    ("compute_infer",
+     "compute inference duration in microseconds (does not include cached requests)",
+     lambda v: (v.compute.count, v.compute.infer_ns)),
+    ("compute_output",
+     "inference compute output duration in microseconds (does not include cached requests)",
+     lambda v: (v.compute.count, v.compute.output_ns)),
+)  # fmt: skip
+
+
+def summary_metrics(models: Sequence[ModelValues], shares: Sequence[float]) -> Iterator[Metric]:
+    """Triton's summaries: all durations since the model was loaded, and the quantiles of the last
+    minute."""
+    from prometheus_client.core import Metric
+
+    for part, documentation, in_all in SUMMARIES:
+        name = f"nv_inference_{part}_summary_us"
+        family = Metric(name, f"Summary of {documentation}", "summary")
+        for values in models:
+            labels = dict(zip(LABELS, values.labels, strict=True))
+            count, ns = in_all(values)
+            if values.summaries is not None:
+                for share, value in zip(
+                    shares, values.summaries.quantiles(part, shares), strict=True
+                ):
+                    family.add_sample(name, {**labels, "quantile": f"{share:g}"}, value)
+            family.add_sample(f"{name}_count", labels, count)
+            family.add_sample(f"{name}_sum", labels, ns // 1000)
+        yield family
+
+
+def first_response_metric(models: Sequence[ModelValues]) -> Metric:
+    """Triton's histogram of models that stream, in milliseconds."""
+    from prometheus_client.core import HistogramMetricFamily
+
+    family = HistogramMetricFamily(
+        "nv_inference_first_response_histogram_ms",
+        "Duration from request to first response in milliseconds",
+        labels=LABELS,
+    )
+    for values in models:
+        buckets, total = values.first_response_seconds
+        in_ms = [(_in_ms(bound), count) for bound, count in buckets]
+        family.add_metric(values.labels, in_ms, total * 1000)
+    return family
+
+
+def _in_ms(bound: str) -> str:
+    return bound if bound == "+Inf" else str(round(float(bound) * 1000, 6))
+
+
+#: Triton's metrics of each GPU.
+GPU: Final[Sequence[tuple[str, str, Callable[[GpuUse], float | None]]]] = (
+    ("nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", lambda g: g.utilization),
+    ("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", lambda g: g.memory_total_bytes),
+    ("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", lambda g: g.memory_used_bytes),
+    ("nv_gpu_power_usage", "GPU power usage in watts", lambda g: g.power_watts),
+    ("nv_gpu_power_limit", "GPU power management limit in watts", lambda g: g.power_limit_watts),
+    ("nv_energy_consumption", "GPU energy consumption in joules since the driver was loaded",
+     lambda g: g.energy_joules),
+)  # fmt: skip
+
+
+def gpu_metrics(used: Iterable[GpuUse]) -> Iterator[Metric]:
+    """The metrics of the GPUs; without a value where there is none."""
+    from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
+
+    found = list(used)
+    for name, documentation, value in GPU:
+        kind = UnknownMetricFamily if "energy" in name else GaugeMetricFamily
+        family = kind(name, documentation, labels=("gpu_uuid",))
+        for gpu in found:
+            number = value(gpu)
+            if number is not None:
+                family.add_metric((gpu.uuid,), number)
+        yield family
+
+
+#: Triton's gauges of the response cache.
+CACHE: Final[Sequence[tuple[str, str, Callable[[CacheNumbers], float]]]] = (
+    ("num_lookups", "Number of response cache lookups.", lambda c: c.lookups),
+    ("num_hits", "Number of response cache hits.", lambda c: c.hits),
+    ("num_misses", "Number of response cache misses.", lambda c: c.misses),
+    ("num_evictions", "Number of answers that made room.", lambda c: c.evictions),
+    ("num_entries", "Number of answers in the cache.", lambda c: c.entries),
+    ("lookup_duration", "Cumulative lookup duration in us.", lambda c: c.lookup_ns // 1000),
+    ("insertion_duration", "Cumulative insertion duration in us.",
+     lambda c: c.insertion_ns // 1000),
+    ("util", "Bytes in use [0.0 - 1.0].", lambda c: c.used_bytes / max(1, c.max_bytes)),
+)  # fmt: skip
+
+
+def cache_metrics(counted: CacheNumbers | None) -> Iterator[Metric]:
+    """The cache's gauges; 0 without a cache."""
+    for name, documentation, value in CACHE:
+        yield gauge(f"nv_cache_{name}", documentation, 0 if counted is None else value(counted))
+
+
+def machine_metrics(use: Use) -> Iterator[Metric]:
+    """Triton's gauges of the machine; without a value where it is unknown."""
+    yield gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0].", use.cpu_utilization)
+    yield gauge(
+        "nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes.", use.memory_total_bytes
+    )
+    yield gauge(
+        "nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes.", use.memory_used_bytes
+    )
+
+
+def gauge(name: str, documentation: str, value: float | None) -> Metric:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, documentation, value=value)
