@@ -15,11 +15,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import msgspec
 from rich.console import Console
-from rich.table import Table
 
+from benchmarks.harness import report
 from tools.dist.build import ROOT, BuildFailed, build
 from tools.dist.contents import problems
 from tools.dist.notes import unready
@@ -58,9 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trials = _try(console, wheel, options.python or [*pythons()], options.sbom)
     wrong += [problem for trial in trials for problem in trial.problems()]
     if trials:
-        console.print(_table(trials))
-    if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(trials), indent=1))
+        promised = f"promised: {DOWNLOAD_MB:g} MB, {IMPORT_CPU_S:g} s, {FIRST_ANSWER_S:g} s"
+        report(f"In an empty environment ({promised})", [*map(_row, trials)], options.json)
     for problem in wrong:
         console.print(f"not to be published: {problem}", markup=False, highlight=False)
     return 1 if wrong else 0
@@ -74,26 +73,16 @@ def _try(console: Console, wheel: Path, pythons: Sequence[Path], sbom: Path) -> 
     return trials
 
 
-def _table(trials: Sequence[Trial]) -> Table:
-    table = Table(
-        title="In an empty environment",
-        caption=f"promised: at most {DOWNLOAD_MB:g} MB, {IMPORT_CPU_S:g} s, {FIRST_ANSWER_S:g} s",
-    )
-    table.add_column("Python")
-    for heading in ("download MB", "installed MB", "import CPU s", "model CPU s", "answer s"):
-        table.add_column(heading, justify="right")
-    table.add_column("README")
-    for trial in trials:
-        table.add_row(
-            trial.python,
-            f"{trial.download_mb:.1f}",
-            f"{trial.installed_mb:.0f}",
-            f"{trial.import_cpu_s:.3f}",
-            f"{trial.model_cpu_s:.3f}",
-            f"{trial.first_answer_s:.1f}",
-            "FAILED" if trial.failed else trial.readme,
-        )
-    return table
+def _row(trial: Trial) -> dict[str, Any]:
+    return {
+        "what": f"Python {trial.python}",
+        "download MB": round(trial.download_mb, 1),
+        "installed MB": round(trial.installed_mb),
+        "import, CPU s": round(trial.import_cpu_s, 3),
+        "model, CPU s": round(trial.model_cpu_s, 3),
+        "first answer, s": round(trial.first_answer_s, 1),
+        "pages": "FAILED" if trial.failed else trial.pages,
+    }
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 In an empty environment of one Python: how much is downloaded, what `import wherry` takes (and the
 first use of `wherry.model`, which brings numpy), how long it is from nothing to the first answer of
-a model, pip's time in it, and whether all works that the README shows.
+a model, pip's time in it, whether all works that the README and some pages show, and whether the
+packages of the extras are there for this Python.
 """
 
 from __future__ import annotations
@@ -16,9 +17,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from tools.dist.build import ROOT
 from tools.dist.sbom import SbomFailed, write_sbom
@@ -26,8 +26,17 @@ from tools.dist.sbom import SbomFailed, write_sbom
 #: Promised in docs/how-to/install.md.
 DOWNLOAD_MB, IMPORT_CPU_S, FIRST_ANSWER_S = 30.0, 0.15, 60.0
 
-#: Besides wherry itself: what the README's clients and images need.
-README_NEEDS = ("pillow", "tritonclient[http]")
+#: What the pages below show beyond the base.
+PAGES_NEED = ("wherry[image,audio]", "tritonclient[http]")
+
+#: An image classifier, a text pipeline, a Triton repository: what a new user would try.
+PAGES = (
+    "README.md", "docs/tutorial/first-model.md", "docs/how-to/images-and-audio.md",
+    "docs/how-to/chain-models.md", "docs/how-to/model-repository.md",
+)  # fmt: skip
+
+#: Whose packages must be there for each Python. Those of other engines have Pythons of their own.
+EXTRAS = "audio,demo,grpc,image,llm,ocr,onnx,otel"
 
 APP = """
 import wherry
@@ -48,7 +57,8 @@ print(wherry.__version__, wherry.__file__)
 """
 
 
-class Trial(msgspec.Struct):
+@dataclass
+class Trial:
     """What was seen with one Python; `failed` is what went wrong, and ends the trial."""
 
     python: str
@@ -57,7 +67,7 @@ class Trial(msgspec.Struct):
     import_cpu_s: float = 0.0
     model_cpu_s: float = 0.0
     first_answer_s: float = 0.0
-    readme: str = "not run"
+    pages: str = "not run"
     failed: str = ""
 
     def problems(self) -> Iterator[str]:
@@ -93,7 +103,7 @@ def pythons(minors: Sequence[int] = range(11, 20)) -> Iterator[Path]:
 def try_on(python: Path, wheel: Path, version: str, sbom: Path | None = None) -> Trial:
     """Install the wheel for this Python and use it, in folders that are removed afterwards.
 
-    What is then installed, without what the README needs, is described in the file `sbom`.
+    What is then installed, without what the pages need, is described in the file `sbom`.
     """
     trial = Trial(_run([python, "-c", "import platform; print(platform.python_version())"]).strip())
     with tempfile.TemporaryDirectory(prefix="wherry-trial-") as folder:
@@ -101,7 +111,7 @@ def try_on(python: Path, wheel: Path, version: str, sbom: Path | None = None) ->
             _install(trial, python, wheel, version, Path(folder))
             if sbom:
                 write_sbom(_python_of(Path(folder)), wheel, version, sbom)
-            _run_readme(trial, Path(folder))
+            _run_pages(trial, Path(folder))
         except (Failed, SbomFailed) as failed:
             trial.failed = str(failed)
     return trial
@@ -133,15 +143,17 @@ def _install(trial: Trial, python: Path, wheel: Path, version: str, folder: Path
     trial.model_cpu_s = _cpu(own, "import wherry; wherry.model", folder)
 
 
-def _run_readme(trial: Trial, folder: Path) -> None:
+def _run_pages(trial: Trial, folder: Path) -> None:
     own = _python_of(folder)
+    _pip(own, "install", "--dry-run", "--only-binary", ":all:", f"wherry[{EXTRAS}]")
     if not shutil.which("curl"):
-        trial.readme = "no curl"
+        trial.pages = "no curl"
         return
-    _pip(own, "install", *README_NEEDS)
-    page = ROOT / "tests" / "examples" / "pages.py"
-    _run([own, "-P", page, ROOT / "README.md"], folder)
-    trial.readme = "runs"
+    _pip(own, "install", *PAGES_NEED)
+    runner = ROOT / "tests" / "examples" / "pages.py"
+    for page in PAGES:
+        _run([own, "-P", runner, ROOT / page], folder)
+    trial.pages = "run"
 
 
 @contextmanager

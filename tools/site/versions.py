@@ -25,7 +25,7 @@ LATEST = "latest"
 _FOLDER = re.compile(r"\d+\.\d+")
 _BODY = re.compile(r"<body[^>]*>")
 _OLD = re.compile(r"<!-- old -->.*?<!-- /old -->", re.DOTALL)
-_STYLE = "padding:.5rem 1rem;background:#8a5a00;color:#fff;text-align:center"
+_STYLE = "margin:0;padding:.5rem 1rem;background:#8a5a00;color:#fff;text-align:center"
 _LEADS = """<!doctype html>
 <meta charset="utf-8"><title>wherry</title>
 <meta http-equiv="refresh" content="0; url={to}/index.html">
