@@ -330,7 +330,7 @@ class Server:
         if self._is_the_program:
             _spare_the_collector()
         self._say("ready", url=self.url, models=len(self.runtime.models()))
-        self._ready_pipe.tell(self.url, self.rows_address)
+        self._ready_pipe.tell(self.url, self.rows_address, to_systemd=self._is_the_program)
         self._ready.set_result(None)
 
     async def _end(self) -> bool:

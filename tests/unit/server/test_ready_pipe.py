@@ -1,10 +1,12 @@
 """How does the program that started a server learn that it is ready?"""
 
 import os
+import socket
+from pathlib import Path
 
 import pytest
 
-from wherry.server.ready_pipe import ReadyPipe
+from wherry.server.ready_pipe import ReadyPipe, notify
 from wherry.values.errors import ConfigError
 
 
@@ -41,3 +43,26 @@ def test_without_a_descriptor_nothing_happens() -> None:
     pipe.keep()
     pipe.tell("http://127.0.0.1:1")
     pipe.close()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_service_manager_is_told_once_and_children_do_not_know_it(
+    tmp_path: Path, abstract: bool
+) -> None:
+    address = f"\0{tmp_path}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(10)
+        environment = {"NOTIFY_SOCKET": address.replace("\0", "@")}
+        notify("READY=1", environment)
+        notify("READY=1", environment)
+        assert manager.recv(100) == b"READY=1"
+        assert environment == {}
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
+
+
+def test_a_service_manager_that_is_gone_is_no_reason_not_to_serve(tmp_path: Path) -> None:
+    notify("READY=1", {"NOTIFY_SOCKET": str(tmp_path / "gone")})
+    notify("READY=1", {"NOTIFY_SOCKET": "vsock:2:1"})
