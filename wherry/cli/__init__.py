@@ -13,14 +13,16 @@ What a command needs is imported when it runs, so that --help costs nothing.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from wherry import __version__
 from wherry.cli.bench import flags as bench_flags
+from wherry.cli.help import Parser
 from wherry.cli.triton_options import in_our_words
 from wherry.server.options import OPTIONS, PREFIX
 
@@ -34,6 +36,13 @@ TARGET_HELP = (
     "a file (app.py), a module (package.app), an object in one (app.py:sentiment), or a folder of"
     " models (a Triton model repository)"
 )
+
+#: The flags of serve, check and config that their --help shows.
+EVERYDAY = (
+    "--config", "--host", "--port", "--grpc-port", "--fronts", "--api-key-file", "--cors-origin",
+    "--max-in-flight", "--drain-timeout", "--isolation", "--instances",
+    "--request-timeout", "--reload", "--log-level", "--log-format",
+)  # fmt: skip
 
 PRECEDENCE = (
     "Every flag has a variable of its name (--log-level: WHERRY_LOG_LEVEL) and a key in the file"
@@ -49,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args, rest = parser().parse_known_args(given)
     args.ignored = ignored
     if rest and (not hasattr(args, "value") or any(word.startswith("-") for word in rest)):
-        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        _not_known(rest, args.of)
     if rest:
         args.value += rest
     from wherry.values.errors import ConfigError, WherryError
@@ -70,8 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
+def _not_known(words: Sequence[str], of: argparse.ArgumentParser) -> NoReturn:
+    """Refuse the command line, with a guess at each flag that was meant."""
+    flags = [flag for action in of._actions for flag in action.option_strings]
+    close = [difflib.get_close_matches(word.partition("=")[0], flags, n=1) for word in words]
+    meant = " ".join(flag for found in close for flag in found)
+    of.error(
+        f"unrecognized arguments: {' '.join(words)}" + f"; did you mean {meant}?" * bool(meant)
+    )
+
+
 def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog="wherry",
         description="Serve models: batched, streaming, observable.",
         epilog="wherry COMMAND --help says more.",
@@ -79,7 +98,9 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"wherry {__version__}")
     commands = root.add_subparsers(metavar="COMMAND", required=True)
 
-    serve = _command(commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE)
+    serve = _command(
+        commands, "serve", "serve models over HTTP", "serve:serve", PRECEDENCE, EVERYDAY
+    )
     serve.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(serve)
 
@@ -89,12 +110,13 @@ def parser() -> argparse.ArgumentParser:
         "load the models, run their examples, show their settings",
         "check:check",
         PRECEDENCE,
+        EVERYDAY,
     )
     check.add_argument("target", nargs="*", metavar="TARGET", help=TARGET_HELP)
     _add_settings(check)
 
     config = _command(
-        commands, "config", "show the server's settings", "show:show_settings", PRECEDENCE
+        commands, "config", "show the server's settings", "show:show_settings", PRECEDENCE, EVERYDAY
     )
     _add_settings(config)
 
@@ -188,24 +210,55 @@ def parser() -> argparse.ArgumentParser:
         "put load on a server, say how it does",
         "bench.command:bench",
         bench_flags.EPILOG,
+        bench_flags.EVERYDAY,
     )
     bench_flags.add_flags(bench)
+
+    completion = _command(
+        commands,
+        "completion",
+        "print a shell's script for the Tab key",
+        "completion:completion",
+        'bash: eval "$(wherry completion bash)" in ~/.bashrc; zsh: the same, in ~/.zshrc, after'
+        " compinit; fish: wherry completion fish > ~/.config/fish/completions/wherry.fish",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    completion.add_argument(
+        "words",
+        nargs="*",
+        metavar="WORD",
+        help="the words so far: say what the last may become, as the script asks",
+    )
     return root
 
 
 def _command(
-    commands: Any, name: str, help: str, run: str, epilog: str | None = None
-) -> argparse.ArgumentParser:
-    """Add a command. `run`: module and function that carry it out."""
-    made: argparse.ArgumentParser = commands.add_parser(
-        name, help=help, description=help[0].upper() + help[1:] + ".", epilog=epilog
+    commands: Any,
+    name: str,
+    help: str,
+    run: str,
+    epilog: str | None = None,
+    everyday: Sequence[str] = (),
+) -> Parser:
+    """Add a command. `run`: module and function that carry it out. `everyday`: the flags that
+    --help shows, if not all."""
+    made: Parser = commands.add_parser(
+        name,
+        help=help,
+        description=help[0].upper() + help[1:] + ".",
+        epilog=epilog,
+        everyday=everyday,
     )
-    made.set_defaults(run=run)
+    made.set_defaults(run=run, of=made)
     return made
 
 
 def _add_settings(to: argparse.ArgumentParser) -> None:
     to.add_argument("--config", metavar="PATH", help="settings file (default: wherry.toml)")
+    groups = {
+        name: to.add_argument_group(name.replace("_", " "))
+        for name in dict.fromkeys(option.group for option in OPTIONS.values())
+    }
     for option in OPTIONS.values():
         shown: dict[str, Any] = {
             "default": None,
@@ -219,7 +272,7 @@ def _add_settings(to: argparse.ArgumentParser) -> None:
             )
             if option.separator:
                 shown["action"] = "append"
-        to.add_argument(option.flag, **shown)
+        groups[option.group].add_argument(option.flag, **shown)
 
 
 def _with_default(help: str, default: Any) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import wherry
-from wherry.cli import main
+from wherry.cli import EVERYDAY, main
+from wherry.cli.bench import flags as bench_flags
+from wherry.server.options import OPTIONS
 
 
 def test_version_and_help_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,6 +26,36 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         main([command, "--help"])
     assert exit.value.code == 0
     assert f"usage: wherry {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "config", "bench"])
+def test_help_is_one_screen_and_help_all_has_every_flag(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as exit:
+            main([command, flag])
+        assert exit.value.code == 0
+        shown.append(capsys.readouterr().out)
+    assert len(shown[0].splitlines()) <= 40
+    flags = {one.flag for one in OPTIONS.values()}
+    if command == "bench":
+        flags = {one.name for group in bench_flags.GROUPS.values() for one in group}
+    everyday = {*(bench_flags.EVERYDAY if command == "bench" else EVERYDAY)}
+    assert {one for one in everyday if f"  {one}" not in shown[0]} == set()
+    assert {one for one in flags | everyday if f"  {one}" not in shown[1]} == set()
+
+
+def test_a_flag_that_is_not_known_has_a_guess_and_one_line_of_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "app.py", "--log-levle=debug"])
+    usage, problem = capsys.readouterr().err.splitlines()
+    assert usage == "usage: wherry serve [FLAGS] [TARGET ...]"
+    assert problem.endswith("--log-levle=debug; did you mean --log-level?")
 
 
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["serve", "x.py", "--nope"]])

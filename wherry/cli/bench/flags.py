@@ -118,6 +118,13 @@ GROUPS: Final = {
     ),
 }  # fmt: skip
 
+#: Those that --help shows.
+EVERYDAY: Final = (
+    "--model", "--local", "--inputs", "--length", "--callers", "--rate", "--duration",
+    "--requests", "--set", "--p95", "--min-rps", "--max-errors", "--find-max", "--compare",
+    "--json", "--html",
+)  # fmt: skip
+
 
 def add_flags(to: argparse.ArgumentParser) -> None:
     """Add all of them, in their groups."""
