@@ -1,6 +1,7 @@
 """Which type does an annotation mean, once aliases are resolved?
 
 An alias is Python 3.12's `type Vector = ...`, or TypeAliasType of typing_extensions before it.
+So is a NewType.
 numpy's `NDArray` is one with numpy 2.5 (Python 3.12 and later), else a plain generic.
 """
 
@@ -23,6 +24,8 @@ def without_aliases(hint: Any, _within: tuple[Any, ...] = ()) -> Any:
 
     An alias within its own definition stays: recursive types such as JSON values use that.
     """
+    if isinstance(hint, typing.NewType):
+        return without_aliases(hint.__supertype__, _within)
     origin, arguments = get_origin(hint), get_args(hint)
     alias = hint if origin is None else origin
     if hasattr(alias, "__value__") and hasattr(alias, "__type_params__"):

@@ -36,6 +36,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import numpy as np
 
 from wherry.models.annotations import hints_of, without_aliases
+from wherry.models.remedies import is_constraint, remedy, shown
 from wherry.models.row_types import is_pydantic
 from wherry.values.datatypes import BOOL, BYTES, FP64, INT64, Datatype, Form, TensorSpec, TensorType
 from wherry.values.errors import ConfigError
@@ -151,7 +152,7 @@ def _example_of_return(function: Callable[..., Any], row_wise: bool) -> str:
 
 def _outputs(hint: Any, row_wise: bool, where: str) -> tuple[tuple[TensorSpec, ...], str]:
     named: Mapping[str, Any] | None = None
-    if get_origin(hint) is tuple:
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
         named = {f"output{i}": part for i, part in enumerate(get_args(hint))}
         returns = "tuple"
     elif (
@@ -195,26 +196,24 @@ def _output(hint: Any, name: str, row_wise: bool, where: str) -> TensorSpec:
 def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpec, bool | None]:
     """The tensor that an annotation describes, and whether it is a single row (None: an array can
     be both)."""
+    hint, extras = _plain(_not_none(hint, where))
     hint = _not_none(hint, where)
+    in_list = get_origin(hint) is list or hint is list
+    element, inner = _plain(get_args(hint)[0]) if get_origin(hint) is list else (hint, ())
     marker: TensorType | None = None
     media: MediaSpec | None = None
-    if get_origin(hint) is Annotated:
-        hint, *extras = get_args(hint)
-        hint = _not_none(hint, where)
-        for extra in extras:
-            if isinstance(extra, Datatype):
-                marker = TensorType(extra, ())
-            elif isinstance(extra, TensorType):
-                marker = extra
-            elif isinstance(extra, ImageSpec | AudioSpec | FileSpec):
-                media = extra
-    in_list = get_origin(hint) is list or hint is list
-    element = get_args(hint)[0] if get_origin(hint) is list else hint
-    if get_origin(element) is Annotated:  # an alias with a spec, in a list
-        inner, *extras = get_args(element)
-        specs = [extra for extra in extras if isinstance(extra, ImageSpec | AudioSpec | FileSpec)]
-        if specs:
-            element, media = inner, specs[-1]
+    for extra in (*extras, *inner):
+        if isinstance(extra, Datatype):
+            marker = TensorType(extra, ())
+        elif isinstance(extra, TensorType):
+            marker = extra
+        elif isinstance(extra, ImageSpec | AudioSpec | FileSpec):
+            media = extra
+        elif is_constraint(extra):
+            raise ConfigError(
+                f"{where}: {extra!r} beside {shown(element)} would not be checked; check it in the"
+                " code, or write a msgspec.Struct or a pydantic model with such a field"
+            )
     media = _media(element, media, where)
     if media is not None:
         return TensorSpec(name, BYTES, (), Form.BYTES, optional, media=media), not in_list
@@ -231,7 +230,9 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
     if marker is not None:
         if marker.shape or element not in SCALARS or marker.datatype is BYTES:
             shape = list(marker.shape) or ""
-            raise ConfigError(f"{where}: {marker.datatype}{shape} needs np.ndarray beside it")
+            raise ConfigError(
+                f"{where}: {marker.datatype}{shape} needs np.ndarray beside it, not {shown(hint)}"
+            )
         return TensorSpec(name, marker.datatype, (), Form.SCALARS, optional), by_row
     if element is str:
         return TensorSpec(name, BYTES, (), Form.TEXT, optional), by_row
@@ -241,10 +242,15 @@ def _tensor(hint: Any, name: str, where: str, optional: bool) -> tuple[TensorSpe
         return TensorSpec(name, SCALARS[element], (), Form.SCALARS, optional), by_row
     if _is_json(element):
         return TensorSpec(name, BYTES, (), Form.JSON, optional, json_type=element), by_row
-    raise ConfigError(
-        f"{where}: {hint!r} is no tensor; use list[str], list[bytes], list[int], list[float],"
-        " list[bool], list[dict], or Annotated[np.ndarray, wherry.FP32[...]]"
-    )
+    raise ConfigError(f"{where}: {shown(hint)} cannot be served; {remedy(element, in_list)}")
+
+
+def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type, and what is annotated with it."""
+    if get_origin(hint) is not Annotated:
+        return hint, ()
+    kind, *extras = get_args(hint)
+    return kind, tuple(extras)
 
 
 def _media(element: Any, media: MediaSpec | None, where: str) -> MediaSpec | None:
@@ -284,7 +290,10 @@ def _not_none(hint: Any, where: str) -> Any:
         return hint
     choices = [arg for arg in get_args(hint) if arg is not type(None)]
     if len(choices) != 1:
-        raise ConfigError(f"{where}: {hint} is a union; an input has one type")
+        raise ConfigError(
+            f"{where}: {shown(hint)} is a union; an input has one type; write dict or str, and look"
+            " in the code"
+        )
     return choices[0]
 
 

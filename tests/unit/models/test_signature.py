@@ -4,8 +4,11 @@
 # mypy: disable-error-code="empty-body"
 
 import dataclasses
+import datetime
+import pathlib
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 from typing import Iterator as TypingIterator  # noqa: UP035 - the old spelling is read too
 
 import msgspec
@@ -56,8 +59,18 @@ class Classed:
     score: list[int]
 
 
+class Foreign:
+    """A class that looks as torch's tensor does."""
+
+
+Foreign.__module__, Foreign.__qualname__ = "torch", "Tensor"
+
+
 class Nothing(TypedDict):
     pass
+
+
+UserId = NewType("UserId", int)
 
 
 def annotated(hint: Any, returns: Any = list[str]) -> Callable[..., Any]:
@@ -78,6 +91,10 @@ def read(function: Callable[..., Any]) -> Signature:
     [
         (list[str], BYTES, (), Form.TEXT),
         (list[bytes], BYTES, (), Form.BYTES),
+        (list[UserId], INT64, (), Form.SCALARS),
+        (list[Annotated[int, "the user"]], INT64, (), Form.SCALARS),
+        (list[Annotated[int, UINT8]], UINT8, (), Form.SCALARS),
+        (list[Annotated[str, msgspec.Meta(description="said")]], BYTES, (), Form.TEXT),
         (list[int], INT64, (), Form.SCALARS),
         (list[float], FP64, (), Form.SCALARS),
         (list[bool], BOOL, (), Form.SCALARS),
@@ -305,7 +322,23 @@ async def _awaits_an_iterator(x: list[str]) -> AsyncIterator[list[str]]:
         (annotated(np.ndarray), "parameter 'x'", "Annotated[np.ndarray, wherry.FP32[384]]"),
         (annotated(list[np.ndarray]), "parameter 'x'", "wherry.FP32[384]"),
         (annotated(object), "parameter 'x'", "use list[str]"),
-        (annotated(set[str]), "parameter 'x'", "use list[str]"),
+        (annotated(list[set[str]]), "parameter 'x'", "write list[Sequence[str]]"),
+        (annotated(tuple[str, ...]), "parameter 'x'", "write Sequence[str]"),
+        (annotated(OrderedDict), "parameter 'x'", "write dict"),
+        (annotated(list[Literal["a", "b"]]), "parameter 'x'", "write list[str], or a dataclass"),
+        (annotated(datetime.date), "parameter 'x': datetime.date", "write str, or a dataclass"),
+        (annotated(list[Tupled]), "parameter 'x'", "a dataclass with such a field"),
+        (annotated(list[str | None]), "parameter 'x'", "list[str] | None = None"),
+        (annotated(list[int | str]), "parameter 'x'", "list[dict], or list[str]"),
+        (annotated(list[np.float32]), "parameter 'x'", "Annotated[list[float], wherry.FP32]"),
+        (annotated(np.uint8), "parameter 'x': numpy.uint8", "Annotated[int, wherry.UINT8]"),
+        (annotated(np.complex64), "parameter 'x'", "use list[str]"),
+        (annotated(pathlib.Path), "parameter 'x'", "write wherry.File"),
+        (annotated(list[bytearray]), "parameter 'x'", "write list[bytes]"),
+        (annotated(Foreign), "parameter 'x': torch.Tensor", "torch.from_numpy(x), y.numpy()"),
+        (annotated(list[str], list[Foreign]), "return value", "Annotated[np.ndarray, wherry.FP32"),
+        (annotated(Annotated[int, msgspec.Meta(gt=0)]), "Meta(gt=0) beside int", "msgspec.Struct"),
+        (annotated(list[Annotated[str, msgspec.Meta(max_length=3)]]), "beside str", "pydantic"),
         (annotated(list[str] | list[int]), "parameter 'x'", "an input has one type"),
         (annotated(Annotated[list[int], FP32[3]]), "parameter 'x'", "np.ndarray beside it"),
         (annotated(Annotated[list[str], FP32]), "parameter 'x'", "np.ndarray beside it"),
@@ -315,7 +348,7 @@ async def _awaits_an_iterator(x: list[str]) -> AsyncIterator[list[str]]:
         (annotated(list[str], None), "return value", "use list[str]"),
         (annotated(list[str], tuple[list[str], object]), "output 'output1'", "use list[str]"),
         (annotated(list[str], Nothing), "return value has no outputs", ""),
-        (annotated(list[str], TypingIterator), "return value", "use list[str]"),
+        (annotated(list[str], TypingIterator), "return value", "Iterator[list[str]]"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
