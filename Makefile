@@ -11,7 +11,8 @@
 # make licences  of the files here that are not ours, and of the packages that wherry needs
 # make api     what was taken away since the last release of what is public; make dist runs it, too
 # make docs    the documentation as a site, in build/site, in an environment of its own
-# make bench   the benchmarks; make format, make clean
+# make bench   every figure of the documentation again, 40 minutes (RECORD="--without peers,ray")
+# make format, make clean
 # make proto   writes repository/triton_config.py again, after a change of model_config.proto
 
 PYTHON ?= python3
@@ -175,7 +176,7 @@ docs: $(DOCS)/.stamp
 	@$(DOCS)/bin/python -m tools.site
 
 bench: $(VENV)/.stamp-dev
-	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.record $(RECORD)
 
 proto: $(VENV)/.stamp-dev
 	@$(BIN)/python -m tools.triton_config

@@ -60,7 +60,7 @@ class Load:
     def _now(self) -> tuple[float, float, float, float]:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = children.ru_utime + children.ru_stime + time.process_time()
-        return time.perf_counter(), cpu_seconds(self._pid), client, _busy_seconds()
+        return time.perf_counter(), cpu_seconds(self._pid), client, busy_seconds()
 
     def since(self) -> dict[str, float]:
         """cpu_seconds of the server's tree since the start; `foreign`: the cores that were taken by
@@ -72,7 +72,7 @@ class Load:
         return {"cpu_seconds": server, "foreign": max(0.0, busy - server - client) / wall}
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
     """CPU time of all cores that was used: user, nice, system, interrupts, stolen."""
     ticks = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     user, nice, system, _idle, _iowait, interrupts, soft_interrupts, stolen = ticks

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks.batching.judge import AGAIN, GREEDY
@@ -22,26 +21,46 @@ from benchmarks.harness import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 INTERNALS = ROOT / "docs" / "internals" / "batching.md"
 EXPLANATION = ROOT / "docs" / "explanation" / "batching.md"
+PICTURES = tuple(
+    INTERNALS.parent / f"batching-{name}.svg" for name in ("callers", "timeline", "held-out")
+)
 BEGIN, END = "<!-- figures: python -m benchmarks.batching.page -->", "<!-- end of figures -->"
 
 
 def main() -> None:
-    results = json.loads((RESULTS / "batching.json").read_text())
-    rows, policy, seed = results["rows"], results["policies"][0], results["seed"]
-    pictures = INTERNALS.parent
-    draw_callers(pictures / "batching-callers.svg")
-    draw_timeline(pictures / "batching-timeline.svg")
-    draw_scenarios(pictures / "batching-held-out.svg", rows, policy)
-    fill(EXPLANATION, held_out(rows, policy, seed))
-    parts = [by_kind(rows, policy), worst_ones(rows, policy), processor_time()]
-    fill(INTERNALS, "\n\n".join(parts))
+    record, costs = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("batching", "policy_cost")
+    )
+    draw(record)
+    EXPLANATION.write_text(explained(EXPLANATION.read_text(), record))
+    INTERNALS.write_text(detailed(INTERNALS.read_text(), record, costs))
 
 
-def fill(page: Path, figures: str) -> None:
+def draw(record: dict[str, Any]) -> None:
+    """Draw the pictures: two of simulations, one of the record."""
+    callers, timeline, scenarios = PICTURES
+    draw_callers(callers)
+    draw_timeline(timeline)
+    draw_scenarios(scenarios, record["rows"], record["policies"][0])
+
+
+def explained(page: str, record: dict[str, Any]) -> str:
+    """The page of the explanation with the record's figures."""
+    return fill(page, held_out(record["rows"], record["policies"][0], record["seed"]))
+
+
+def detailed(page: str, record: dict[str, Any], costs: dict[str, Any]) -> str:
+    """The page of the internals with both records' figures."""
+    rows, policy = record["rows"], record["policies"][0]
+    parts = [by_kind(rows, policy), worst_ones(rows, policy), processor_time(costs["rows"])]
+    return fill(page, "\n\n".join(parts))
+
+
+def fill(page: str, figures: str) -> str:
     """Replace the marked part of a page."""
-    before, _, rest = page.read_text().partition(BEGIN)
+    before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}")
+    return f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}"
 
 
 def held_out(rows: Sequence[Row], policy: str, seed: int) -> str:
@@ -108,8 +127,7 @@ def worst_ones(rows: Sequence[Row], policy: str) -> str:
     return f"The worst ten (times in ms, `b` rows):\n\n{table(head, body)}"
 
 
-def processor_time() -> str:
-    found: list[dict[str, Any]] = json.loads((RESULTS / "policy_cost.json").read_text())["rows"]
+def processor_time(found: Sequence[dict[str, Any]]) -> str:
     head = ["", "greedy", "self-tuning", "its longest call"]
     keys = ("what", "greedy us", "self-tuning us", "longest single call us")
     body = [[row[key] for key in keys] for row in found]

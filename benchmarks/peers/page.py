@@ -44,11 +44,14 @@ def main() -> None:
     if options.print:
         print(tables(records, options.print.split(",")))
         return
-    text = PAGE.read_text()
+    PAGE.write_text(filled(PAGE.read_text(), *records))
+
+
+def filled(text: str, *records: dict[str, Any]) -> str:
+    """The page with the tables of these records."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    figures = f"{machine(records)}\n\n{tables(records, PEERS)}"
-    PAGE.write_text(f"{before}{BEGIN}\n\n{figures}\n{END}{after}")
+    return f"{before}{BEGIN}\n\n{machine(records)}\n\n{tables(records, PEERS)}\n{END}{after}"
 
 
 def machine(records: Sequence[dict[str, Any]]) -> str:

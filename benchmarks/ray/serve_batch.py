@@ -33,7 +33,8 @@ def application(wait: float, ongoing: int) -> Any:
             time.sleep(0.005 + 0.0002 * len(text))  # noqa: ASYNC251 - as a model call blocks
             return text
 
-    deployment = serve.deployment(Device).options(
+    made: Any = serve.deployment(Device)  # its types do not know of a class without arguments
+    deployment = made.options(
         num_replicas=2, max_ongoing_requests=ongoing, ray_actor_options={"num_cpus": 1}
     )
     return deployment.bind()

