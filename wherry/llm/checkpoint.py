@@ -256,6 +256,8 @@ def _downloaded(hub_id: str) -> Path:
     try:
         return Path(snapshot_download(hub_id, allow_patterns=wanted))
     except (RepositoryNotFoundError, LocalEntryNotFoundError, HfHubHTTPError) as error:
+        # The hub's client has raised a dozen errors on its way here: its last words say it.
+        why = str(error).partition("\n")[0]
         raise ConfigError(
-            f"{hub_id}: no folder of that name, and the hub did not give it: {error}"
-        ) from error
+            f"{hub_id}: no folder of that name, and the hub did not give it: {why}"
+        ) from None

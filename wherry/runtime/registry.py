@@ -127,7 +127,10 @@ class Registry:
         names = [(one.name, one.version) for one in made]
         for name, version in names:
             if names.count((name, version)) > 1:
-                raise ConfigError(f"two models are called {name!r} (version {version})")
+                raise ConfigError(
+                    f"two models are called {name!r} (version {version}); give one another name:"
+                    " `@wherry.model(name=...)`, or `name = ...` in its class"
+                )
         started = self._clock()
         with self.locked() as life:
             _check_routes(made, [*life.all_ready(), *life.being_loaded()])

@@ -17,16 +17,21 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from wherry.backends.load import FILES
 from wherry.instances.source import import_file
 from wherry.models.model import FunctionModel, Model
 from wherry.repository.mirror import is_remote
 from wherry.runtime.engines import ENGINES, TargetError, language_model
 from wherry.runtime.runtime import Runtime
 from wherry.values.errors import ConfigError, LoadFailed
+
+#: How other servers call what is `execute` here.
+_OTHERS_EXECUTE = ("predict", "forward", "infer", "inference", "call", "run", "handle", "__call__")
 
 
 class TargetRaised(ConfigError):
@@ -89,8 +94,8 @@ def models_in(module: ModuleType) -> list[Model]:
             isinstance(value, type)
             and issubclass(value, Model)
             and value.__module__ == module.__name__
-            and value.execute is not Model.execute  # else it is a base class
             and value not in made
+            and _is_meant(value, values, module.__name__)
             and not issubclass(value, FunctionModel)
         ):
             made.add(value)
@@ -100,6 +105,21 @@ def models_in(module: ModuleType) -> list[Model]:
         if not any(candidate is known for known in models):
             models.append(candidate)
     return models
+
+
+def _is_meant(cls: type[Model], beside: Sequence[Any], where: str) -> bool:
+    """Whether a class is a model, not a base class of others. TargetError if it looks like a model
+    and has no `execute`."""
+    if cls.execute is not Model.execute:
+        return True
+    below = [one for one in beside if isinstance(one, type) and one is not cls]
+    if inspect.isabstract(cls) or any(issubclass(one, cls) for one in below):
+        return False
+    instead = next((name for name in _OTHERS_EXECUTE if name in vars(cls)), "")
+    if not instead and "load" not in vars(cls):
+        return False
+    remedy = f"rename its {instead}()" if instead else "write it, or begin the class's name with _"
+    raise TargetError(f"{where}: {cls.__name__} has no execute(); {remedy}")
 
 
 def _instance(cls: type[Model], where: str) -> Model:
@@ -132,16 +152,15 @@ def _models_of_object(value: Any, target: str) -> list[Model] | Runtime:
             models += found
         if models:
             return models
-    raise TargetError(f"{target} is {value!r}: expected a model, a list of models, or a Runtime")
+    remedy = "decorate it with @wherry.model" if inspect.isfunction(value) else f"it is {value!r}"
+    raise TargetError(f"{target} is no model, list of models, or Runtime; {remedy}")
 
 
 def _attribute(module: ModuleType, name: str, where: str) -> Any:
     value: Any = module
     for part in name.split("."):
         if not hasattr(value, part):
-            close = difflib.get_close_matches(part, dir(value), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise TargetError(f"{where} has no {part!r}{hint}")
+            raise TargetError(f"{where} has no {part!r}{_meant(part, dir(value))}")
         value = getattr(value, part)
     return value
 
@@ -151,15 +170,46 @@ def _import(target: str, where: str) -> ModuleType:
     is_path = where.endswith(".py") or os.sep in where
     if is_path:
         if not path.is_file():
-            raise TargetError(f"{where}: no such file")
+            beside = [str(path.with_name(name)) for name in _names_in(path.parent)]
+            raise TargetError(f"{where}: no such file{_meant(where, beside)}")
+        if path.suffix != ".py":
+            raise _no_program(where)
         name, folder = module_name(path.resolve())
         return _import_file(name, folder, path.resolve())
+    if path.is_file():
+        raise _no_program(where)
     if not where or not all(part.isidentifier() for part in where.split(".")):
         raise TargetError(f"{target!r} is neither a file (app.py) nor a module (package.app:model)")
     if not _is_module(where):
         hint = f"; did you mean {where}.py?" if Path(f"{where}.py").is_file() else ""
         raise TargetError(f"no module {where!r} here or installed{hint}")
     return _run(lambda: importlib.import_module(where), where)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """A guess at what a wrong name was to be, for the end of an error."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [one.name for one in islice(folder.iterdir(), 1000)]
+    except OSError:
+        return []
+
+
+def _no_program(where: str) -> TargetError:
+    """For a file that holds no Python."""
+    if where.endswith(".gguf"):
+        return TargetError(f"{where} is a checkpoint; write llm:{where}")
+    kind = f"model{Path(where).suffix}"
+    serve = (
+        f"serve a folder with it as NAME/1/{kind}, or "
+        if kind in FILES and kind != "model.txt"
+        else ""
+    )
+    return TargetError(f"{where} is no Python file; {serve}read it in load() of a model in app.py")
 
 
 def _is_module(name: str) -> bool:

@@ -31,6 +31,13 @@ def _own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         del sys.modules[name]
 
 
+NET = """
+import wherry
+
+class Net(wherry.Model):
+    def {}: ...
+"""
+
 APP = """
 import wherry
 from wherry import Model
@@ -115,7 +122,15 @@ def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> Non
         ("folder/missing.py", "no such file"),
         ("nomodule", "no module 'nomodule'"),
         ("some_app:thrid", r"no 'thrid'; did you mean 'third'\?"),
-        ("some_app:number", "is 3: expected a model"),
+        ("some_ap.py", r"no such file; did you mean 'some_app.py'\?"),
+        ("sub/needs_argument.py", "no such file$"),
+        ("some_app:number", "is no model, list of models, or Runtime; it is 3"),
+        ("some_app:plain", "decorate it with @wherry.model"),
+        ("predicts.py", r"predicts: Net has no execute\(\); rename its predict\(\)"),
+        ("loads.py", r"loads: Net has no execute\(\); write it"),
+        ("net.onnx", "serve a folder with it as NAME/1/model.onnx, or read it in load"),
+        ("./net.safetensors", r"no Python file; read it in load\(\) of a model in app.py"),
+        ("net.gguf", "write llm:net.gguf"),
         ("empty_app", "has no models"),
         ("a b", "neither a file"),
         (":x", "neither a file"),
@@ -124,8 +139,12 @@ def test_a_file_whose_name_is_no_identifier_is_served_too(tmp_path: Path) -> Non
     ],
 )
 def test_what_is_not_there_is_named(tmp_path: Path, target: str, message: str) -> None:
-    write(tmp_path / "some_app.py")
+    write(tmp_path / "some_app.py", APP + "\ndef plain(x: str) -> str:\n    return x\n")
     write(tmp_path / "empty_app.py", "x = 1")
+    write(tmp_path / "predicts.py", NET.format("predict(self, x: str) -> str"))
+    write(tmp_path / "loads.py", NET.format("load(self) -> None"))
+    for name in ("net.onnx", "net.safetensors", "net.gguf"):
+        write(tmp_path / name, "")
     write(tmp_path / "json.py")
     write(
         tmp_path / "needs_arguments.py",

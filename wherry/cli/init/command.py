@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Final
@@ -38,8 +39,9 @@ def init(args: argparse.Namespace) -> int:
     width = max(map(len, FILES))
     for name, told in FILES.items():
         print_line(f"{name:<{width}}  {told}")
-    where = "" if folder == Path() else f"cd {folder}, "
-    print_line(f"Now {where}wherry serve app.py, and in another terminal:")
+    where = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    print_line("Now, and the second line in another terminal:")
+    print_line(f"{where}wherry serve app.py")
     print_line('wherry call sentiment "a good day"')
     return 0
 
