@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from wherry.frontends.openai.answers import AnswerParts, ChoiceDelta, Json, OpenAIAnswer
 from wherry.frontends.openai.tool_calls import AllowedCalls, call_id
-from wherry.llm.formats.answer_text import AnswerStyle, AnswerText, Said
-from wherry.llm.formats.calls import ToolCall
+from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
+from wherry.llm.formats.calls import Said, ToolCall
+from wherry.llm.formats.families import FORCED
 
 #: Of a message without thoughts: clients of vLLM look at the second in each message.
 _NO_THOUGHTS: Final = {"reasoning_content": None, "reasoning": None}
@@ -39,6 +40,8 @@ class ChatAnswer(OpenAIAnswer):
         self._calls = calls
         self._style = AnswerStyle()
         self._texts: dict[int, AnswerText] = {}
+        #: How many calls each choice has made.
+        self._made: dict[int, int] = {}
 
     def add(self, piece: ChoiceDelta) -> list[Json]:
         chunks: list[Json] = []
@@ -74,7 +77,7 @@ class ChatAnswer(OpenAIAnswer):
     def _begun(self, piece: ChoiceDelta) -> Json:
         if style := piece.details.get("style"):
             self._style = AnswerStyle(**style)
-        style = AnswerStyle() if self._calls.forced else self._style
+        style = AnswerStyle(FORCED) if self._calls.forced else self._style
         if self._calls.functions or style.thoughts != "none" or style.tools == "harmony":
             self._texts[piece.index] = AnswerText(style, self._calls.functions)
         return {
@@ -91,8 +94,10 @@ class ChatAnswer(OpenAIAnswer):
         text = self._texts.get(piece.index)
         if text is None:
             return [Said(text=piece.text)]
-        said = [text.feed(piece.text)]
-        return [*said, text.end()] if piece.finish_reason else said
+        said = text.feed(piece.text)
+        if piece.finish_reason:
+            said += text.end(cut=piece.finish_reason == "length")
+        return said
 
     def _text(self, choice: Json, said: Said) -> list[Json]:
         """Add what is thought, and what is answered, to the message."""
@@ -108,22 +113,30 @@ class ChatAnswer(OpenAIAnswer):
         return chunks
 
     def _called(self, choice: Json, calls: Sequence[ToolCall]) -> list[Json]:
-        """Add calls to the message, as far as there may be more of them."""
-        chunks: list[Json] = []
+        """Add calls to the message, as far as there may be more of them: a name first, then pieces
+        of the arguments."""
+        index, chunks = choice["index"], list[Json]()
         for call in calls:
+            if call.name:
+                self._made[index] = self._made.get(index, 0) + 1
+            number = self._made[index] - 1
+            if self._calls.most is not None and number >= self._calls.most:
+                continue
             made = choice["message"].setdefault("tool_calls", [])
-            number = len(made)
-            if number == self._calls.most:
-                break
-            made.append(
-                {
-                    "id": call.id
-                    or call_id(f"{self.id}/{choice['index']}", number, self._style.tools),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-            )
-            chunks.append(_delta(choice["index"], {"tool_calls": [{"index": number, **made[-1]}]}))
+            if call.name:
+                made.append(
+                    {
+                        "id": call.id or call_id(f"{self.id}/{index}", number, self._style.tools),
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": ""},
+                    }
+                )
+                begun = {**made[-1], "function": {**made[-1]["function"]}}
+                chunks.append(_delta(index, {"tool_calls": [{"index": number, **begun}]}))
+            if call.arguments:
+                made[-1]["function"]["arguments"] += call.arguments
+                piece = {"index": number, "function": {"arguments": call.arguments}}
+                chunks.append(_delta(index, {"tool_calls": [piece]}))
         return chunks
 
     def end(self) -> list[Json]:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
-from wherry.llm.formats.call_text import CallText
-from wherry.llm.formats.calls import Functions, ToolCall
+from wherry.llm.formats.call_text import CallText, Parts
+from wherry.llm.formats.calls import Functions, Said
 from wherry.llm.formats.families import DEFAULT, THOUGHT_FAMILIES, TOOL_FAMILIES
 from wherry.llm.formats.harmony import HarmonyText
 from wherry.llm.formats.thoughts import ThoughtText
 
-
-@dataclass(slots=True)
-class Said:
-    """A further part of an answer: its thoughts, its text, and the calls that are complete. Where
-    there are all three, they come in this order."""
-
-    thoughts: str = ""
-    text: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
+#: Characters that are read at a time: the cost of a call grows with what is behind it.
+STRETCH: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +44,32 @@ class AnswerText:
         if thoughts := THOUGHT_FAMILIES.get(style.thoughts):
             self._thoughts = ThoughtText(thoughts.format, opened=style.opened)
 
-    def feed(self, text: str) -> Said:
-        """Take more text; return what is certain now."""
+    def feed(self, text: str) -> list[Said]:
+        """Take more text; return what is certain now, in its order."""
+        parts = [self._feed(text[at : at + STRETCH]) for at in range(0, len(text), STRETCH)]
+        return [said for part in parts for said in part]
+
+    def end(self, *, cut: bool = False) -> list[Said]:
+        """End the answer; return the rest. `cut`: it was not at its end, and a call that is not
+        complete is not made so."""
         if self._harmony is not None:
-            return Said(*self._harmony.feed(text))
+            return self._harmony.end(cut=cut)
+        thoughts, text = self._thoughts.end() if self._thoughts is not None else ("", "")
+        if self._calls is None:
+            return _said(thoughts, [text])
+        return _said(thoughts, [*self._calls.feed(text), *self._calls.end(cut=cut)])
+
+    def _feed(self, text: str) -> list[Said]:
+        if self._harmony is not None:
+            return self._harmony.feed(text)
         thoughts = ""
         if self._thoughts is not None:
             thoughts, text = self._thoughts.feed(text)
-        calls = list[ToolCall]()
-        if self._calls is not None:
-            text, calls = self._calls.feed(text)
-        return Said(thoughts, text, calls)
+        return _said(thoughts, self._calls.feed(text) if self._calls is not None else [text])
 
-    def end(self) -> Said:
-        """End the answer; return the rest."""
-        if self._harmony is not None:
-            return Said(*self._harmony.end())
-        thoughts, text = self._thoughts.end() if self._thoughts is not None else ("", "")
-        if self._calls is None:
-            return Said(thoughts, text)
-        shown, calls = self._calls.feed(text)
-        rest, more = self._calls.end()
-        return Said(thoughts, shown + rest, calls + more)
+
+def _said(thoughts: str, parts: Parts) -> list[Said]:
+    """What was thought, and behind it what was said and called."""
+    made = [Said(thoughts=thoughts)] if thoughts else []
+    further = [Said(text=p) if isinstance(p, str) else Said(calls=[p]) for p in parts if p]
+    return made + further

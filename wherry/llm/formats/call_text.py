@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from wherry.llm.formats.call_pieces import CallPieces, PiecesOf
 from wherry.llm.formats.calls import CallReader, Functions, ToolCall
 from wherry.llm.formats.marks import partial
 
@@ -29,14 +30,22 @@ class CallFormat:
     values: re.Pattern[str] | None = QUOTES
     #: Where calls end that the answer goes on after, if no mark does it.
     cut: Callable[[str], int] | None = None
+    #: What gives calls in pieces; None: they come whole.
+    pieces: PiecesOf | None = None
+    #: A call that is cut off is not read as a whole one.
+    delimited: bool = True
+
+
+#: Parts of an answer in their order: text, and calls or pieces of them.
+Parts = list[str | ToolCall]
 
 
 class CallText:
     """Splits one answer, as it comes, into what is shown and what is called.
 
     What stands between marks and is no call of `functions` is shown, as the model wrote it. The
-    result does not depend on how the text is cut. An answer that begins like calls without marks
-    is held until its end.
+    result does not depend on how the text is cut. An answer that begins like calls without marks,
+    and whose first call is not in the usual form, is held until its end.
     """
 
     def __init__(self, format_: CallFormat, functions: Functions) -> None:
@@ -49,7 +58,12 @@ class CallText:
         self._begin = self._end = ""
         self._body: list[str] | None = None
         self._tail = ""
-        #: How far it was searched for its end, and whether that is within a value.
+        self._pieces: CallPieces | None = None
+        #: How much of it the pieces have, and its end that they do not have: it may begin the mark.
+        self._given = 0
+        self._withheld = ""
+        #: What was not yet searched for its end, where that begins, and whether it is in a value.
+        self._unsearched: list[str] = []
         self._searched = 0
         self._in_value = False
         self._shown = False
@@ -57,38 +71,41 @@ class CallText:
         #: Ends of marks, to be left out: a call was read that began without its mark.
         self._stray: tuple[tuple[str, str], ...] = ()
 
-    def feed(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Take more text; return what may be shown now, and the calls that are complete."""
-        shown: list[str] = []
-        calls: list[ToolCall] = []
+    def feed(self, text: str) -> Parts:
+        """Take more text; return what is certain now: text that may be shown, and calls."""
+        parts: Parts = []
         while text:
             if self._body is None:
-                text = self._outside(text, shown)
+                text = self._outside(text, parts)
             else:
-                text = self._inside(text, self._body, shown, calls)
-        return self._visible("".join(shown)), calls
+                text = self._inside(text, self._body, parts)
+        return self._visible(parts)
 
-    def end(self) -> tuple[str, list[ToolCall]]:
-        """End the answer; return the rest of the text and of the calls."""
+    def end(self, *, cut: bool = False) -> Parts:
+        """End the answer; return the rest of the text and of the calls. `cut`: it was not at its
+        end."""
         kept, self._kept = self._kept, ""
         if self._body is None:
-            return self._visible(kept), []
+            return self._visible([kept])
         body, self._body = "".join(self._body), None
-        shown, calls = self._read_to_end(body)
-        if calls:
-            return self._visible(shown), calls
+        given = self._give("")
+        if self._pieces is not None and self._pieces.at:
+            return self._visible([*given, *self._rest(self._pieces, body, cut=cut)])
+        if cut and not self._format.delimited:
+            return self._visible([self._begin + body])
+        if read := self._read_to_end(body):
+            return self._visible(read)
         if self._begin and not (self._format.values and self._end in body):
-            return self._visible(self._begin + body), []
+            return self._visible([self._begin + body])
         # Not without marks, but perhaps with them; or a quote without its counterpart hides an end.
-        again = CallText(replace(self._format, bare=(), inline=(), values=None), self._functions)
+        plain = replace(self._format, bare=(), inline=(), values=None, pieces=None)
+        again = CallText(plain, self._functions)
         again._shown, again._blanks = self._shown, self._blanks
-        shown, calls = again.feed(self._begin + body)
-        rest, more = again.end()
-        return shown + rest, calls + more
+        return [*again.feed(self._begin + body), *again.end(cut=cut)]
 
     # Parts
 
-    def _outside(self, text: str, shown: list[str]) -> str:
+    def _outside(self, text: str, parts: Parts) -> str:
         """Show what stands before the next call; return the text inside of it."""
         text, self._kept = self._kept + text, ""
         if self._bare:
@@ -104,11 +121,11 @@ class CallText:
         found = [(at, mark) for mark in marks if (at := text.find(mark[0])) >= 0]
         if not found:
             keep = max((partial(text, mark[0]) for mark in marks), default=0)
-            shown.append(text[: len(text) - keep])
+            parts.append(text[: len(text) - keep])
             self._kept = text[len(text) - keep :]
             return ""
         at, (begin, end) = min(found)
-        shown.append(text[:at])
+        parts.append(text[:at])
         if (begin, end) in self._stray:
             return text[at + len(begin) :]
         if (begin, end) in self._format.inline:
@@ -119,72 +136,101 @@ class CallText:
 
     def _enter(self, begin: str, end: str) -> None:
         self._begin, self._end, self._body = begin, end, []
+        self._pieces = self._format.pieces(self._functions) if self._format.pieces else None
         self._tail, self._searched, self._in_value = "", 0, False
+        self._given, self._withheld, self._unsearched = 0, "", []
 
-    def _inside(self, text: str, body: list[str], shown: list[str], calls: list[ToolCall]) -> str:
+    def _inside(self, text: str, body: list[str], parts: Parts) -> str:
         """Take more of the text inside, and read it if this ends it; return what is behind it."""
         body.append(text)
         if not self._end:
+            parts += self._give(text)
             return ""
         near = self._tail + text
         self._tail = near[max(0, len(near) - len(self._end) + 1) :]
-        if self._end not in near:
+        self._unsearched.append(text)
+        if self._end not in near or (at := self._end_of()) < 0:
+            parts += self._give(text, partial(near, self._end))
             return ""
-        whole = "".join(body)
-        at = self._end_of(whole)
-        if at < 0:
-            body[:] = [whole]
-            return ""
+        whole, self._body = "".join(body), None
         behind = at + len(self._end)
-        before, made = self._read(whole[: at if self._begin else behind])
-        calls += made
+        if self._pieces is not None:
+            parts += self._pieces.feed(whole[self._given : at])
+        if self._pieces is not None and self._pieces.at:
+            parts += self._rest(self._pieces, whole[:at], cut=False)
+            made = True
+        else:
+            read = self._read(whole[: at if self._begin else behind])
+            made = bool(read)
+            parts += read or [self._begin + whole[:behind]]
         if made and not self._begin:
             self._stray = tuple((end, "") for _, end in self._format.marks if end)
-        shown.append(before if made else self._begin + whole[:behind])
-        self._body = None
         return whole[behind:]
 
-    def _end_of(self, text: str) -> int:
+    def _end_of(self) -> int:
         """Where the text inside ends, from where it was searched before; -1: nowhere."""
-        while (at := text.find(self._end, self._searched)) >= 0:
+        text, before = "".join(self._unsearched), self._searched
+        searched = 0
+        while (at := text.find(self._end, searched)) >= 0:
             if self._format.values is not None:
-                for found in self._format.values.finditer(text, self._searched, at):
+                for found in self._format.values.finditer(text, searched, at):
                     if found.lastgroup is not None:
                         opens = found.lastgroup == "open"
                         self._in_value = (
                             not self._in_value if found.lastgroup == "toggle" else opens
                         )
             if not self._in_value:
-                return at
-            self._searched = at + len(self._end)
+                return before + at
+            searched = at + len(self._end)
+        self._unsearched, self._searched = [text[searched:]], before + searched
         return -1
 
-    def _visible(self, text: str) -> str:
+    def _give(self, text: str, keep: int = 0) -> Parts:
+        """Give more of the text inside to the pieces, all but its last `keep` characters."""
+        text = self._withheld + text
+        until = len(text) - keep
+        self._given, self._withheld = self._given + until, text[until:]
+        return [*self._pieces.feed(text[:until])] if self._pieces is not None else []
+
+    def _rest(self, pieces: CallPieces, body: str, *, cut: bool) -> Parts:
+        """The last pieces of calls that have begun, and what is behind them."""
+        more, behind = pieces.end(body[pieces.at :], cut=cut)
+        if not behind.strip():
+            return [*more]
+        return [*more, *(self._read_to_end(behind) or [behind])]
+
+    def _visible(self, parts: Parts) -> Parts:
         """Leave out the line breaks around calls: they are not part of the answer."""
-        if not self._shown:
-            text, self._blanks = self._blanks + text, ""
-            if not text.strip():
-                self._blanks = text
-                return ""
-            text, self._shown = text.lstrip("\n"), True
-        return text
+        visible: Parts = []
+        for part in parts:
+            if isinstance(part, str) and not self._shown:
+                text, self._blanks = self._blanks + part, ""
+                if not text.strip():
+                    self._blanks = text
+                    continue
+                part, self._shown = text.lstrip("\n"), True
+            if part:
+                visible.append(part)
+        return visible
 
-    def _read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """The calls in the text inside, and what stands before them: the mark may have been
-        mentioned before it was meant, so the last one counts as well as the first."""
+    def _read(self, text: str) -> Parts:
+        """The calls in the text inside, behind what stands before them: the mark may have been
+        mentioned before it was meant, so the last one counts as well as the first. [] if there
+        are none."""
         if (calls := self._calls(text)) or not self._begin:
-            return "", calls
+            return [*calls]
         before, again, after = text.rpartition(self._begin)
-        return self._begin + before, self._calls(after) if again else []
+        calls = self._calls(after) if again else []
+        return [self._begin + before, *calls] if calls else []
 
-    def _read_to_end(self, text: str) -> tuple[str, list[ToolCall]]:
+    def _read_to_end(self, text: str) -> Parts:
         """As `_read`, of what only the answer's end ends: text may follow the calls."""
-        shown, calls = self._read(text)
-        if not calls and self._format.cut is not None and not self._end:
+        read = self._read(text)
+        if not read and self._format.cut is not None and not self._end:
             at = self._format.cut(text)
             if calls := self._calls(text[:at]):
-                shown = text[at:]
-        return shown, calls
+                return [*calls, text[at:]]
+        return read
 
     def _calls(self, text: str) -> list[ToolCall]:
         try:

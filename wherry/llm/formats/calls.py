@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -14,12 +14,22 @@ Functions = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wants made. `arguments` is a JSON object, as clients get it; `id` is
+    """A call that the model wants made, as far as it is known, or a further piece of the last one's
+    arguments: `name` is "" then. All pieces together are a JSON object, as clients get it; `id` is
     set where the model names its calls itself."""
 
     name: str
     arguments: str
     id: str = ""
+
+
+@dataclass(slots=True)
+class Said:
+    """A further part of an answer: thoughts, text, and calls or pieces of them, in this order."""
+
+    thoughts: str = ""
+    text: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
 
 
 #: Reads the calls in a text that has nothing else. ValueError if there is anything else, or a call
@@ -43,16 +53,21 @@ def call_of(name: str, arguments: str, functions: Functions, call_id: str = "") 
     if arguments in ("", "null"):
         arguments = "{}"
     members = msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
-    if len(members) == 1 and members.keys() <= _WRAPPERS:
+    if len(members) == 1:
         ((key, value),) = members.items()
         arguments = _unwrapped(key, value, functions[name]) or arguments
     return ToolCall(name, arguments, call_id)
 
 
+def is_wrapper(key: str, schema: Mapping[str, Any]) -> bool:
+    """Whether a call's first member may hold all arguments: the function does not have it."""
+    known = schema.get("properties")
+    return key in _WRAPPERS and isinstance(known, Mapping) and bool(known) and key not in known
+
+
 def _unwrapped(key: str, value: msgspec.Raw, schema: Mapping[str, Any]) -> str:
     """The arguments within a member that the function does not have; "" if it has it."""
-    known = schema.get("properties")
-    if not isinstance(known, Mapping) or not known or key in known:
+    if not is_wrapper(key, schema):
         return ""
     text = bytes(value).decode()
     if text.startswith('"'):
@@ -61,4 +76,4 @@ def _unwrapped(key: str, value: msgspec.Raw, schema: Mapping[str, Any]) -> str:
         inner = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except ValueError:
         return ""
-    return text if inner.keys() <= known.keys() else ""
+    return text if inner.keys() <= schema["properties"].keys() else ""

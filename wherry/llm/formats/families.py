@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from wherry.llm.formats.call_text import CallFormat
 from wherry.llm.formats.gemma_calls import with_quotes
 from wherry.llm.formats.harmony import MARKS as HARMONY_MARKS
-from wherry.llm.formats.json_calls import after_names, end_of_objects, objects_or, of_objects
+from wherry.llm.formats.json_calls import (
+    NAMED_OBJECTS,
+    OBJECTS,
+    after_names,
+    end_of_objects,
+    named_shape,
+    objects_or,
+    of_objects,
+    pieces_of,
+)
 from wherry.llm.formats.python_calls import of_python
-from wherry.llm.formats.tag_calls import in_tags, values_in_tags
+from wherry.llm.formats.tag_calls import TagPieces, Tags, values_in_tags
 from wherry.llm.formats.thoughts import ThoughtFormat
 
 
@@ -50,13 +60,28 @@ def _tagged(
     inline: str = "",
 ) -> CallFormat:
     """Calls in tags; `inline`: what begins a call where there are no marks around it."""
-    reader = in_tags(call, call_end, argument, argument_end)
+    tags = Tags(call, call_end, argument, argument_end)
     ends = [end for end in (argument_end, call_end) if end]
     return CallFormat(
-        reader,
+        tags.read,
         (marks,) if marks else (),
         ((inline, call_end),) if inline else (),
         values=values_in_tags(argument, *ends),
+        pieces=partial(TagPieces, tags),
+        delimited=False,
+    )
+
+
+def _named(
+    head: str,
+    tail: str = "",
+    *,
+    marks: tuple[tuple[str, str], ...] = (),
+    inline: tuple[tuple[str, str], ...] = (),
+) -> CallFormat:
+    """Calls that are a name and the JSON of its arguments."""
+    return CallFormat(
+        after_names(head, tail), marks, inline, pieces=pieces_of(named_shape(head, tail))
     )
 
 
@@ -94,7 +119,9 @@ def _json(
     *marks: tuple[str, str], bare: tuple[str, ...] = (), inline: tuple[str, ...] = ()
 ) -> CallFormat:
     within = tuple((begin, "") for begin in inline)
-    return CallFormat(of_objects, marks, within, bare, cut=end_of_objects)
+    return CallFormat(
+        of_objects, marks, within, bare, cut=end_of_objects, pieces=pieces_of(OBJECTS)
+    )
 
 
 #: The wide vertical line in marks of DeepSeek and Step.
@@ -108,11 +135,16 @@ def _wide(name: str) -> str:
 
 #: DeepSeek's: what a call begins with, what divides it, and its end.
 _BEGIN, _SEP, _END = (_wide(f"tool▁{name}") for name in ("call▁begin", "sep", "call▁end"))
+_MISTRAL: Final = (
+    r"(?:\[TOOL_CALLS\]\s*)?(?P<name>[^\s\[{]+)(?:\s*\[CALL_ID\][^\s\[{]*)?(?:\s*\[ARGS\])?"
+)
 _OBJECT: Final = ("{",)
 _OBJECTS: Final = ("{", "[")
 
 #: What is read where the template says nothing: Hermes' marks, or bare objects.
 DEFAULT: Final = "hermes"
+#: How a call is written that a grammar asks for, whatever the model's own form is.
+FORCED: Final = "json"
 
 #: In the order in which their signs are looked for.
 TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
@@ -123,25 +155,21 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "deepseek_v4": ToolFamily("DeepSeek V4", _dsml("tool_calls"), ((_DSML,),)),
     "deepseek": ToolFamily(
         "DeepSeek V3, V3.1, R1",
-        CallFormat(
-            after_names(
-                rf"{_BEGIN}(?:function{_SEP})?(?P<name>[^<\n]+)(?:{_SEP}|\n```json\n)",
-                rf"(?:```\s*)?(?:{_END})?",
-            ),
-            ((_wide("tool▁calls▁begin"), _wide("tool▁calls▁end")),),
+        _named(
+            rf"{_BEGIN}(?:function{_SEP})?(?P<name>[^<\n]+)(?:{_SEP}|\n```json\n)",
+            rf"(?:```\s*)?(?:{_END})?",
+            marks=((_wide("tool▁calls▁begin"), _wide("tool▁calls▁end")),),
         ),
         ((_wide("tool▁calls▁begin"),),),
         (_BEGIN, _SEP, _END),
     ),
     "kimi_k2": ToolFamily(
         "Kimi K2",
-        CallFormat(
-            after_names(
-                r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?)\s*"
-                r"<\|tool_call_argument_begin\|>",
-                r"<\|tool_call_end\|>",
-            ),
-            (("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
+        _named(
+            r"<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[^:<\s]+)(?::\d+)?)\s*"
+            r"<\|tool_call_argument_begin\|>",
+            r"<\|tool_call_end\|>",
+            marks=(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),),
         ),
         (("<|tool_calls_section_begin|>",),),
         ("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
@@ -221,27 +249,20 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     "mistral": ToolFamily(
         "Mistral, Ministral, Devstral, Magistral",
         CallFormat(
-            objects_or(
-                after_names(
-                    r"(?:\[TOOL_CALLS\])?\s*(?P<name>[^\s\[{]+)(?:\s*\[CALL_ID\][^\s\[{]*)?"
-                    r"(?:\s*\[ARGS\])?"
-                ),
-                ("[", "{"),
-            ),
+            objects_or(after_names(_MISTRAL), ("[", "{")),
             (("[TOOL_CALLS]", ""),),
+            pieces=pieces_of(OBJECTS, named_shape(_MISTRAL)),
         ),
         (("[TOOL_CALLS]",), ("[AVAILABLE_TOOLS]",)),
         ("[CALL_ID]", "[ARGS]"),
     ),
     "solar_open": ToolFamily(
         "Solar Open",
-        CallFormat(
-            after_names(
-                r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)"
-                r"<\|tool_call:args\|>",
-                r"<\|tool_call:end\|>",
-            ),
-            (("<|tool_calls|>", "<|calls|>"),),
+        _named(
+            r"<\|tool_call:begin\|>(?P<id>[^<]*)<\|tool_call:name\|>(?P<name>[^<]+)"
+            r"<\|tool_call:args\|>",
+            r"<\|tool_call:end\|>",
+            marks=(("<|tool_calls|>", "<|calls|>"),),
         ),
         (("<|tool_call:begin|>",),),
         ("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
@@ -258,9 +279,8 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
     ),
     "functionary_v31": ToolFamily(
         "Functionary 3.1",
-        CallFormat(
-            after_names(r"<function=(?P<name>[^>]+)>", "</function>"),
-            inline=(("<function=", "</function>"),),
+        _named(
+            r"<function=(?P<name>[^>]+)>", "</function>", inline=(("<function=", "</function>"),)
         ),
         (("<function=", "</function>"), ("<function=", "<{start_tag}={function_name}>")),
     ),
@@ -278,7 +298,12 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         (("<|action_start|>",),),
     ),
     "apertus": ToolFamily(
-        "Apertus", _json(("<|tools_prefix|>", "<|tools_suffix|>")), (("<|tools_prefix|>",),)
+        "Apertus",
+        replace(
+            _json(("<|tools_prefix|>", "<|tools_suffix|>")),
+            pieces=pieces_of(OBJECTS, NAMED_OBJECTS),
+        ),
+        (("<|tools_prefix|>",),),
     ),
     "lfm2": ToolFamily(
         "LFM2",
@@ -339,6 +364,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
             (("<|python_start|>", "<|python_end|>"),),
             bare=_OBJECTS,
             values=None,
+            pieces=pieces_of(OBJECTS),
         ),
         (("<|python_start|>",), ("<|header_start|>",)),
     ),
@@ -367,6 +393,7 @@ TOOL_FAMILIES: Final[Mapping[str, ToolFamily]] = {
         ),
         (("make calls in a single JSON array",),),
     ),
+    FORCED: ToolFamily("any that writes bare JSON", _json(bare=_OBJECTS)),
 }
 
 

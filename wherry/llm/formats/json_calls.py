@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
+from wherry.llm.formats.call_pieces import BEGUN, JsonPieces, JsonShape, PiecesOf
 from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
 
 #: Where objects have the name, and the arguments.
@@ -18,7 +19,8 @@ _Members = dict[str, msgspec.Raw]
 _decode: Final = msgspec.json.Decoder(_Members | list[_Members]).decode
 _members: Final = msgspec.json.Decoder(_Members).decode
 #: What stands between several objects: the mark again, of families whose mark has no end.
-_BETWEEN: Final = re.compile(r"(?:[\s,;]|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])*")
+_SEPARATORS: Final = r"(?:[\s,;]|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])*"
+_BETWEEN: Final = re.compile(_SEPARATORS)
 _FENCE: Final = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.DOTALL)
 
 
@@ -48,6 +50,43 @@ def _call(members: _Members, functions: Functions) -> ToolCall:
     return call_of(
         msgspec.json.decode(name, type=str), "" if given is None else _text(given), functions
     )
+
+
+#: An object up to its arguments, and behind them. Members that only number or type the call may
+#: stand before.
+_NUMBERS: Final = r'(?:"(?:id|type|index|tool_call_id)"\s*:\s*(?:"[^"\\]*"|\d+)\s*,\s*)*'
+_HEAD: Final = (
+    rf'\{{\s*{_NUMBERS}"(?:name|tool_name)"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
+    rf'{_NUMBERS}"(?:arguments|parameters)"\s*:\s*'
+)
+_TAIL: Final = r'\s*(?:,\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*)*\}'
+
+
+def _shape(before: str, head: str, between: str, behind: str) -> JsonShape:
+    first, following = (re.compile(f"{text}{head}{BEGUN}") for text in (before, between))
+    return JsonShape(first, following, re.compile(behind))
+
+
+_FENCED: Final = r"\s*(?:```(?:json)?\s*)?(?P<list>\[)?\s*"
+#: Objects with a name and arguments.
+OBJECTS: Final = _shape(
+    _FENCED, _HEAD, rf"(?:{_TAIL})?{_SEPARATORS}", rf"(?:{_TAIL})?{_SEPARATORS}\]?\s*(?:```)?\s*"
+)
+#: Objects whose only member is called as the function.
+NAMED_OBJECTS: Final = _shape(
+    _FENCED, r'\{\s*"(?P<name>[^"\\]+)"\s*:\s*', r"\s*\}[\s,]*", r"\s*\}\s*\]?\s*"
+)
+
+
+def named_shape(head: str, tail: str = "") -> JsonShape:
+    """As `after_names` has them."""
+    behind = rf"(?:\s*(?:{tail}))?\s*" if tail else r"\s*"
+    return _shape(r"\s*", rf"{head}\s*", behind, behind)
+
+
+def pieces_of(*shapes: JsonShape) -> PiecesOf:
+    """Calls of one of these shapes, in pieces."""
+    return lambda functions: JsonPieces(shapes, functions)
 
 
 def after_names(head: str, tail: str = "") -> CallReader:

@@ -8,77 +8,206 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import msgspec
 
-from wherry.llm.formats.calls import CallReader, Functions, ToolCall, call_of
+from wherry.llm.formats.call_pieces import MOST_BEFORE, PYTHON
+from wherry.llm.formats.calls import Functions, ToolCall, call_of
 
-#: What models write that have seen much Python.
-_PYTHON: Final = {"True": "true", "False": "false", "None": "null"}
 #: XML's marks around a text with any characters.
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
-def in_tags(call: str, call_end: str, argument: str, argument_end: str) -> CallReader:
-    """A reader of calls in tags.
+@dataclass(frozen=True)
+class Tags:
+    """The tags of calls and of their arguments.
 
     `call` and `argument` are patterns of the tags that begin them, with groups `name` and `key`;
     `argument` may have a group `string`, "true" for a text and "false" for JSON. `call_end` may be
     "": the text is one call.
     """
-    begin_call = re.compile(rf"\s*{call}")
-    begin_argument = re.compile(argument)
-    #: What may follow a call's begin, or an argument: blanks, then another, or the call's end.
-    inner = re.compile(rf"\s*(?:{argument}|(?P<end>{re.escape(call_end) or '$'}))")
-    #: What ends an argument whose own end was left out.
-    following = re.compile(rf"(?={argument})|(?={re.escape(call_end) or '$'})")
 
-    def read(text: str, functions: Functions) -> list[ToolCall]:
+    call: str
+    call_end: str
+    argument: str
+    argument_end: str
+
+    @cached_property
+    def begin_call(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*{self.call}")
+
+    @cached_property
+    def begin_argument(self) -> re.Pattern[str]:
+        return re.compile(self.argument)
+
+    @cached_property
+    def inner(self) -> re.Pattern[str]:
+        """What may follow a call's begin, or an argument: blanks, then another, or its end."""
+        return re.compile(rf"\s*(?:{self.argument}|(?P<end>{re.escape(self.call_end) or '$'}))")
+
+    @cached_property
+    def following(self) -> re.Pattern[str]:
+        """What ends an argument whose own end was left out."""
+        return re.compile(rf"(?={self.argument})|(?={re.escape(self.call_end) or '$'})")
+
+    def read(self, text: str, functions: Functions) -> list[ToolCall]:
+        """The calls in a text that has nothing else: a `CallReader`."""
         calls: list[ToolCall] = []
         at = 0
         while text[at:].strip():
-            begun = begin_call.match(text, at)
+            begun = self.begin_call.match(text, at)
             if begun is None:
                 raise ValueError("text between calls")
             name = begun["name"].strip()
-            types = functions.get(name, {}).get("properties")
-            arguments, at = _arguments(text, begun.end(), types if isinstance(types, dict) else {})
+            arguments, at = self.arguments(text, begun.end(), types_of(functions.get(name, {})))
             calls.append(call_of(name, "{" + ", ".join(arguments) + "}", functions))
         return calls
 
-    def _arguments(text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
+    def arguments(self, text: str, at: int, types: Mapping[str, Any]) -> tuple[list[str], int]:
         """The members of a call's arguments, and where the call ends."""
         members: list[str] = []
         close = 0  # the next end of an argument; -1: there is none
-        while (found := inner.match(text, at)) and found["end"] is None:
+        while (found := self.inner.match(text, at)) and found["end"] is None:
             if 0 <= close < found.end():
-                close = text.find(argument_end, found.end())
-            if (begun := _next_argument(text, found.end(), close, types)) is not None:
-                value, at = text[found.end() : begun], begun
-            elif close >= 0:
-                value, at = text[found.end() : close], close + len(argument_end)
+                close = text.find(self.argument_end, found.end())
+            if close >= 0:
+                value, at = self.value(text, found.end(), close, types)
             else:
-                ended = following.search(text, found.end())
+                ended = self.following.search(text, found.end())
                 at = ended.start() if ended else len(text)
                 value = text[found.end() : at]
-            key, schema = found["key"].strip(), types.get(found["key"].strip())
-            if found.groupdict().get("string") == "true" and not _types(schema):
-                schema = {"type": "string"}
-            members.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}")
+            members.append(member(found, value, types))
         if found is None and text[at:].strip():
             raise ValueError("text between arguments")
         return members, found.end() if found else len(text)
 
-    def _next_argument(text: str, at: int, close: int, types: Mapping[str, Any]) -> int | None:
-        """Where another argument of the function begins before this one has its end: its own end
-        was left out."""
-        for found in begin_argument.finditer(text, at, max(close, at)):
+    def value(self, text: str, at: int, close: int, types: Mapping[str, Any]) -> tuple[str, int]:
+        """An argument's text, and where it ends: at `close`, or, if its own end was left out, where
+        another argument of the function begins before that."""
+        for found in self.begin_argument.finditer(text, at, max(close, at)):
             if found["key"].strip() in types:
-                return found.start()
-        return None
+                return text[at : found.start()], found.start()
+        return text[at:close], close + len(self.argument_end)
 
-    return read
+
+class TagPieces:
+    """Gives a call's arguments one by one."""
+
+    def __init__(self, tags: Tags, functions: Functions) -> None:
+        self.at = 0
+        self._tags = tags
+        self._functions = functions
+        self._held = ""
+        #: The name of the call that goes on, and whether it has no arguments yet.
+        self._name = ""
+        self._first = True
+        #: An argument that has begun; what has come since, and the last characters of that.
+        self._argument: re.Match[str] | None = None
+        self._value: list[str] = []
+        self._last = ""
+        #: It reads no more.
+        self._over = False
+
+    def feed(self, text: str) -> list[ToolCall]:
+        made: list[ToolCall] = []
+        if self._over:
+            return made
+        if self._argument is not None:
+            self._value.append(text)
+            near = self._last + text
+            self._last = near[max(0, len(near) - len(self._tags.argument_end) + 1) :]
+            if self._tags.argument_end not in near:
+                return made
+            text, self._value = "".join(self._value), []
+        self._held += text
+        while (further := self._further()) is not None:
+            made.append(further)
+        return made
+
+    def end(self, rest: str, *, cut: bool) -> tuple[list[ToolCall], str]:
+        if not self._name:
+            return [], rest
+        if cut:
+            return [], ""
+        try:
+            members, at = self._tags.arguments(rest, 0, self._types())
+        except ValueError:
+            members, at = [], 0
+        made = [self._member(one) for one in members]
+        return [*made, self._closed()], rest[at:]
+
+    def _further(self) -> ToolCall | None:
+        """The next piece, if it is certain."""
+        if not self._name:
+            return self._begin()
+        begun = self._argument
+        if begun is None:
+            begun = self._tags.inner.match(self._held, 0, MOST_BEFORE)
+            if begun is None or begun["end"] == "":
+                self._over = len(self._held) >= MOST_BEFORE
+                return None
+            if begun["end"]:
+                self._take(begun.end())
+                return self._closed()
+        close = self._held.find(self._tags.argument_end, begun.end())
+        if close < 0:
+            self._argument = begun
+            self._last = self._held[begun.end() :][1 - len(self._tags.argument_end) :]
+            return None
+        value, at = self._tags.value(self._held, begun.end(), close, self._types())
+        self._argument = None
+        self._take(at)
+        return self._member(member(begun, value, self._types()))
+
+    def _begin(self) -> ToolCall | None:
+        found = self._tags.begin_call.match(self._held, 0, MOST_BEFORE)
+        if found is None or found.end() == len(self._held):
+            self._over = len(self._held) >= MOST_BEFORE
+            return None
+        name = found["name"].strip()
+        if name not in self._functions:
+            self._over = True
+            return None
+        self._name, self._first = name, True
+        self._take(found.end())
+        return ToolCall(name, "")
+
+    def _types(self) -> Mapping[str, Any]:
+        return types_of(self._functions[self._name])
+
+    def _member(self, text: str) -> ToolCall:
+        if not self._first:
+            return ToolCall("", f", {text}")
+        whole = call_of(self._name, f"{{{text}}}", self._functions).arguments
+        begun = whole.rstrip().removesuffix("}")
+        self._first = begun.strip() == "{"
+        return ToolCall("", "" if self._first else begun)
+
+    def _closed(self) -> ToolCall:
+        self._name = ""
+        return ToolCall("", "{}" if self._first else "}")
+
+    def _take(self, length: int) -> None:
+        self._held = self._held[length:]
+        self.at += length
+
+
+def member(begun: re.Match[str], value: str, types: Mapping[str, Any]) -> str:
+    """An argument as a member of a JSON object."""
+    key = begun["key"].strip()
+    schema = types.get(key)
+    if begun.groupdict().get("string") == "true" and not _types(schema):
+        schema = {"type": "string"}
+    return f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, schema)}"
+
+
+def types_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schemas of a function's arguments by their names."""
+    types = schema.get("properties")
+    return types if isinstance(types, dict) else {}
 
 
 def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
@@ -89,7 +218,7 @@ def values_in_tags(argument: str, *ends: str) -> re.Pattern[str]:
 def _typed(value: str, schema: Any) -> str:
     """The JSON of a value that was written without quotes."""
     bare = value.strip()
-    bare = _PYTHON.get(bare, bare)
+    bare = PYTHON.get(bare, bare)
     types = _types(schema)
     if "string" not in types or (bare == "null" and "null" in types):
         try:

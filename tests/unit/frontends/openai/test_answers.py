@@ -61,7 +61,8 @@ def test_of_several_calls_one_is_left_where_only_one_is_wanted() -> None:
     call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
     answer = ChatAnswer("m", "x", AllowedCalls(ADD, most=1))
     chunks = answer.add(ChoiceDelta(0, call + call, "stop"))
-    assert len([chunk for chunk in chunks if "tool_calls" in chunk["delta"]]) == 1
+    called = [c["delta"]["tool_calls"] for c in chunks if "tool_calls" in c["delta"]]
+    assert [piece["index"] for (piece,) in called] == [0, 0]
     assert len(answer.whole()["choices"][0]["message"]["tool_calls"]) == 1
 
 
@@ -71,12 +72,54 @@ def test_calls_of_tools_are_no_text_and_the_reason_says_so() -> None:
     chunks += answer.add(ChoiceDelta(0, 'ents": {}}</tool_call>', "stop"))
 
     calls = [chunk["delta"]["tool_calls"] for chunk in chunks if "tool_calls" in chunk["delta"]]
-    assert [call["function"] for (call,) in calls] == [{"name": "add", "arguments": "{}"}]
+    assert [call["function"] for (call,) in calls] == [
+        {"name": "add", "arguments": ""},
+        {"arguments": "{}"},
+    ]
+    assert [call.keys() for (call,) in calls] == [
+        {"index", "id", "type", "function"},
+        {"index", "function"},
+    ]
     assert calls[0][0]["index"] == 0
     assert chunks[-1]["finish_reason"] == "tool_calls"
     message = answer.whole()["choices"][0]["message"]
     assert message["content"] is None
     assert "index" not in message["tool_calls"][0]
+
+
+def test_arguments_come_as_the_model_writes_them() -> None:
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
+    pieces = ['<tool_call>{"name": "add", "argu', 'ments": {"a": "o', "ne", '"}}', "</tool_call>"]
+    functions = [
+        [call["function"] for chunk in answer.add(ChoiceDelta(0, piece)) for call in
+         chunk["delta"].get("tool_calls", ())]
+        for piece in pieces
+    ]  # fmt: skip
+    assert functions == [
+        [],
+        [{"name": "add", "arguments": ""}, {"arguments": '{"a": "o'}],
+        [{"arguments": "ne"}],
+        [{"arguments": '"}'}],
+        [],
+    ]
+    answer.end()
+    (call,) = answer.whole()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "add", "arguments": '{"a": "one"}'}
+
+
+def test_a_call_that_is_cut_off_stays_as_it_has_come() -> None:
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
+    answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "arguments": {"a": "on', "length"))
+    choice = answer.whole()["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"a": "on'
+    assert choice["finish_reason"] == "length"
+
+
+def test_text_behind_a_call_comes_behind_it_in_the_same_piece() -> None:
+    answer = ChatAnswer("m", "x", AllowedCalls(ADD))
+    answer.add(ChoiceDelta(0, '<tool_call>{"name": "add", "arguments": {"a": '))
+    chunks = answer.add(ChoiceDelta(0, "1}}</tool_call>Done.", "stop"))
+    assert [*map(list, (chunk["delta"] for chunk in chunks))] == [["tool_calls"], ["content"]]
 
 
 def test_two_calls_have_two_ids() -> None:
@@ -254,7 +297,7 @@ def test_log_probabilities_come_once_with_the_first_part_of_a_piece() -> None:
     text = 'Hm.</think>Yes.<tool_call>{"name": "add"}</tool_call>'
     piece = ChoiceDelta(0, text, "stop", [token("a", -1.0)], details=THINKS)
     chunks = answer.add(piece)
-    assert [chunk["logprobs"] is not None for chunk in chunks] == [False, True] + [False] * 3
+    assert [chunk["logprobs"] is not None for chunk in chunks] == [False, True] + [False] * 4
     assert [*chunks[-2]["delta"]] == ["tool_calls"]
     assert chunks[-1]["finish_reason"] == "tool_calls"
 

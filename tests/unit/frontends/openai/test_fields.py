@@ -237,9 +237,10 @@ def test_of_several_tools_some_may_be_allowed() -> None:
     assert [t.function.name for t in request.callable_tools() if t.function] == ["second"]
     assert "constraint" not in request.sampling()
     forced = chat(tools=TOOLS, tool_choice=allowed("required", "second")).sampling()["constraint"]
-    assert forced["json_schema"]["properties"]["name"] == {"const": "second"}
-    with pytest.raises(BadField, match="not among the tools"):
-        chat(tools=TOOLS, tool_choice=allowed("required", "third")).sampling()
+    assert forced["json_schema"]["items"]["properties"]["name"] == {"const": "second"}
+    for mode in ("auto", "required"):
+        with pytest.raises(BadField, match="not among the tools: third"):
+            chat(tools=TOOLS, tool_choice=allowed(mode, "second", "third")).callable_tools()
 
 
 def test_special_tokens_are_the_chat_templates_affair() -> None:
@@ -480,8 +481,11 @@ def test_a_tool_that_must_be_called_leaves_no_other_answer() -> None:
     arguments = {"$id": "urn:tool:0", **CITY}
     assert one["properties"] == {"name": {"const": "weather"}, "arguments": arguments}
     either = chat(tools=[WEATHER, TIME], tool_choice="required").sampling()["constraint"]
-    names = [call["properties"]["name"]["const"] for call in either["json_schema"]["anyOf"]]
-    assert names == ["weather", "time"]
+    several = either["json_schema"]
+    names = [call["properties"]["name"]["const"] for call in several["items"]["anyOf"]]
+    assert (several["type"], several["minItems"], names) == ("array", 1, ["weather", "time"])
+    single = chat(tools=[WEATHER, TIME], tool_choice="required", parallel_tool_calls=False)
+    assert single.sampling()["constraint"] == {"json_schema": several["items"]}
 
 
 def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
@@ -499,7 +503,7 @@ def test_definitions_of_a_tools_arguments_stay_its_own() -> None:
     grammar = LLMatcher.grammar_from_json_schema(constraint["json_schema"])
     tokens = LLTokenizer("byte")
     for name, value, fits in [("f", "of f", True), ("g", "of g", True), ("g", "of f", False)]:
-        call = f'{{"name": "{name}", "arguments": {{"value": "{value}"}}}}'
+        call = f'[{{"name": "{name}", "arguments": {{"value": "{value}"}}}}]'
         matcher = LLMatcher(tokens, grammar)
         assert (
             matcher.consume_tokens(tokens.tokenize_str(call)) and not matcher.is_error()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from time import process_time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wherry.llm.formats.answer_text import AnswerStyle, AnswerText, Said
+from wherry.llm.formats.answer_text import AnswerStyle, AnswerText
+from wherry.llm.formats.calls import Said, ToolCall
 from wherry.llm.formats.families import (
     THOUGHT_FAMILIES,
     TOOL_FAMILIES,
@@ -192,6 +195,8 @@ EXAMPLES = {
         [PARIS],
     ),
     "xlam": (f"[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
+    "json": (f"[{OBJECT}, {TIME_OBJECT}]", [PARIS, TIME]),
+    "json: one": (OBJECT, [PARIS]),
     "harmony": (
         "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
         f"{ARGUMENTS}<|call|>",
@@ -200,13 +205,26 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-def read(style: AnswerStyle, *pieces: str) -> Said:
+def read(style: AnswerStyle, *pieces: str, cut: bool = False) -> Said:
     text, whole = AnswerText(style, FUNCTIONS), Said()
-    for said in [*map(text.feed, pieces), text.end()]:
-        whole.thoughts += said.thoughts
-        whole.text += said.text
-        whole.calls += said.calls
+    for parts in [*map(text.feed, pieces), text.end(cut=cut)]:
+        for said in parts:
+            whole.thoughts += said.thoughts
+            whole.text += said.text
+            whole.calls = joined(whole.calls + said.calls)
     return whole
+
+
+def joined(pieces: list[ToolCall]) -> list[ToolCall]:
+    """The calls that pieces of them make."""
+    calls: list[ToolCall] = []
+    for piece in pieces:
+        if piece.name:
+            calls.append(piece)
+        else:
+            last = calls[-1]
+            calls[-1] = ToolCall(last.name, last.arguments + piece.arguments, last.id)
+    return calls
 
 
 def called(said: Said) -> list[tuple[str, object]]:
@@ -424,6 +442,80 @@ def test_arguments_are_the_model_s_own_json() -> None:
     arguments = r'{"x": 1.0, "y": 123456789012345678901234567890, "z": "\n é"}'
     text = f'<tool_call>{{"name": "get_time", "arguments": {arguments}}}</tool_call>'
     assert read(AnswerStyle(), text).calls[0].arguments == arguments
+
+
+WHOLE = {"lfm2", "functiongemma", "gemma4", "olmo3", "pythonic", "llama4", "command_r"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_name_comes_before_the_arguments_are_complete(example: str) -> None:
+    text, calls = EXAMPLES[example]
+    if style_of(example).tools in WHOLE - {example} or example.endswith("without its mark"):
+        return
+    reader = AnswerText(style_of(example), FUNCTIONS)
+    assert calls[0] == PARIS
+    at = text.index("3", text.index("days"))
+    pieces = [p for said in reader.feed(text[:at]) for p in said.calls]
+    if example in WHOLE:
+        assert not pieces or example == "command_r"
+        return
+    assert pieces[0].name == "get_weather"
+    assert pieces[0].arguments == ""
+    so_far = "".join(piece.arguments for piece in pieces)
+    assert "Paris" in so_far
+    assert not so_far.endswith("}")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_no_call_that_is_cut_off_looks_whole(example: str) -> None:
+    """An argument that is cut off is not handed on as if it were complete."""
+    text, calls = EXAMPLES[example]
+    for at in range(len(text)):
+        said = read(style_of(example), text[:at], cut=True)
+        for call in said.calls:
+            try:
+                whole = (call.name, json.loads(call.arguments))
+            except ValueError:
+                continue
+            assert whole in calls
+
+
+def test_slips_within_arguments_that_have_one_meaning_are_mended() -> None:
+    text = (
+        '<tool_call>{"name": "get_weather", "arguments": {"city": "a\nb", "detailed": True, '
+        '"maybe": None}}</tool_call>'
+    )
+    for pieces in ([text], list(text)):
+        assert called(read(AnswerStyle(), *pieces)) == [
+            ("get_weather", {"city": "a\nb", "detailed": True, "maybe": None})
+        ]
+
+
+HOSTILE: dict[str, Callable[[str, str], str]] = {
+    "marks": lambda begin, end: begin * 5_000,
+    "ends": lambda begin, end: f'{begin}{{"name": "get_time", "arguments": {{"a": "' + end * 5_000,
+    "empty": lambda begin, end: (begin + end) * 3_000,
+    "deep": lambda begin, end: f'{begin}{{"name": "get_time", "arguments": {{"a": ' + "[" * 100_000,
+    "quotes": lambda begin, end: begin + '"' * 100_000 + end,
+    "parts": lambda begin, end: begin[:-1] * 5_000,
+    "words": lambda begin, end: (
+        f'{begin}{{"name": "get_time", "arguments": {{"a": ' + "x" * 100_000
+    ),
+    "blanks": lambda begin, end: begin + " " * 100_000 + end,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("family", ["qwen3_coder", "glm", "mistral", "kimi_k2", "llama3"])
+def test_what_a_hostile_model_writes_costs_no_more_than_its_length(family: str, kind: str) -> None:
+    """Were anything searched again with each piece, this would take minutes."""
+    format_ = TOOL_FAMILIES[family].format
+    assert format_ is not None
+    text = HOSTILE[kind](*format_.marks[0])
+    began = process_time()
+    read(AnswerStyle(family, "think"), *[text[at : at + 16] for at in range(0, len(text), 16)])
+    assert process_time() - began < 4
 
 
 def test_a_long_call_in_small_pieces_is_searched_once() -> None:

@@ -22,6 +22,10 @@ VARIABLES: Final = (
 )  # fmt: skip
 
 
+#: Calls that `required` may have: small models go on with a list without end.
+MOST_CALLS: Final = 32
+
+
 class ChatRequest(Request):
     """POST /v1/chat/completions."""
 
@@ -121,6 +125,9 @@ class ChatRequest(Request):
             return []
         if isinstance(choice, AllowedTools):
             names = choice.names()
+            if unknown := names - {t.function.name for t in tools if t.function is not None}:
+                problem = f"asks for tools that are not among the tools: {', '.join(unknown)[:80]}"
+                raise BadField("tool_choice", problem)
             return [t for t in tools if t.function is not None and t.function.name in names]
         return tools
 
@@ -139,7 +146,8 @@ class ChatRequest(Request):
         yield from self._forced_calls()
 
     def _forced_calls(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A tool that must be called: the answer is the call and nothing else."""
+        """A tool that must be called: the answer is the call and nothing else, or, if several may
+        be called, a list of calls."""
         choice = self.tool_choice
         if isinstance(choice, AllowedTools):
             choice = choice.allowed_tools.mode
@@ -162,7 +170,9 @@ class ChatRequest(Request):
             }
             for number, function in enumerate(functions)
         ]
-        schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+        if not isinstance(choice, NamedTool) and self.parallel_tool_calls is not False:
+            schema = {"type": "array", "items": schema, "minItems": 1, "maxItems": MOST_CALLS}
         yield "tool_choice", {"json_schema": schema}
 
 
