@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from wherry.llm import int8
-from wherry.llm.attention import Context, StepInputs
 from wherry.llm.checkpoint import Checkpoint, converted
 from wherry.llm.runner import Network, attention_for, load_network
 from wherry.llm.sampling import Sampling
+from wherry.llm.step_inputs import Context, StepInputs
 from wherry.llm.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]

@@ -1,4 +1,4 @@
-"""How does attention read each sequence's keys and values from the KV cache?
+"""How does attention read each sequence's keys and values from the KV cache, on a CPU?
 
 The cache keeps the tokens of one head next to each other, `[layer][kv head, token, feature]`. A
 sequence with consecutive blocks is a view: nothing is copied, padded or masked, and its cost
@@ -7,69 +7,18 @@ depends only on its own length. A sequence in several pieces is concatenated fir
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wherry.llm.step_inputs import Context, Piece, StepInputs
 from wherry.llm.threads import Threads
 
 #: Multiplications in one sequence's attention above which several threads are faster than one:
 #: about 450 tokens of context in SmolLM2-135M.
 WORTH_THREADS = 1 << 18
-
-#: The keys of each layer, and the values of each layer, of one piece of a context.
-Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-
-
-@dataclass(slots=True)
-class Context:
-    """One sequence's rows in a step, and its places in the KV cache."""
-
-    #: Its rows among the step's tokens: the first, and how many.
-    first_row: int
-    rows: int
-    #: Length of its context in tokens, including these rows.
-    context: int
-    #: Its places in the cache: (first token, length).
-    pieces: list[tuple[int, int]]
-    #: Views of `pieces`, by the layers' window.
-    views: dict[int | None, list[Piece]] = field(default_factory=dict)
-    _masks: dict[int | None, Tensor] = field(default_factory=dict)
-
-    def mask(self, window: int | None, device: torch.device) -> Tensor:
-        """Which context positions each row attends to: booleans [rows, context]."""
-        if window not in self._masks:
-            rows = torch.arange(self.context - self.rows, self.context, device=device)[:, None]
-            columns = torch.arange(self.context, device=device)
-            seen = columns <= rows
-            if window is not None:
-                seen &= columns > rows - window
-            self._masks[window] = seen
-        return self._masks[window]
-
-
-@dataclass(slots=True)
-class StepInputs:
-    """The tokens of one step, packed: the rows of all sequences one after the other."""
-
-    tokens: Tensor
-    positions: Tensor
-    #: The cache slot of each token's key and value.
-    slots: Tensor
-    #: The rows whose logits are requested.
-    logit_rows: Tensor
-    spans: Sequence[Context]
-    #: The rows of each adapter's sequences, by its key.
-    adapters: Mapping[str, Tensor] = field(default_factory=dict)
-    #: Number of leading sequences with exactly one row (decode).
-    decoding: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        longer = (number for number, span in enumerate(self.spans) if span.rows > 1)
-        self.decoding = next(longer, len(self.spans))
 
 
 class Attention:

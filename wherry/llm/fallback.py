@@ -15,12 +15,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wherry.llm.attention import Attention, Context, StepInputs
+from wherry.llm.attention import Attention
 from wherry.llm.checkpoint import MOST_REFUSALS, Checkpoint
 from wherry.llm.library_errors import brief
 from wherry.llm.linear import Linear, MakeLinear
 from wherry.llm.lora import AdaptedLinear, Pair
 from wherry.llm.model import Shape
+from wherry.llm.step_inputs import Attends, Context, StepInputs
 from wherry.llm.weights import DTYPES, refuse_unused
 from wherry.values.errors import ConfigError, InvalidRequest
 
@@ -85,14 +86,14 @@ class TransformersNetwork:
         elif unused := sorted(found["unexpected_keys"]):
             log.warning("tensors are not used", extra={"count": len(unused), "first": unused[0]})
         self._net: Any = (net if quantized else net.to(device)).eval()
-        self._now: tuple[StepInputs, Attention] | None = None
+        self._now: tuple[StepInputs, Attends] | None = None
         self._attended = 0
         self._adapted: dict[str, AdaptedLinear] = {}
         self._try(checkpoint.folder.name, DTYPES[dtype], device)
         if not exact:
             self._compare(checkpoint.folder.name, name, DTYPES[dtype], device)
 
-    def forward(self, step: StepInputs, attention: Attention) -> Tensor:
+    def forward(self, step: StepInputs, attention: Attends) -> Tensor:
         self._now, self._attended = (step, attention), 0
         answer = self._net(
             input_ids=step.tokens[None],

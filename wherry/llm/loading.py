@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,13 @@ def load_engine(
     prompt_share: float = PROMPT_SHARE,
     block_size: int = 16,
     threads: int | None = None,
+    make_runner: Callable[..., ModelRunner] = ModelRunner,
 ) -> tuple[Engine, Tokenizer]:
     """Load a checkpoint and build its engine and tokenizer. If it is to be `adapted`, the engine
     takes adapters.
 
-    Blocks: reads (or downloads) files and may compile. ConfigError names settings that do not fit
+    Blocks: reads (or downloads) files and may compile. `make_runner` makes what computes the steps.
+    ConfigError names settings that do not fit
     the checkpoint or device.
     """
     if threads is not None and threads < 1:
@@ -99,7 +102,7 @@ def load_engine(
             f"model {name!r}: no memory for the key-value cache: one block of {block_size} tokens"
             f" takes {per_token * block_size} bytes; raise cache_gb, or choose a smaller dtype"
         )
-    runner = ModelRunner(
+    runner = make_runner(
         network,
         cache_tokens=blocks * block_size,
         block_size=block_size,
@@ -110,6 +113,7 @@ def load_engine(
         _commit(runner)
         if precision == "float32" and isinstance(network, Decoder):
             compile_programs(network, max_step_tokens=max_step_tokens, max_running=max_running)
+    runner.prepare(max_running)
     tokenizer = Tokenizer.load(checkpoint.folder, most_tokens=context)
     ends = _ends(config, checkpoint.generation_config(), tokenizer)
     made = Engine(

@@ -1,8 +1,8 @@
 """How does a Llama-like decoder compute logits from tokens?
 
 Llama (SmolLM, Mistral) and Qwen 2, 2.5 and 3: one forward pass over the packed tokens of all
-sequences of a step, without padding. Attention, which is separate for each sequence, is in
-`Attention`; everything else is one matrix product for all tokens.
+sequences of a step, without padding. Attention, which is separate for each sequence, is given to it
+(`Attends`); everything else is one matrix product for all tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wherry.llm.attention import Attention, StepInputs
 from wherry.llm.known import exact_positions
 from wherry.llm.linear import Linear, MakeLinear
+from wherry.llm.step_inputs import Attends, StepInputs
 
 #: Returns a checkpoint's tensor by name and shape. ConfigError if there is none.
 Weights = Callable[..., Tensor]
@@ -94,7 +94,7 @@ class Decoder:
         config: Any,
         weights: Weights,
         linear: MakeLinear,
-        first_step: tuple[StepInputs, Attention] | None = None,
+        first_step: tuple[StepInputs, Attends] | None = None,
     ) -> None:
         self.shape = shape = Shape.of(config)
         parts = Parts.of(config)
@@ -117,11 +117,11 @@ class Decoder:
         else:
             self._pass(*first_step, reading())
 
-    def forward(self, step: StepInputs, attention: Attention) -> Tensor:
+    def forward(self, step: StepInputs, attention: Attends) -> Tensor:
         """The logits [rows, vocabulary] of the rows that the step requests."""
         return self._pass(step, attention, self.layers)
 
-    def _pass(self, step: StepInputs, attention: Attention, layers: Iterable[Layer]) -> Tensor:
+    def _pass(self, step: StepInputs, attention: Attends, layers: Iterable[Layer]) -> Tensor:
         x = F.embedding(step.tokens, self.embedding)
         cos, sin = self.rotary(step.positions)
         for number, layer in enumerate(layers):
@@ -170,7 +170,7 @@ class Layer:
         cos: Tensor,
         sin: Tensor,
         step: StepInputs,
-        attention: Attention,
+        attention: Attends,
         number: int,
     ) -> Tensor:
         shape = self.shape

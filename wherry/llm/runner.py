@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from wherry.llm import int8
-from wherry.llm.attention import Attention, Context, StepInputs
+from wherry.llm.attention import Attention
 from wherry.llm.checkpoint import Checkpoint
+from wherry.llm.cuda_graphs import CudaRecord, DecodeGraphs, DecodeRow, Record
 from wherry.llm.families import FAMILIES
 from wherry.llm.linear import best_for
 from wherry.llm.model import Decoder, Shape
+from wherry.llm.paged_attention import PagedAttention
 from wherry.llm.scheduler import Chunk
+from wherry.llm.step_inputs import Attends, Context, Padded, PaddedBatch, StepInputs
+from wherry.llm.step_tensors import inputs_of_views, padded_inputs
 from wherry.llm.tokenizer import Tokenizer
 from wherry.llm.weights import DTYPES, Weights
 
@@ -27,11 +32,15 @@ class Network(Protocol):
 
     shape: Shape
 
-    def forward(self, step: StepInputs, attention: Attention) -> Tensor: ...
+    def forward(self, step: StepInputs, attention: Attends) -> Tensor: ...
 
 
 class ModelRunner:
-    """A decoder and its KV cache on one device."""
+    """A decoder and its KV cache on one device.
+
+    On a CPU each sequence attends by itself; on other devices, or if it is to be `paged`, all of
+    them in padded batches. There decode steps are recordings (CUDA graphs), if `record` makes some.
+    """
 
     def __init__(
         self,
@@ -41,60 +50,76 @@ class ModelRunner:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        paged: bool | None = None,
+        record: Record | None = None,
     ) -> None:
         self.network = network
         self.device = device
-        self._block_size = block_size
-        self.attention = attention_for(network.shape, cache_tokens, dtype, device)
+        shape = network.shape
+        self.attention: Attends
+        self.graphs: DecodeGraphs | None = None
+        self._inputs: Callable[[Sequence[Chunk]], StepInputs]
+        if paged is False or (paged is None and device.type == "cpu"):
+            self.attention = attention_for(shape, cache_tokens, dtype, device)
+            self._inputs = partial(inputs_of_views, block_size=block_size)
+            return
+        self.attention = attention = PagedAttention(
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_size=shape.head_size,
+            tokens=cache_tokens,
+            block_size=block_size,
+            dtype=dtype,
+            device=device,
+        )
+        room = attention.room(shape.heads)
+        self._inputs = partial(padded_inputs, block_size=block_size, room=room, device=device)
+        if record is None and device.type == "cuda":
+            record = CudaRecord(device)
+        if record is not None:
+            self.graphs = DecodeGraphs(
+                self._decode,
+                record,
+                block_size=block_size,
+                spare_block=attention.spare_block,
+                room=room,
+                device=device,
+            )
 
     @torch.inference_mode()
     def run(self, chunks: Sequence[Chunk]) -> Tensor:
         """Compute one step. Returns logits [rows, vocabulary]: a row for each token whose logits
-        the chunks request, in their order."""
+        the chunks request, in their order. Read them before the next step."""
+        logits = None
+        if self.graphs is not None and all(map(_decodes, chunks)):
+            logits = self.graphs.run([*map(_row, chunks)])
+        if logits is not None:
+            return logits
         return self.network.forward(self._inputs(chunks), self.attention)
 
-    def _inputs(self, chunks: Sequence[Chunk]) -> StepInputs:
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        logit_rows: list[int] = []
-        spans: list[Context] = []
-        adapters: dict[str, list[int]] = {}
-        size = self._block_size
-        for chunk in chunks:
-            sequence, stop = chunk.sequence, chunk.start + chunk.count
-            blocks = sequence.table.blocks
-            spans.append(
-                Context(len(tokens), chunk.count, stop, _pieces(sequence.table.extents, size, stop))
-            )
-            if sequence.adapter:
-                rows = adapters.setdefault(sequence.adapter, [])
-                rows += range(len(tokens), len(tokens) + chunk.count)
-            tokens += sequence.tokens[chunk.start : stop]
-            positions += range(chunk.start, stop)
-            slots += [blocks[p // size] * size + p % size for p in range(chunk.start, stop)]
-            logit_rows += range(len(tokens) - chunk.logits, len(tokens))
-        packed = torch.tensor([tokens, positions, slots]).to(self.device)
-        return StepInputs(
-            packed[0],
-            packed[1],
-            packed[2],
-            torch.tensor(logit_rows, dtype=torch.long, device=self.device),
-            spans,
-            {key: torch.tensor(rows, device=self.device) for key, rows in adapters.items()},
-        )
+    @torch.inference_mode()
+    def prepare(self, max_running: int) -> None:
+        """Record the decode steps of up to so many sequences with short contexts, if any are
+        recorded. Blocks."""
+        if self.graphs is not None:
+            self.graphs.prepare(1 << power for power in range((max_running - 1).bit_length() + 1))
+
+    def _decode(self, numbers: Tensor) -> Tensor:
+        """A decode step from its numbers on the device, as DecodeGraphs has them."""
+        rows = torch.arange(numbers.shape[1], device=self.device)
+        batch = PaddedBatch(rows[:, None], numbers[3:].T)
+        step = StepInputs(numbers[0], numbers[1], numbers[2], rows, padded=Padded([batch]))
+        return self.network.forward(step, self.attention)
 
 
-def _pieces(extents: list[tuple[int, int]], size: int, tokens: int) -> list[tuple[int, int]]:
-    """The places of a sequence's first `tokens` tokens in the cache, as (first token, length), from
-    its runs of blocks."""
-    pieces: list[tuple[int, int]] = []
-    for block, count in extents:
-        length = min(tokens, count * size)
-        if length > 0:
-            pieces.append((block * size, length))
-        tokens -= length
-    return pieces
+def _decodes(chunk: Chunk) -> bool:
+    """Whether a chunk is one token whose logits are requested, without an adapter."""
+    return chunk.count == chunk.logits == 1 and not chunk.sequence.adapter
+
+
+def _row(chunk: Chunk) -> DecodeRow:
+    sequence = chunk.sequence
+    return DecodeRow(sequence.tokens[chunk.start], chunk.start, sequence.table.blocks)
 
 
 def load_network(

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from wherry.llm import attention
-from wherry.llm.attention import Attention, Context, StepInputs
+from wherry.llm.attention import Attention
+from wherry.llm.step_inputs import Context, StepInputs
 
 HEADS, KV_HEADS, SIZE = 6, 2, 8
 #: The longest context that one thread attends to alone.

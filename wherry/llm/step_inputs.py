@@ -1,0 +1,108 @@
+"""What does a network get for one step: its tokens, and where each sequence attends?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+#: The keys of each layer, and the values of each layer, of one piece of a context.
+Piece = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
+
+@dataclass(slots=True)
+class PaddedBatch:
+    """Sequences that attend in one call."""
+
+    #: Their rows among the step's, [sequences, rows]; a shorter one repeats its last.
+    rows: Tensor
+    #: Their blocks in the cache, [sequences, blocks]; after the end any block may stand.
+    table: Tensor
+    #: What each window's layers read.
+    reads: dict[int | None, Read] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a batch reads from the cache of each layer with the same window."""
+
+    #: Places in the cache, [sequences * length].
+    slots: Tensor
+    #: Added to the scores, [sequences, 1, queries, length]: 0, or minus infinity.
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """The padded batches of a step."""
+
+    batches: Sequence[PaddedBatch]
+    #: For each of the step's rows its place among the batches' padded rows; None: the same.
+    places: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Context:
+    """One sequence's rows in a step, and its places in the KV cache."""
+
+    #: Its rows among the step's tokens: the first, and how many.
+    first_row: int
+    rows: int
+    #: Length of its context in tokens, including these rows.
+    context: int
+    #: Its places in the cache: (first token, length).
+    pieces: list[tuple[int, int]]
+    #: Views of `pieces`, by the layers' window.
+    views: dict[int | None, list[Piece]] = field(default_factory=dict)
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None, device: torch.device) -> Tensor:
+        """Which context positions each row attends to: booleans [rows, context]."""
+        if window not in self._masks:
+            rows = torch.arange(self.context - self.rows, self.context, device=device)[:, None]
+            columns = torch.arange(self.context, device=device)
+            seen = columns <= rows
+            if window is not None:
+                seen &= columns > rows - window
+            self._masks[window] = seen
+        return self._masks[window]
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """The tokens of one step, packed: the rows of all sequences one after the other."""
+
+    tokens: Tensor
+    positions: Tensor
+    #: The cache slot of each token's key and value.
+    slots: Tensor
+    #: The rows whose logits are requested.
+    logit_rows: Tensor
+    #: Where each sequence attends; for attention in padded batches `padded` says it.
+    spans: Sequence[Context] = ()
+    #: The rows of each adapter's sequences, by its key.
+    adapters: Mapping[str, Tensor] = field(default_factory=dict)
+    padded: Padded | None = None
+    #: Number of leading sequences with exactly one row (decode).
+    decoding: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        longer = (number for number, span in enumerate(self.spans) if span.rows > 1)
+        self.decoding = next(longer, len(self.spans))
+
+
+class Attends(Protocol):
+    """A KV cache's tensors, and attention over them."""
+
+    #: One tensor for each layer.
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    def __call__(
+        self, layer: int, q: Tensor, k: Tensor, v: Tensor, step: StepInputs, window: int | None
+    ) -> Tensor:
+        """Write the step's keys and values, [rows, heads, features], into the cache and attend.
+        Returns [rows, heads * features]."""
